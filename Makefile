@@ -1,0 +1,93 @@
+# dtrun: one Makefile for all folders.   make [all|test|test-full|demo|lint|bench|install|dist|clean]
+#   make SAN=address,undefined test     build and test with sanitizers, in a folder of its own
+#   make test TESTS="store_table comm"  only some unit tests or stories
+CC ?= gcc
+SAN ?=
+PREFIX ?= /usr/local
+comma := ,
+B := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+VERSION := 0.1.0
+
+PKGS := libuv libcjson zlib libxxhash
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+WARN := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-error=maybe-uninitialized -Wno-format-truncation
+# No contraction: an update must not depend on where in a vector an element lies. Kernels ask for fma where they want it.
+FLAGS := -std=gnu11 -O3 -g -fno-math-errno -ffp-contract=off -fno-omit-frame-pointer -pthread -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' -I. \
+         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED)
+CFLAGS_ALL = $(FLAGS) $(WARN) $(PKG_CFLAGS) $(CFLAGS)
+LIBS = -ldnnl $(PKG_LIBS) -lm -ldl -pthread
+
+FOLDERS := base launcher collectives kernels kernels/cpu worker worker/blocks worker/models worker/placements worker/data
+SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
+# kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.
+ISA_SOURCES := $(wildcard kernels/cpu/isa/*.c)
+ISA_plain :=
+ISA_avx2 := -mavx2 -mfma -mprefer-vector-width=256
+ISA_avx512 := -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o))
+PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(wildcard cmd/*.c))
+UNIT := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
+FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+# Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
+TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
+HELPERS := $(wildcard tests/unit/support/*.c)
+
+.PHONY: all programs unit fuzz tools setup test test-full demo lint bench install dist clean
+all: programs
+programs: $(PROGRAMS)
+unit: $(UNIT)
+fuzz: $(FUZZ)
+tools: $(TOOLS)
+
+$(B)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+define isa_rule
+$(B)/obj/%.$(1).o: %.c Makefile
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS_ALL) $$(ISA_$(1)) -DDT_ISA=$(1) -MMD -MP -c $$< -o $$@
+endef
+$(foreach i,plain avx2 avx512,$(eval $(call isa_rule,$(i))))
+$(B)/libdtrun.a: $(OBJECTS)
+	@rm -f $@
+	@ar rcs $@ $^
+$(B)/bin/%: $(B)/obj/cmd/%.o $(B)/libdtrun.a
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--as-needed $< $(B)/libdtrun.a $(LIBS) -o $@
+$(B)/tests/%: tests/unit/%.c $(HELPERS) $(B)/libdtrun.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(HELPERS) $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -lcmocka -o $@
+$(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< tests/fuzz/driver.c $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
+$(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
+
+setup:
+	@sh scripts/setup.sh
+# The packages may be missing until `setup` has run, so the build is a second make that looks for them again.
+test: setup
+	@$(MAKE) --no-print-directory -s programs unit fuzz tools
+	@SAN=$(SAN) B=$(B) scripts/test.sh $(TESTS)
+test-full: setup
+	@scripts/test-full.sh $(TESTS)
+demo: setup
+	@$(MAKE) --no-print-directory -s programs
+	@B=$(B) scripts/demo.sh
+lint:
+	@scripts/lint.sh
+bench: programs
+	@B=$(B) scripts/bench.sh
+install: programs
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/libexec/dtrun" "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
+	for p in dtrun dtdata dtckpt; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/bin/$$p"; done
+	for p in train bench; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
+	install -m 644 README.md CHANGELOG.md "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
+dist:
+	git archive --format=tar.gz --prefix=dtrun-$(VERSION)/ -o dtrun-$(VERSION).tar.gz HEAD
+clean:
+	rm -rf build build-*
+
+-include $(OBJECTS:.o=.d) $(PROGRAMS:$(B)/bin/%=$(B)/obj/cmd/%.d) $(UNIT:=.d) $(FUZZ:=.d) $(TOOLS:=.d)

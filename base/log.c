@@ -1,0 +1,69 @@
+#include "base/log.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[] = {"error", "warn", "info", "debug"};
+static struct {
+    enum dt_log_level level;
+    int rank, fd;
+} state = {DT_LOG_WARN, -1, 2}; /* set once at start, before there are threads */
+
+int dt_log_parse(const char *name, enum dt_log_level *out)
+{
+    for (int i = 0; i <= DT_LOG_DEBUG; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *out = (enum dt_log_level)i;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+void dt_log_open(enum dt_log_level level, int rank, int fd)
+{
+    const char *wish = getenv("DTRUN_LOG");
+    state.level = level;
+    if (wish != NULL) {
+        (void)dt_log_parse(wish, &state.level);
+    }
+    state.rank = rank;
+    state.fd = fd;
+}
+
+enum dt_log_level dt_log_level(void)
+{
+    return state.level;
+}
+
+void dt_log(enum dt_log_level level, const char *module, const char *fmt, ...)
+{
+    if (level > state.level) {
+        return;
+    }
+    int saved = errno;
+    char line[1024], when[32], rank[16] = "";
+    dt_wall_text(dt_wall_s(), when, sizeof when);
+    if (state.rank >= 0) {
+        (void)snprintf(rank, sizeof rank, " rank %d", state.rank);
+    }
+    int used = snprintf(line, sizeof line, "%s %s%s %s: ", when, names[level], rank, module);
+    va_list args;
+    va_start(args, fmt);
+    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);
+    va_end(args);
+    size_t size = (size_t)used + (more > 0 ? (size_t)more : 0);
+    if (size > sizeof line - 2) {
+        size = sizeof line - 2;
+    }
+    line[size++] = '\n';
+    while (write(state.fd, line, size) < 0 && errno == EINTR) {
+    }
+    errno = saved;
+}

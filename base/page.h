@@ -1,0 +1,54 @@
+/* The worker's page: 4 KiB of memory shared by one worker and its agent. The worker writes what it does (the pulse), the agent
+ * writes what it wants. Every wait in the worker looks at `order`. The agent makes it as a memfd and names it
+ * DTRUN_PAGE=/proc/PID/fd/N (PID is the agent's), so nothing is inherited; a worker without an agent has a private one. */
+#ifndef DT_BASE_PAGE_H
+#define DT_BASE_PAGE_H
+
+#include "base/error.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define DT_PAGE_MAGIC 0x3147505444ull /* "DTPG1" */
+#define DT_PAGE_BYTES 4096
+
+enum dt_order { /* only ever grows during a round */
+    DT_ORDER_NONE = 0,
+    DT_ORDER_STOP = 1,  /* finish this step, save, exit 75 */
+    DT_ORDER_ABORT = 2  /* the round is over: leave every wait at once, exit 111 */
+};
+
+enum dt_phase { DT_PHASE_NONE, DT_PHASE_START, DT_PHASE_FORWARD, DT_PHASE_BACKWARD, DT_PHASE_STEP, DT_PHASE_EVAL, DT_PHASE_SAVE, DT_PHASE_EXIT, DT_PHASE_COUNT };
+
+struct dt_page {
+    uint64_t magic;
+    uint32_t version, round;
+    /* written by the agent */
+    _Atomic uint32_t order; /* enum dt_order; also a futex */
+    uint32_t spare0;
+    /* written by the worker */
+    _Atomic int64_t pulse_count;       /* grows with every sign of life */
+    _Atomic double pulse_s;            /* dt_now_s() of the last one */
+    _Atomic int64_t step;              /* optimizer step, -1 before the first */
+    _Atomic uint32_t phase;            /* enum dt_phase */
+    _Atomic uint32_t in_collective;    /* 1 while waiting for peers */
+    _Atomic int64_t collective_count;  /* number of the last collective started */
+    _Atomic double collective_s;       /* when it was started */
+    _Atomic int64_t saved_step;        /* newest complete checkpoint this worker knows of, -1 for none */
+    _Atomic int64_t micro_step;
+    char collective_name[64];          /* what it is; a plain copy, read for reports only */
+    char note[512];                    /* the worker's own cause line for the report, before it exits; NUL-terminated */
+};
+
+const char *dt_phase_name(enum dt_phase phase);
+/* Agent: a new page for one worker; *fd stays open until dt_page_close. */
+int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_error *err);
+/* Worker: maps DTRUN_PAGE, or a private page when the variable is not set. A page that cannot be mapped is an error. */
+int dt_page_attach(struct dt_page **out, struct dt_error *err);
+/* Unmaps; closes fd unless it is -1. */
+void dt_page_close(struct dt_page *page, int fd);
+/* Worker: a sign of life. */
+void dt_page_pulse(struct dt_page *page);
+void dt_page_phase(struct dt_page *page, enum dt_phase phase);
+
+#endif

@@ -1,0 +1,257 @@
+#include "base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void out_of_memory(size_t size_bytes)
+{
+    (void)fprintf(stderr, "dtrun: out of memory for %zu bytes\n", size_bytes);
+    abort();
+}
+
+void *dt_alloc(size_t size_bytes)
+{
+    void *p = calloc(1, size_bytes > 0 ? size_bytes : 1);
+    if (p == NULL) {
+        out_of_memory(size_bytes);
+    }
+    return p;
+}
+
+void *dt_realloc(void *p, size_t size_bytes)
+{
+    void *grown = realloc(p, size_bytes > 0 ? size_bytes : 1);
+    if (grown == NULL) {
+        out_of_memory(size_bytes);
+    }
+    return grown;
+}
+
+char *dt_strdup(const char *s)
+{
+    size_t size = strlen(s) + 1;
+    return memcpy(dt_alloc(size), s, size);
+}
+
+char *dt_format(const char *fmt, ...)
+{
+    struct dt_text t;
+    dt_text_init(&t);
+    va_list args;
+    va_start(args, fmt);
+    dt_text_vprintf(&t, fmt, args);
+    va_end(args);
+    return t.data;
+}
+
+void dt_text_init(struct dt_text *t)
+{
+    *t = (struct dt_text){0};
+}
+
+void dt_text_clear(struct dt_text *t)
+{
+    free(t->data);
+    dt_text_init(t);
+}
+
+void dt_text_reset(struct dt_text *t)
+{
+    t->size = 0;
+    if (t->data != NULL) {
+        t->data[0] = 0;
+    }
+}
+
+static void reserve(struct dt_text *t, size_t more)
+{
+    if (more >= SIZE_MAX / 4 || t->size >= SIZE_MAX / 4) {
+        out_of_memory(more);
+    }
+    size_t needed = t->size + more + 1;
+    if (needed <= t->capacity) {
+        return;
+    }
+    size_t capacity = t->capacity * 2 > needed ? t->capacity * 2 : needed + 31;
+    t->data = dt_realloc(t->data, capacity);
+    t->capacity = capacity;
+}
+
+void dt_text_add(struct dt_text *t, const void *bytes, size_t size)
+{
+    reserve(t, size);
+    if (size > 0) {
+        memcpy(t->data + t->size, bytes, size);
+    }
+    t->size += size;
+    t->data[t->size] = 0;
+}
+
+void dt_text_puts(struct dt_text *t, const char *s)
+{
+    dt_text_add(t, s, strlen(s));
+}
+
+void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int size = vsnprintf(NULL, 0, fmt, args);
+    if (size >= 0) {
+        reserve(t, (size_t)size);
+        (void)vsnprintf(t->data + t->size, (size_t)size + 1, fmt, again);
+        t->size += (size_t)size;
+    }
+    va_end(again);
+}
+
+void dt_text_printf(struct dt_text *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    dt_text_vprintf(t, fmt, args);
+    va_end(args);
+}
+
+/* Length of the valid UTF-8 sequence at s (1 to 4), or 0. Overlong forms and surrogates are not valid. */
+static size_t utf8_length(const unsigned char *s, size_t size)
+{
+    unsigned char a = s[0];
+    size_t length = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
+    if (length == 0 || length > size) {
+        return 0;
+    }
+    for (size_t i = 1; i < length; i++) {
+        if ((s[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    if ((a == 0xe0 && s[1] < 0xa0) || (a == 0xed && s[1] >= 0xa0) || (a == 0xf0 && s[1] < 0x90) || (a == 0xf4 && s[1] >= 0x90)) {
+        return 0;
+    }
+    return length;
+}
+
+void dt_text_json(struct dt_text *t, const char *s, size_t size)
+{
+    const unsigned char *bytes = (const unsigned char *)s;
+    dt_text_puts(t, "\"");
+    for (size_t i = 0; i < size;) {
+        unsigned char c = bytes[i];
+        size_t length = utf8_length(bytes + i, size - i);
+        if (length == 0) {
+            dt_text_puts(t, "\xef\xbf\xbd");
+            i++;
+            continue;
+        }
+        if (c == '"' || c == '\\') {
+            dt_text_printf(t, "\\%c", c);
+        } else if (c == '\n') {
+            dt_text_puts(t, "\\n");
+        } else if (c == '\t') {
+            dt_text_puts(t, "\\t");
+        } else if (c == '\r') {
+            dt_text_puts(t, "\\r");
+        } else if (c < 0x20 || c == 0x7f) {
+            dt_text_printf(t, "\\u%04x", c);
+        } else {
+            dt_text_add(t, bytes + i, length);
+        }
+        i += length;
+    }
+    dt_text_puts(t, "\"");
+}
+
+const char *dt_text_str(const struct dt_text *t)
+{
+    return t->data != NULL ? t->data : "";
+}
+
+bool dt_parse_int64(const char *s, long long *out)
+{
+    char *end = NULL;
+    if (s == NULL || *s == 0 || *s == ' ' || *s == '\t' || *s == '\n' || *s == '+') {
+        return false;
+    }
+    errno = 0;
+    long long value = strtoll(s, &end, 10);
+    if (errno != 0 || *end != 0) {
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+bool dt_parse_double(const char *s, double *out)
+{
+    char *end = NULL;
+    if (s == NULL || *s == 0 || strspn(s, "0123456789+-.eE") != strlen(s)) {
+        return false;
+    }
+    errno = 0;
+    double value = strtod(s, &end);
+    if (*end != 0 || !isfinite(value)) {
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+size_t dt_text_distance(const char *a, const char *b, size_t limit)
+{
+    enum { MAX = 64 };
+    size_t n = strlen(a), m = strlen(b);
+    if (n > MAX || m > MAX) {
+        return limit + 1;
+    }
+    size_t row[MAX + 1];
+    for (size_t j = 0; j <= m; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t above = row[j];
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            best = above + 1 < best ? above + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            diagonal = above;
+            row[j] = best;
+        }
+    }
+    return row[m] <= limit ? row[m] : limit + 1;
+}
+
+const char *dt_text_nearest(const char *word, const char *const *candidates, size_t count)
+{
+    size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;
+    const char *nearest = NULL;
+    for (size_t i = 0; i < count; i++) {
+        size_t distance = dt_text_distance(word, candidates[i], limit);
+        if (distance <= limit && distance < strlen(word)) {
+            nearest = candidates[i];
+            limit = distance > 0 ? distance - 1 : 0;
+            if (distance == 0) {
+                break;
+            }
+        }
+    }
+    return nearest;
+}
+
+char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+    while (fabs(size_bytes) >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
+        size_bytes /= 1024;
+        unit++;
+    }
+    (void)snprintf(out, out_bytes, unit == 0 || fabs(size_bytes) >= 100 ? "%.0f %s" : "%.1f %s", size_bytes, units[unit]);
+    return out;
+}

@@ -1,0 +1,44 @@
+/* Growing byte strings; always NUL-terminated, may hold NULs inside. */
+#ifndef DT_BASE_TEXT_H
+#define DT_BASE_TEXT_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct dt_text {
+    char *data; /* null while empty and never used; use dt_text_str for a string that is never null */
+    size_t size, capacity; /* bytes without the closing NUL */
+};
+
+/* An empty text. `clear` frees; both leave a text that can be used again. */
+void dt_text_init(struct dt_text *t);
+void dt_text_clear(struct dt_text *t);
+/* Forgets the content, keeps the memory. */
+void dt_text_reset(struct dt_text *t);
+/* Appending aborts the program when memory is out (small host strings; nothing sensible could follow). */
+void dt_text_add(struct dt_text *t, const void *bytes, size_t size);
+void dt_text_puts(struct dt_text *t, const char *s);
+void dt_text_printf(struct dt_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
+/* Appends s as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */
+void dt_text_json(struct dt_text *t, const char *s, size_t size);
+const char *dt_text_str(const struct dt_text *t);
+
+/* malloc, realloc and strdup that abort with a line when memory is out. */
+void *dt_alloc(size_t size_bytes);             /* zeroed */
+void *dt_realloc(void *p, size_t size_bytes);
+char *dt_strdup(const char *s);
+char *dt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
+
+/* Whole-string number parsers: false (out untouched) for anything but one number in range. */
+bool dt_parse_int64(const char *s, long long *out);
+bool dt_parse_double(const char *s, double *out); /* finite, decimal, locale-free */
+/* Levenshtein distance, bounded at `limit` (returns limit + 1 above it). */
+size_t dt_text_distance(const char *a, const char *b, size_t limit);
+/* The candidate nearest to `word` within a third of its length (at least 2 edits), or null. */
+const char *dt_text_nearest(const char *word, const char *const *candidates, size_t count);
+/* 12345678 -> "11.8 MiB", as people read it. `out` of at least 32 bytes; returns out. */
+char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes);
+
+#endif

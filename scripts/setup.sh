@@ -1,0 +1,64 @@
+#!/bin/sh
+# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--lint]
+# Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
+set -u
+packages="gcc make pkg-config libc6-dev libuv1-dev libcjson-dev zlib1g-dev libdnnl-dev libxxhash-dev libcmocka-dev python3 python3-pytest python3-numpy strace"
+what="build and test dtrun"
+peers=0
+for option in "$@"; do
+    case $option in
+    --lint) packages="clang-format cppcheck"; what="check the source" ;;
+    --peers) peers=1; packages="python3 python3-venv"; what="run PyTorch beside dtrun" ;;
+    *) echo "setup.sh: unknown option $option; there are --peers and --lint" >&2; exit 2 ;;
+    esac
+done
+
+missing=""
+for p in $packages; do
+    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
+done
+if [ -n "$missing" ]; then
+    root=""
+    if [ "$(id -u)" -ne 0 ]; then
+        if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+            root="sudo"
+        else
+            echo "setup.sh: needs root to install packages; run: sudo apt-get install -y$missing" >&2
+            exit 2
+        fi
+    fi
+    echo "setup.sh: installing, to $what:$missing"
+    install_missing() {
+        # shellcheck disable=SC2086
+        $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 $missing >"$log" 2>&1
+    }
+    log=$(mktemp)
+    tries=0
+    until install_missing; do
+        tries=$((tries + 1))
+        if [ $tries -ge 4 ]; then
+            tail -n 5 "$log" >&2
+            rm -f "$log"
+            echo "setup.sh: apt-get failed; run: sudo apt-get update && sudo apt-get install -y$missing" >&2
+            exit 2
+        fi
+        [ $tries -gt 1 ] && sleep $((tries * 5))
+        $root apt-get update -qq >/dev/null 2>&1
+    done
+    rm -f "$log"
+fi
+
+if [ $peers -eq 1 ]; then
+    home=${DTRUN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/dtrun/peers}
+    python=$(command -v /usr/bin/python3 || command -v python3)
+    if [ ! -x "$home/bin/python" ] || ! "$home/bin/python" -c 'import torch' 2>/dev/null; then
+        echo "setup.sh: installing PyTorch from PyPI into $home (about 5 GB)"
+        rm -rf "$home"
+        "$python" -m venv "$home" && "$home/bin/pip" install -q --disable-pip-version-check --retries 5 --timeout 60 torch numpy || {
+            echo "setup.sh: pip failed; run it again, or go on without: the tests with PyTorch are skipped" >&2
+            rm -rf "$home"
+            exit 2
+        }
+    fi
+fi
+exit 0
