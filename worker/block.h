@@ -1,0 +1,96 @@
+/* A block: one piece of the model with its parameters. It owns no memory; it is handed everything for one call, so its
+ * weights can come and go.
+ *
+ * Between blocks flows a pair: the residual stream and the previous block's branch output that was not added yet. The consumer
+ * adds the two in its first (fused) norm. The gradient of a pair is one tensor, that of the sum. The pair of the first block's
+ * input is absent; the last block computes the loss: in training it does so in backward, chunk by chunk with its gradient, and
+ * its forward serves evaluation.
+ *
+ * Letters: B batch, T tokens, C channels (n_embd), V vocabulary, L layers, H heads. */
+#ifndef DT_WORKER_BLOCK_H
+#define DT_WORKER_BLOCK_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BLOCK_TENSORS_MAX = 24, TENSOR_DIMS_MAX = 4 };
+
+enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };
+
+struct tensor { /* one logical parameter */
+    const char *name; /* Hugging Face name, e.g. "transformer.h.0.ln_1.weight"; owned by the chain's arena */
+    int dims;
+    int64_t shape[TENSOR_DIMS_MAX], numel;
+    enum init_kind init;
+    double init_std;
+    bool decay;     /* weight decay applies (2 or more dimensions) */
+    int unit;       /* which unit holds it */
+    int64_t offset; /* elements from the start of the unit; a multiple of 64 */
+};
+
+struct batch { /* one micro-batch of one rank, in device memory */
+    const int32_t *ids;    /* (B, T) */
+    const int32_t *labels; /* (B, T), already shifted: position t is judged against labels[t]; -100: ignored */
+    int64_t batch_size, sequence_length;
+    int64_t valid_count;    /* labels that are not -100 */
+};
+
+struct model_spec { /* sizes of a model for one job */
+    const char *name;
+    int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
+    double norm_epsilon, init_std;
+    int64_t batch_size, sequence_length; /* B, T of a micro-batch */
+    enum dt_dtype type;                  /* compute type: DT_F32 (DT_F64 on the twin device) */
+};
+
+enum pass_phase { PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL };
+
+struct pass { /* everything for one call of one block */
+    enum pass_phase phase;
+    struct dt_stream *stream;
+    const struct dt_kernels *kernels;
+    const struct batch *batch;
+    const void *weights;  /* the unit's flat weights; tensor at weights + offset elements */
+    void *grads;          /* backward: the unit's flat gradients */
+    bool accumulate;      /* backward: adds into grads, else overwrites every element of this block's tensors */
+    const void *x_residual, *x_branch; /* (B,T,C) input pair; branch may be null. In PASS_RECOMPUTE both are null: the block starts from `kept` */
+    void *y_residual, *y_branch;       /* (B,T,C) output pair; forward and recompute (recompute may leave them unwritten) */
+    const void *dy;       /* (B,T,C) gradient of the output pair's sum; null for the last block */
+    void *dx;             /* (B,T,C) gradient of the input pair's sum; null for the first block. May alias dy */
+    void *kept;           /* kept_bytes, from forward to backward, also when recomputing */
+    void *saved;          /* saved_bytes, from forward (or recompute) to backward */
+    void *scratch;        /* scratch_bytes, during this call only */
+    double loss_scale;    /* backward of the last block: the factor on each target's loss before gradients (1/valid for a local mean, 1 for sums) */
+    double *loss_sum;     /* last block, backward and eval: sum of the losses of valid targets is ADDED here, in fp64, in fixed order */
+};
+
+struct block;
+struct block_ops {
+    const char *name;
+    /* Fills b->tensor_* through block_tensor() and the three byte sizes. */
+    int (*declare)(struct block *b, const struct model_spec *m, struct dt_error *err);
+    void (*forward)(const struct block *b, const struct pass *p);
+    void (*backward)(const struct block *b, const struct pass *p);
+};
+
+struct block {
+    const struct block_ops *ops;
+    struct chain *chain;
+    const struct model_spec *spec; /* the chain's; lives as long */
+    int index;                     /* in the chain; also which layer, by models */
+    int layer;                     /* gpt_layer: 0..L-1 */
+    int unit;                      /* all tensors of a block are in one unit */
+    int tensor_count;
+    int tensors[BLOCK_TENSORS_MAX];      /* indices into chain->tensors, in the block's own order */
+    int64_t offsets[BLOCK_TENSORS_MAX];  /* elements from the unit's start, same order */
+    size_t kept_bytes, saved_bytes, scratch_bytes;
+    bool recompute;                /* saved is shared scratch: forward's is lost, backward is preceded by PASS_RECOMPUTE */
+};
+
+#endif

@@ -1,0 +1,64 @@
+/* Checkpoints: logical slices of named tensors in safetensors files, one per writing rank, plus manifest.json with checksums, written last.
+ * Loads on any world size and strategy: a reader asks for elements of a tensor by name. Layout:
+ *   DIR/step-00000300/slices-00000-of-00002.safetensors  manifest.json      DIR/latest: name of the newest complete one */
+#ifndef DT_WORKER_CHECKPOINT_H
+#define DT_WORKER_CHECKPOINT_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a rank contributes: elements [first, first + count) of logical tensor `name` for one purpose. Data is fp32 in host memory. */
+struct checkpoint_slice {
+    const char *name;     /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/", "exp_avg_sq/" */
+    const char *purpose;  /* "weight", "exp_avg", "exp_avg_sq" */
+    int dims;
+    int64_t shape[4], numel; /* of the whole tensor */
+    int64_t first, count;
+    const float *data;
+};
+
+struct checkpoint_state { /* everything else; the same on all ranks */
+    int64_t step, epoch, position; /* optimizer steps done; epoch and samples consumed in it by all ranks */
+    int64_t tokens;                /* seen since the start */
+    int64_t optimizer_steps;       /* AdamW's step count */
+    int64_t seed;
+    uint64_t data_hash;
+    const char *job;               /* JSON text of the job (struct job.text) */
+    const char *model_config;      /* JSON text: config.json of the model */
+    int ranks;
+    int round;                     /* the round that wrote it */
+};
+
+struct checkpoint_writer;
+/* Every rank: writes its slices into DIR/step-N.tmp-ROUND/slices-R-of-N.safetensors with fsync, and a checksum list `out_entry` (JSON text)
+ * for the manifest. No communication. */
+int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
+                            int slice_count, struct dt_text *out_entry, struct dt_error *err);
+/* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes all but keep_last_n
+ * (0: keeps all) complete ones and leftovers of older rounds. A checkpoint cut short at any system call is never loaded and never hides the one before it.
+ * Refuses (DT_STOPPED) when DIR already holds something written by a newer round. */
+int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n, struct dt_error *err);
+/* The newest complete checkpoint in DIR (by step; `latest` is a hint only); DT_NOT_FOUND when there is none. path: the caller frees. Incomplete or damaged
+ * ones are skipped with a warning in `notes` (may be null). */
+int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);
+
+struct checkpoint; /* an open checkpoint, read-only, mapped */
+int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err);
+const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c); /* lives as long as c */
+/* Reads elements [first, first + count) of a tensor; verifies the checksums of the blocks it touches. DT_NOT_FOUND when the tensor is not there; DT_INVALID
+ * when its number of elements is not numel. */
+int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out, struct dt_error *err);
+/* Names of all tensors with purpose "weight", in registration order. */
+int checkpoint_tensor_count(const struct checkpoint *c);
+void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int *dims, const int64_t **shape);
+/* Every checksum, every file; err names the first bad file and tensor. */
+int checkpoint_verify(struct checkpoint *c, struct dt_error *err);
+/* One hash (32 hex digits) over the logical weights: names, shapes, dtypes, values, sorted by name; the same for every world size and strategy. */
+int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err);
+void checkpoint_close(struct checkpoint *c);
+
+#endif

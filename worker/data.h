@@ -1,0 +1,52 @@
+/* Batches by global sample index. A source knows its samples; the sampler says which sample a rank takes. */
+#ifndef DT_WORKER_DATA_H
+#define DT_WORKER_DATA_H
+
+#include "base/error.h"
+#include "worker/job.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct data_source;
+struct data_ops {
+    const char *name; /* "tokens", "tensors" */
+    /* True when the file looks like this format. */
+    bool (*recognise)(const char *path);
+    /* Opens all files of a glob (sorted). sequence_length: T wanted. */
+    int (*open)(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err);
+    /* Writes sample i: ids (T) and labels (T), labels already shifted by one (labels[t] is what comes after ids[t]), -100: ignored. */
+    void (*read)(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels);
+    void (*close)(struct data_source *s);
+};
+
+struct data_source {
+    const struct data_ops *ops;
+    int64_t sample_count, sequence_length;
+    int64_t vocabulary;   /* smallest vocabulary that holds every id (from the shard's JSON, or measured) */
+    int64_t token_count;
+    char tokenizer[64];   /* name in the shards' JSON ("bytes"), or "" */
+    uint64_t hash;        /* over names, sizes and content hashes of the files: says whether it is the same data */
+    void *state;
+};
+
+/* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other tokenizer, too short for one sequence, id >= vocabulary). */
+int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err);
+void data_close(struct data_source *s);
+
+/* The order of samples: a permutation per (seed, epoch), computed by index in O(1) memory (counter-based, e.g. a Feistel network
+ * with cycle walking), identity when not shuffled. Global consumption position g (0-based since the start of the run) -> sample. The last, incomplete
+ * global batch of an epoch is dropped only by whoever asks (see sampler_steps_per_epoch). */
+struct sampler {
+    int64_t sample_count;
+    uint64_t seed;
+    bool shuffle;
+};
+int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
+
+/* Fills one micro-batch for a rank: samples at positions first + b * ranks + rank for b in 0..batch_size-1 of the epoch (rank r takes r, r+N, ...).
+ * A position >= sample_count gives a row of ignored labels (evaluation's ragged end). Returns the number of labels that are not -100. */
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks,
+                   int64_t batch_size, int32_t *ids, int32_t *labels);
+
+#endif

@@ -1,0 +1,106 @@
+/* A training job: what job.json says, every value filled in and checked. Nothing after job.c looks at the file again. */
+#ifndef DT_WORKER_JOB_H
+#define DT_WORKER_JOB_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum loss_normalization { LOSS_LOCAL_MEAN, LOSS_GLOBAL_TOKENS };
+enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY }; /* auto: the strategy row's own */
+enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };             /* fsdp.backward_prefetch */
+enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
+
+struct job {
+    const char *path;       /* the job file, as given */
+    const char *name;       /* file name without folder and .json */
+    const char *output_dir; /* runs/NAME by default */
+    bool fresh;             /* --fresh: begin anew in a new folder */
+    struct job_model {
+        const char *name;   /* "gpt2"; from the folder's config.json when `load` is given */
+        const char *load;   /* Hugging Face folder, or null */
+        int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner; /* n_inner 0: 4 * n_embd */
+        double layer_norm_epsilon, initializer_range;
+    } model;
+    struct job_data {
+        const char *train, *val; /* path or glob of shards; val may be null */
+        const char *format;      /* "auto", "tokens" (llm.c shards), "tensors" */
+        const char *tokenizer;   /* null: as the shards say */
+        int64_t sequence_length;
+        bool shuffle;
+    } data;
+    struct job_training {
+        const char *strategy; /* "auto" resolved by strategy.c when the world is known */
+        int64_t batch_size_per_gpu, gradient_accumulation_steps;
+        int64_t max_steps; /* -1: by num_epochs */
+        double num_epochs; /* 0: by max_steps */
+        double learning_rate, warmup_ratio, min_lr_ratio;
+        int64_t warmup_steps; /* -1: by warmup_ratio */
+        const char *lr_scheduler_type; /* "constant", "constant_with_warmup", "linear", "cosine" */
+        double weight_decay, adam_beta1, adam_beta2, adam_epsilon;
+        double max_grad_norm; /* 0: no clipping */
+        int64_t seed;
+        int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
+        enum loss_normalization loss_normalization;
+        bool deterministic;
+        const char *device; /* "auto", "cpu" */
+        double step_timeout_s, collective_timeout_s; /* 0: none */
+        enum accumulate_sync accumulate_sync;
+        enum partial_accumulation partial_accumulation;
+        int64_t threads; /* 0: cores this process may use / local ranks */
+    } training;
+    struct job_ddp {
+        double bucket_cap_mb;
+    } ddp;
+    struct job_fsdp {
+        const char *sharding_strategy; /* null: from training.strategy */
+        int64_t device_mesh[2];        /* replicas, shards; 0 0: one shard group per host */
+        enum prefetch backward_prefetch;
+        bool forward_prefetch, limit_all_gathers;
+    } fsdp;
+    struct job_zero {
+        int64_t stage; /* -1: not given */
+    } zero;
+    struct job_recompute { /* activation_checkpointing */
+        bool enabled;
+        int64_t every_n_layers;
+        const char *level;
+    } recompute;
+    struct job_checkpointing {
+        int64_t save_every_n_steps; /* 0: only at the end */
+        int64_t keep_last_n;        /* 0: all */
+        const char *resume;         /* "auto", "never", or a folder of a checkpoint */
+        const char *checkpoint_dir; /* output_dir/checkpoints by default */
+        double save_timeout_s;
+    } checkpointing;
+    struct job_logging {
+        int64_t log_every_n_steps;
+    } logging;
+
+    struct dt_arena arena; /* owns all strings */
+    char *text;            /* the whole job as JSON, every value filled in; what goes to output_dir/job.json */
+};
+
+struct job_arguments {          /* the command line of `train` */
+    const char *path;           /* job.json */
+    const char *const *set;     /* "training.seed=7", in order */
+    int set_count;
+    bool fresh;
+};
+
+/* Reads, fills in and checks a job. All problems are reported at once, one per line in `problems` (initialised text), each
+ * `file:line:column: key: cause; do this`; err then says how many. 0 or -1. */
+int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err);
+void job_close(struct job *job);
+/* --print-config: every value and where it came from, one per line. */
+int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err);
+/* The JSON Schema of the job file, generated from the field tables. */
+void job_schema(struct dt_text *out);
+/* Compares two saved jobs (JSON as in `text`): 0, or -1 with both values of the first key that differs and changes the model,
+ * the data or the optimizer (strategy, world size, batch split and number of steps may differ). */
+int job_same_training(const char *saved, const char *now, struct dt_error *err);
+
+#endif

@@ -1,0 +1,42 @@
+/* Where this worker is: rank and sizes from the environment, store, device, streams, communicators, the page. */
+#ifndef DT_WORKER_WORLD_H
+#define DT_WORKER_WORLD_H
+
+#include "base/error.h"
+#include "base/page.h"
+#include "collectives/comm.h"
+#include "collectives/store.h"
+#include "kernels/device.h"
+
+#include <stdbool.h>
+
+struct world {
+    int rank, size, local_rank, local_size, node_rank, node_count;
+    int round;              /* 0 for a lone worker */
+    const char *run_id;
+    struct dt_page *page;   /* never null */
+    struct dt_store *store; /* null for a lone rank */
+    struct dt_device *device;
+    struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
+    struct dt_comm *comm;                      /* all ranks */
+    struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
+    int threads;            /* of the pool in this process */
+};
+
+struct world_options {
+    const char *device;             /* "cpu", "twin64" in tests */
+    double collective_timeout_s;
+    int threads;                    /* 0: cores this process may use / local ranks */
+    int shards;                     /* size of a shard group; 0 or world size: no split */
+};
+
+/* Reads RANK, WORLD_SIZE, ... (a lone worker without them is rank 0 of 1), attaches the page, connects to the store, opens device and
+ * communicators. Every wait has a deadline; err names for whom. */
+int world_open(struct world *w, const struct world_options *o, struct dt_error *err);
+/* Tests: rank `rank` of `size` threads of one process over a local store (see dt_store_open_local). Closed by world_close as well. */
+int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size, struct dt_error *err);
+/* Splits shard and replica groups (consecutive ranks form a shard group). */
+int world_split(struct world *w, int shards, struct dt_error *err);
+void world_close(struct world *w);
+
+#endif
