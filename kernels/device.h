@@ -1,0 +1,112 @@
+/* Devices: memory, streams and events behind one interface; "cpu" now, "cuda" behind the same ops.
+ *
+ * Kernels, copies and collectives enqueue on a stream and return nothing. The first failure stays with the stream, which then
+ * runs nothing more; an event recorded on it carries the failure to whoever waits (a stream that waits fails too), and `sync`
+ * reports it. A CPU stream is a thread with a queue, or does its work at once in the caller ("inline"). One host thread
+ * drives a stream at a time; different streams may be driven by different threads.
+ *
+ * Devices: "cpu" (production), "twin32" and "twin64": the same memory and streams with the plain-C kernels for float and
+ * double. On "twin64" every floating-point buffer is double, so whole models run in double (golden numbers, gradients). */
+#ifndef DT_KERNELS_DEVICE_H
+#define DT_KERNELS_DEVICE_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dt_kernels; /* kernels/kernels.h */
+struct dt_device;
+
+enum dt_memory { DT_MEMORY_DEVICE, DT_MEMORY_PINNED }; /* pinned: host memory that copies fast; on the CPU both are the same */
+enum dt_streams { DT_STREAMS_AUTO, DT_STREAMS_INLINE, DT_STREAMS_THREAD };
+
+struct dt_device_options {
+    int index;               /* which one of its kind; 0 on the CPU */
+    int thread_count;        /* pool threads that kernels use, the caller's included; 0 means 1 */
+    int local_rank_count;    /* ranks on this host, for DT_STREAMS_AUTO; 0 means 1 */
+    enum dt_streams streams; /* AUTO: DTRUN_STREAMS=thread|inline, otherwise threads where cores are left over */
+};
+
+/* What a backend puts first in its own structs. */
+struct dt_stream {
+    struct dt_device *device;
+};
+struct dt_event {
+    struct dt_device *device;
+};
+
+/* Work for dt_stream_call: runs in stream order on a host thread. Non-zero: the stream fails with `err`. */
+typedef int dt_stream_fn(struct dt_stream *s, void *args, struct dt_error *err);
+
+struct dt_device_ops {
+    const char *name;
+    int (*open)(struct dt_device *d, const struct dt_device_options *o, struct dt_error *err);
+    void (*close)(struct dt_device *d);
+    int (*alloc)(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err);
+    void (*free)(struct dt_device *d, enum dt_memory kind, void *p, size_t size_bytes);
+    int (*stream_open)(struct dt_device *d, int priority, struct dt_stream **out, struct dt_error *err);
+    void (*stream_close)(struct dt_stream *s);
+    int (*event_open)(struct dt_device *d, struct dt_event **out, struct dt_error *err);
+    void (*event_close)(struct dt_event *e);
+    void *(*native)(struct dt_stream *s);
+    void (*copy)(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
+    void (*call)(struct dt_stream *s, dt_stream_fn *fn, const void *args, size_t args_bytes);
+    void (*fail)(struct dt_stream *s, const struct dt_error *why);
+    bool (*failed)(struct dt_stream *s, struct dt_error *err);
+    void (*record)(struct dt_event *e, struct dt_stream *s);
+    void (*wait)(struct dt_event *e, struct dt_stream *s);
+    int (*sync)(struct dt_event *e, double timeout_s, struct dt_error *err);
+};
+
+struct dt_device {
+    const struct dt_device_ops *ops;
+    const struct dt_kernels *kernels; /* k->gelu_forward(stream, &args) */
+    enum dt_dtype real;               /* type of weights and activations made here: F32, or F64 on twin64 */
+    struct dt_device_options options; /* as opened, defaults filled in */
+    void *impl;
+};
+
+/* Opens device "cpu", "twin32" or "twin64" (options null: defaults). DT_INVALID for an unknown name. */
+int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err);
+/* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */
+void dt_device_close(struct dt_device *d);
+
+/* Zeroed memory aligned to 64 bytes at least (large blocks: huge pages where given, touched). dt_device_free takes the same size. */
+int dt_device_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err);
+void dt_device_free(struct dt_device *d, enum dt_memory kind, void *p, size_t size_bytes);
+
+/* priority: 0 normal, higher runs first where a device knows priorities. close waits until the queue has run; null is harmless. */
+int dt_stream_open(struct dt_device *d, int priority, struct dt_stream **out, struct dt_error *err);
+void dt_stream_close(struct dt_stream *s);
+/* The library's own stream (cudaStream_t), or null. */
+void *dt_stream_native(struct dt_stream *s);
+/* Copies in stream order; any of host and device memory. */
+void dt_stream_copy(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
+/* Runs fn(s, copy of args) in stream order; args_bytes at most DT_CALL_ARGS_MAX. CPU collectives are such calls. */
+#define DT_CALL_ARGS_MAX 320
+void dt_stream_call(struct dt_stream *s, dt_stream_fn *fn, const void *args, size_t args_bytes);
+/* Makes the stream fail, at once (from any thread; work that already runs goes on to its end). The first failure stays. */
+void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* True if the stream has failed so far; err (may be null) gets why. Does not wait. */
+bool dt_stream_failed(struct dt_stream *s, struct dt_error *err);
+/* The host waits until everything enqueued so far has run: as an event recorded now and dt_event_sync. */
+int dt_stream_finish(struct dt_stream *s, double timeout_s, struct dt_error *err);
+
+int dt_event_open(struct dt_device *d, struct dt_event **out, struct dt_error *err);
+void dt_event_close(struct dt_event *e);
+/* The event stands for everything enqueued on s so far; recording again replaces that. */
+void dt_event_record(struct dt_event *e, struct dt_stream *s);
+/* s waits for the last record (none: does not wait), the host goes on. */
+void dt_event_wait(struct dt_event *e, struct dt_stream *s);
+/* The host waits. 0 done; -1 DT_TIMEOUT after timeout_s (the caller polls its communicators and calls again; < 0: no limit),
+ * or the failure of the stream recorded. */
+int dt_event_sync(struct dt_event *e, double timeout_s, struct dt_error *err);
+
+/* Marks bytes nobody may use until they are written again: in stream order, filled with NaN, when DTRUN_GUARD=1 is set or in
+ * sanitizer builds; s null: at once. Otherwise nothing. */
+void dt_guard(struct dt_stream *s, void *p, size_t size_bytes);
+
+#endif
