@@ -1,0 +1,34 @@
+/* Blocking TCP sockets with deadlines. Every call ends by its deadline (absolute, dt_now_s) or when the page's order becomes
+ * DT_ORDER_ABORT (DT_STOPPED). Errors read `host:port: what: cause`. Sockets are non-blocking inside, close-on-exec, without Nagle. */
+#ifndef DT_COLLECTIVES_NET_H
+#define DT_COLLECTIVES_NET_H
+
+#include "base/error.h"
+#include "base/page.h"
+
+#include <stddef.h>
+
+struct dt_net {
+    int fd;               /* -1: closed */
+    struct dt_page *page; /* or null */
+    char name[288];       /* "host:port" of the other side ("[addr]:port" for IPv6) */
+};
+
+/* Connects to the first address that answers, IPv6 and IPv4; refused and unreachable hosts and failing name look-ups are tried
+ * again until the deadline. */
+int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline_s, struct dt_page *page, struct dt_error *err);
+/* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. */
+int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err);
+int dt_net_accept(struct dt_net *listener, struct dt_net *out, double deadline_s, struct dt_error *err);
+/* All bytes. A closed connection is DT_PEER. */
+int dt_net_write(struct dt_net *n, const void *data, size_t size, double deadline_s, struct dt_error *err);
+int dt_net_read(struct dt_net *n, void *data, size_t size, double deadline_s, struct dt_error *err);
+/* Waits until there is something to read (or the other side closed): 1; 0 when the deadline passed; -1 on errors and orders. */
+int dt_net_wait_readable(struct dt_net *n, double deadline_s, struct dt_error *err);
+/* Our own address on this connection, as a literal without port. `out` of at least 64 bytes. */
+int dt_net_local_address(const struct dt_net *n, char *out, size_t out_bytes, struct dt_error *err);
+void dt_net_close(struct dt_net *n);
+/* "host:port", with brackets around an IPv6 literal. Returns out. */
+char *dt_net_name(const char *host, int port, char *out, size_t out_bytes);
+
+#endif

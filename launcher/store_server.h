@@ -1,0 +1,45 @@
+/* The libuv front of the store table: accepts connections, parses requests, answers, wakes. One port serves workers and agents:
+ * a first byte 0x00 is a store client; a connection that begins with anything else is handed to `take`, or dropped when nobody
+ * takes it. Runs on the loop's thread alone. Bad, slow and silent clients are dropped with one log line; others do not notice. */
+#ifndef DT_LAUNCHER_STORE_SERVER_H
+#define DT_LAUNCHER_STORE_SERVER_H
+
+#include "base/error.h"
+#include "base/text.h"
+#include "collectives/store_table.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <uv.h>
+
+struct store_server_options {
+    const char *host;      /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
+    int port;              /* 0: the system chooses */
+    int backlog;           /* 0: 4096 */
+    size_t output_bytes;   /* answers a client has not read yet; 0: 256 MiB */
+    size_t client_count;   /* connections at once; 0: no limit but the open files */
+    double hello_s;        /* time for the first byte and the handshake; 0: 30 s */
+    struct dt_store_limits limits;
+    /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,
+     * `first` are the bytes already read (copy them). `from` is the address of the peer. May be null. */
+    bool (*take)(void *user, int fd, const void *first, size_t size, const char *from);
+    void *user;
+};
+
+struct store_server;
+
+/* Listens, with the soft limit of open files raised to the hard one. The options are copied. */
+int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err);
+int store_server_port(const struct store_server *s);
+/* A new round: all store clients are dropped (also those in the accept queue), the table is emptied; same port. Connections that
+ * have not shown their first byte, and those taken, stay. */
+void store_server_reset(struct store_server *s);
+/* Closes clients and listener; `closed` (may be null) is called from the loop when all handles are gone and s is freed. */
+void store_server_close(struct store_server *s, void (*closed)(void *user), void *user);
+/* The table, for an agent that reads or writes keys itself. Call store_server_flush afterwards, so that woken clients are told. */
+struct dt_store_table *store_server_table(struct store_server *s);
+void store_server_flush(struct store_server *s);
+/* One JSON object: clients, accepted, dropped, requests by name, keys, bytes, waits with peer, key and age. */
+void store_server_stats(const struct store_server *s, struct dt_text *out);
+
+#endif
