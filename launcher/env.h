@@ -1,0 +1,39 @@
+/* The argument vector and the environment of one worker, exactly as torchrun sets them, plus our DTRUN_*. Pure but for the look-up
+ * of the program (env_command). */
+#ifndef DT_LAUNCHER_ENV_H
+#define DT_LAUNCHER_ENV_H
+
+#include "launcher/options.h"
+
+struct env_worker {
+    int round;         /* 1 for the first */
+    int restart_count; /* failures so far; names attempt_N */
+    int local_rank, local_world_size;
+    int rank, world_size;
+    int group_rank, group_world_size; /* nodes */
+    int role_rank, role_world_size;
+    const char *master_addr;
+    int master_port;
+    bool use_agent_store;    /* the agent serves the store: True except where the rank-0 worker must */
+    const char *page;        /* DTRUN_PAGE; null: none */
+    const char *error_file;  /* "" or null: none */
+    const char *log_dir;     /* this worker's folder, DTRUN_LOG_DIR; null: none */
+    const char *output_dir;  /* DTRUN_OUTPUT_DIR; null: none */
+    const char *timer_file;  /* TORCHELASTIC_TIMER_FILE; null: left as inherited */
+};
+
+/* The whole environment: what is inherited, with the worker's own variables in place of stale ones, each name once. Strings and the
+ * null-terminated array live in `arena`. Fails when --virtual_local_rank finds too few devices. */
+int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out,
+              struct dt_error *err);
+/* True when OMP_NUM_THREADS=1 is put into the environment of several workers; print env_omp_warning() once then. */
+bool env_sets_omp(const struct options *o, char *const *inherited);
+const char *env_omp_warning(void);
+
+/* argv of a local rank, with ${local_rank} replaced as Python's safe templates do, null-terminated; argv[0] is a path or a name with
+ * the program found: with a slash as given, the bundled programs in dtrun's own folder or ../libexec/dtrun, then PATH. *path is what
+ * to execute. Fails (DT_NOT_FOUND) with a line that says where it looked. Call it once with local rank 0 before starting anything. */
+int env_command(const struct options *o, int local_rank, char *const *inherited, struct dt_arena *arena, char **path, char ***argv,
+                struct dt_error *err);
+
+#endif

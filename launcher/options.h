@@ -1,0 +1,105 @@
+/* The command line and the variables of the launcher: `dtrun [options] PROGRAM [args]`, torchrun's options and our own.
+ * Pure: reads argv and an environment, starts nothing, prints nothing. Only `gpu`, `cpu` and `auto` look at the machine.
+ * The rows of options_table.c say everything about an option: spelling, variable, default, parser, help, whether it works yet. */
+#ifndef DT_LAUNCHER_OPTIONS_H
+#define DT_LAUNCHER_OPTIONS_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define OPTIONS_MAX_LOCAL 4096 /* workers of one node */
+#define OPTIONS_MAX_CODES 64
+#define OPTIONS_MAX_ROWS 96
+
+enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_HELP_ALL, OPTIONS_VERSION, OPTIONS_DRY_RUN, OPTIONS_COMPLETION };
+enum options_entry {
+    OPTIONS_ENTRY_PROGRAM, /* run as it is: --no_python, or a program that is no .py file */
+    OPTIONS_ENTRY_PYTHON,  /* interpreter -u script */
+    OPTIONS_ENTRY_MODULE   /* interpreter -u -m module */
+};
+enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
+enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
+
+struct options {
+    enum options_action action;
+
+    /* what is started */
+    enum options_entry entry;
+    char *program; /* script, module or program as written; null only for help and version */
+    char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command does it) */
+    int arg_count;
+    bool bundled;  /* program is `train`, `bench` or `doctor`, without a slash */
+
+    /* how many */
+    int nnodes_min, nnodes_max;
+    int nproc; /* workers on this node, 1..OPTIONS_MAX_LOCAL */
+    char *nproc_text; /* as written: 4, gpu, cpu, auto */
+    char *role;
+    int node_rank;
+
+    /* rendezvous; with one node the worker store listens on master_addr:master_port */
+    bool standalone; /* asked for, or what a plain single-node job becomes */
+    char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as written; backend `c10d` when standalone */
+    char *run_id;    /* --rdzv_id; a random UUID when standalone */
+    char *master_addr; /* MASTER_ADDR, never in brackets; 127.0.0.1 unless static with an address or an endpoint */
+    int master_port; /* 0: any free one */
+    char *local_addr; /* or null */
+    double join_timeout_s, last_call_s, dead_after_s;
+    int port_lo, port_hi; /* --port_range; 0,0: any */
+
+    /* restarts and ends */
+    int max_restarts;
+    double monitor_interval_s;
+    double shutdown_timeout_s; /* between TERM and KILL, on every stop path */
+    double hang_timeout_s; /* 0: off */
+    double time_scale; /* already applied to every duration of this struct, for bounds that are not options */
+    bool exit_code_worker; /* --exit_code=worker: the first failing worker's code comes out */
+    int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
+    int requeue_exit_code; /* what a saved stop ends with; 75 */
+    bool signals[65]; /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
+    char *signals_text; /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
+
+    /* logs */
+    char *log_dir; /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
+    uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL]; /* enum options_stream bits by local rank */
+    bool filtered;   /* --local_ranks_filter given */
+    bool shown[OPTIONS_MAX_LOCAL]; /* passes the filter; all true without one */
+    char **stdout_filters, **stderr_filters; /* --duplicate_*_filters, null-terminated; null: none */
+    char *prefix_template; /* --log_line_prefix_template or its variable; null: [role0]: */
+
+    bool virtual_local_rank;
+    char *numa_binding; /* or null */
+    char *cluster; /* --cluster=NAME, or null: detect */
+    char *completion; /* shell of --print_completion */
+
+    struct dt_text warnings; /* one line each, ready to print on stderr */
+    enum options_source sources[OPTIONS_MAX_ROWS]; /* by row of the table; options_source reads it */
+    struct dt_arena arena;
+};
+
+/* Reads argv[1..] and env (null-terminated NAME=VALUE; only options' variables are looked at). On success the caller clears o; on
+ * failure it is already cleared. err->text is one line without the leading "dtrun: "; status DT_INVALID means exit 2. */
+int options_read(struct options *o, int argc, char **argv, char **env, struct dt_error *err);
+void options_clear(struct options *o);
+
+/* Help as text of at most 80 columns: the common options (one screen), or all of them with their defaults. */
+void options_help(struct dt_text *out, bool all);
+/* A completion script for bash, zsh or tcsh; shell is o->completion, already checked. */
+void options_completion(struct dt_text *out, const char *shell);
+/* What --dry_run prints: nodes, workers, store, restarts, and where the values that matter came from. */
+void options_describe(const struct options *o, struct dt_text *out);
+/* Where the value of an option (name with underscores) came from: "--nproc_per_node", "PET_NPROC_PER_NODE" or "default". */
+const char *options_source(const struct options *o, const char *name);
+
+/* Value of NAME in an environment, or null. */
+const char *options_getenv(char *const *env, const char *name);
+/* GPUs that workers could use: CUDA_VISIBLE_DEVICES up to the first invalid entry, else the /dev/nvidiaN that exist. */
+int options_gpu_count(char *const *env);
+/* CPUs of this process's affinity mask, bounded by the control group's quota; at least 1. */
+int options_cpu_count(void);
+
+#endif
