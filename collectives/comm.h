@@ -1,0 +1,121 @@
+/* Communicators: a group of ranks that call the same collectives in the same order. dt_comm_start gives every collective a
+ * number, counts and watches it, then hands it to the backend: "solo" (one rank), "shm" (ranks of one host, as processes or
+ * as threads of one). Sums are in canonical-tree order (tree.h) everywhere, so that they have the same bits for every size,
+ * offset and bucket layout.
+ *
+ * Use: one thread of a rank calls open, split, alloc, start, close; abort and poll may be called from any thread. Collectives of
+ * one communicator go to one stream at a time. The first failure stays: whatever is started later does nothing, and the
+ * stream it was started on carries the failure. Other communicators of the same ranks are independent. */
+#ifndef DT_COLLECTIVES_COMM_H
+#define DT_COLLECTIVES_COMM_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dt_comm;
+struct dt_device;
+struct dt_page;
+struct dt_store;
+struct dt_stream;
+
+enum dt_coll { DT_ALL_REDUCE, DT_REDUCE_SCATTER, DT_ALL_GATHER, DT_BROADCAST, DT_BARRIER, DT_COLL_COUNT };
+enum dt_op { DT_SUM, DT_MAX, DT_MIN, DT_OP_COUNT };
+
+/* One collective. `in` and `out` may be the same buffer (for reduce_scatter: out = in + rank * count elements, for all_gather
+ * in = out + rank * count elements), otherwise they do not overlap. Buffers inside the arenas of dt_comm_alloc are used where
+ * they are; others are copied through a small buffer inside.
+ *   all_reduce      in, out: count elements; any of sum, max, min
+ *   reduce_scatter  in: size * count elements, out: count elements, those of slice `rank`
+ *   all_gather      in: count elements, out: size * count elements
+ *   broadcast       in of rank `root` (not read elsewhere), out: count elements
+ *   barrier         nothing else is read
+ * Types to reduce: F32, F64, BF16 (summed in float, rounded once), I64. all_gather and broadcast take all types.
+ * A NaN among the values of max or min may be lost; sums keep it. */
+struct dt_collective {
+    enum dt_coll kind;
+    enum dt_op op;
+    const char *name; /* what it is for, "reduce unit 4"; for messages, and compared between ranks; null: "" */
+    const void *in;
+    void *out;
+    int64_t count; /* elements of one rank's slice for reduce_scatter and all_gather, of the whole otherwise; 0 is allowed */
+    enum dt_dtype type;
+    int root;
+};
+
+/* What was started, by kind. Bytes are those of the whole buffer: count elements for all_reduce and broadcast, size * count
+ * for reduce_scatter and all_gather. Written by dt_comm_start. */
+struct dt_comm_stats {
+    int64_t count[DT_COLL_COUNT];
+    int64_t bytes[DT_COLL_COUNT];
+};
+
+struct dt_comm_options {
+    const char *backend; /* "solo", "shm"; null: solo for one rank, shm for more */
+    const char *name;    /* in messages and store keys; null: "world". Two communicators opened on one store differ in it */
+    int rank, size;
+    struct dt_store *store;   /* used in open only; may be null for one rank */
+    struct dt_page *page;     /* orders are obeyed and the collective is shown there; may be null */
+    struct dt_device *device; /* where buffers are; null: host memory */
+    double timeout_s;         /* one collective, from its start on this rank until all take part; 0: 600 */
+    double open_timeout_s;    /* open, split, alloc; 0: 300 */
+};
+
+struct dt_comm_ops {
+    const char *name;
+    /* parent: null for the first one, otherwise groups are split from it (c->members is set); store then is null. */
+    int (*open)(struct dt_comm *c, struct dt_store *store, struct dt_error *err);
+    int (*alloc)(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err);
+    /* Tells everybody's color: all[i] is that of rank i. */
+    int (*exchange)(struct dt_comm *c, int64_t mine, int64_t *all, struct dt_error *err);
+    /* Runs one collective in the calling thread until it is done; may be asked to leave by abort. */
+    int (*run)(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_error *err);
+    int (*poll)(struct dt_comm *c, struct dt_error *err);
+    void (*abort)(struct dt_comm *c);
+    void (*close)(struct dt_comm *c);
+};
+
+struct dt_comm {
+    int rank, size;
+    char name[32];
+    const struct dt_comm_ops *ops;
+    void *state; /* the backend's */
+    struct dt_comm *parent;
+    int *members; /* rank in parent of each rank here; null without parent */
+    struct dt_page *page;
+    double timeout_s, open_timeout_s;
+    int64_t number; /* of the last collective started; 1, 2, ... */
+    struct dt_comm_stats stats;
+    _Atomic int stopped; /* 1: abort was called, 2: the first failure is in `error` */
+    pthread_mutex_t lock; /* guards error */
+    struct dt_error error;
+};
+
+const char *dt_coll_name(enum dt_coll kind); /* "all_reduce" */
+const char *dt_op_name(enum dt_op op);       /* "sum" */
+
+/* Opens a communicator; all `size` ranks call it alike. Errors: DT_TIMEOUT naming the missing ranks, DT_PEER, DT_STOPPED when
+ * the page orders to abort, DT_INVALID for an unknown backend. */
+int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct dt_error *err);
+/* Groups: all ranks of `parent` call it alike; those with the same color (>= 0) form one, in the order of their ranks. With a
+ * negative color *out is null. The parent's arenas serve its groups. Close groups before their parent. */
+int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt_comm **out, struct dt_error *err);
+/* Zeroed memory that peers reach, aligned to 4096 bytes, which lives as long as c. All ranks call it alike with the same size. */
+int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err);
+/* Enqueues one collective on s (x is copied, buffers and name's text are borrowed until it is done); null: runs it before it returns.
+ * Failures go to the stream and to dt_comm_poll. */
+void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_stream *s);
+/* Is everything well? -1 with the first failure of this communicator, or with DT_PEER when a peer is gone. Does not wait. Ask it
+ * while waiting for a stream. */
+int dt_comm_poll(struct dt_comm *c, struct dt_error *err);
+/* Frees streams that wait in c, here and on the other ranks; c can only be closed afterwards. */
+void dt_comm_abort(struct dt_comm *c);
+/* Nothing of c may be running on a stream (call abort and wait for the stream first if something may). Null is allowed. */
+void dt_comm_close(struct dt_comm *c);
+
+#endif
