@@ -1,0 +1,170 @@
+#!/usr/bin/python3
+"""Runs the unit tests (cmocka programs) and stories (pytest files), two at a time, and closes with `N passed, N failed, N skipped`.
+
+    scripts/run_tests.py [--full] [--retry] [NAME ...]
+
+A NAME picks test programs and story files by name (`comm` or `test_comm`). The first lines of a test's source may hold `run:` marks:
+  run: alone      nothing else runs beside it
+  run: full       only with --full
+  run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
+  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds)
+With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
+"""
+import os, re, signal, subprocess, sys, tempfile, threading, time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ.get("B") or "build"
+SAN = os.environ.get("SAN") or ""
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+
+
+class Test:
+    def __init__(self, kind, name, source, command, cwd):
+        self.kind, self.name, self.source, self.command, self.cwd = kind, name, source, command, cwd
+        with open(source, errors="replace") as f:
+            head = "".join(f.readline() for _ in range(30))
+        self.alone = re.search(r"\brun: alone\b", head) is not None
+        self.full = re.search(r"\brun: full\b", head) is not None
+        self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
+        limit = re.search(r"\brun: timeout (\d+)", head)
+        self.limit = (int(limit.group(1)) if limit else 120) * (5 if SAN else 1)
+        self.passed = self.failed = self.skipped = 0
+        self.reasons = []
+        self.output = ""
+        self.seconds = 0.0
+
+    def run(self):
+        self.passed = self.failed = self.skipped = 0
+        self.reasons = []
+        start = time.monotonic()
+        env = dict(os.environ, B=BUILD, CMOCKA_MESSAGE_OUTPUT="STDOUT", PYTHONDONTWRITEBYTECODE="1")
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
+        env.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1:suppressions=" + os.path.join(ROOT, "tests/tsan.supp"))
+        env.setdefault("LSAN_OPTIONS", "suppressions=" + os.path.join(ROOT, "tests/lsan.supp") + ":print_suppressions=0")
+        late = False
+        with tempfile.TemporaryFile() as out:
+            p = subprocess.Popen(self.command, cwd=self.cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                 start_new_session=True)
+            try:
+                code = p.wait(self.limit)
+            except subprocess.TimeoutExpired:
+                late = True
+                os.killpg(p.pid, signal.SIGTERM)
+                try:
+                    code = p.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(p.pid, signal.SIGKILL)
+                    code = p.wait()
+            out.seek(0)
+            self.output = out.read().decode(errors="replace")
+        self.seconds = time.monotonic() - start
+        self.unit(code) if self.kind == "unit" else self.story(code)
+        if late:
+            self.failed += 1
+            self.output += f"\n{self.name}: still running after {self.limit} s; ended\n"
+        elif code != 0 and not self.failed and not (self.kind == "story" and code == 5):
+            self.failed += 1
+            self.output += f"\n{self.name}: ended with {'signal %d' % -code if code < 0 else 'exit code %d' % code}\n"
+        elif not (self.passed or self.failed or self.skipped):
+            self.failed += 1
+            self.output += f"\n{self.name}: ran no test\n"
+        return self.failed == 0
+
+    def unit(self, code):
+        self.passed = len(re.findall(r"^\[       OK \] ", self.output, re.M))
+        self.skipped = len(re.findall(r"^\[  SKIPPED \] [A-Za-z_]", self.output, re.M))
+        self.failed = len(set(re.findall(r"^\[  FAILED  \] ([A-Za-z_]\w*)", self.output, re.M)))
+        self.skipped = min(self.skipped, max(0, len(set(re.findall(r"^\[  SKIPPED \] ([A-Za-z_]\w*)", self.output, re.M)))))
+        if self.skipped:
+            self.reasons = re.findall(r"^skip: (.*)$", self.output, re.M)
+
+    def story(self, code):
+        for number, what in re.findall(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed)\b", self.output.strip().rsplit("\n", 1)[-1]):
+            if what == "passed":
+                self.passed += int(number)
+            elif what == "skipped":
+                self.skipped += int(number)
+            else:
+                self.failed += int(number)
+        self.reasons = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", self.output, re.M)
+
+    def line(self):
+        word = "FAIL" if self.failed else "ok" if self.passed else "skip"
+        counts = ", ".join(f"{n} {w}" for n, w in ((self.passed, "passed"), (self.failed, "failed"), (self.skipped, "skipped")) if n)
+        return f"{word:4} {self.name:34} {counts:36} {self.seconds:6.1f} s"
+
+
+def main():
+    arguments = sys.argv[1:]
+    full, retry = "--full" in arguments, "--retry" in arguments
+    names = {n if n.startswith("test_") else "test_" + n for n in arguments if not n.startswith("-")}
+    tests = []
+    unit = os.path.join(ROOT, "tests", "unit")
+    for f in sorted(os.listdir(unit)):
+        if f.startswith("test_") and f.endswith(".c"):
+            program = os.path.join(ROOT, BUILD, "tests", f[:-2])
+            tests.append(Test("unit", f[:-2], os.path.join(unit, f), [program], ROOT))
+    stories = os.path.join(ROOT, "tests", "stories")
+    for f in sorted(os.listdir(stories)):
+        if f.startswith("test_") and f.endswith(".py"):
+            command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", "stories/" + f]
+            tests.append(Test("story", f[:-3], os.path.join(stories, f), command, os.path.join(ROOT, "tests")))
+    if names:
+        known = {t.name for t in tests}
+        if names - known:
+            sys.exit(f"run_tests.py: no test named {', '.join(sorted(names - known))}")
+        tests = [t for t in tests if t.name in names]
+    left_out = [t for t in tests if (t.full and not full and not names) or (SAN and t.nosan)]
+    tests = [t for t in tests if t not in left_out]
+    beside, alone = [t for t in tests if not t.alone], [t for t in tests if t.alone]
+    lock, again = threading.Lock(), []
+
+    def report(t, ok, last):
+        with lock:
+            print(t.line(), flush=True)
+            if not ok:
+                print("    " + "\n    ".join(t.output.strip().split("\n")[-(60 if last else 25):]), flush=True)
+
+    def worker():
+        while True:
+            with lock:
+                if not beside:
+                    return
+                t = beside.pop(0)
+            ok = t.run()
+            if not ok and retry:
+                again.append(t)
+            report(t, ok, not retry)
+
+    threads = [threading.Thread(target=worker) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for t in alone:
+        ok = t.run()
+        if not ok and retry:
+            again.append(t)
+        report(t, ok, not retry)
+    second = []
+    for t in again:
+        print(f"once more, alone: {t.name}", flush=True)
+        ok = t.run()
+        report(t, ok, True)
+        if ok:
+            second.append(t.name)
+
+    for t in sorted(tests, key=lambda t: t.name):
+        for reason in sorted(set(t.reasons)):
+            print(f"skipped in {t.name}: {reason}")
+    for t in left_out:
+        why = t.nosan.group(1).strip() if SAN and t.nosan else "only in make test-full"
+        print(f"left out: {t.name}: {why}")
+    if second:
+        print("passed at the second try: " + ", ".join(second))
+    passed, failed, skipped = (sum(getattr(t, k) for t in tests) for k in ("passed", "failed", "skipped"))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    sys.exit(1 if failed or not passed else 0)
+
+
+main()

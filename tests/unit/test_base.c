@@ -1,0 +1,180 @@
+/* base/: errors, text, numbers, files. */
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/page.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void errors_hold_the_first_cause(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    assert_int_equal(dt_fail(&err, DT_INVALID, "rank %d: %s", 3, "late"), -1);
+    assert_int_equal(dt_wrap(&err, "round %d", 7), -1);
+    assert_string_equal(err.text, "round 7: rank 3: late");
+    assert_int_equal(err.status, DT_INVALID);
+    errno = ENOENT;
+    (void)dt_fail_errno(&err, "%s", "x");
+    assert_int_equal(err.status, DT_NOT_FOUND);
+    assert_string_equal(err.text, "x: No such file or directory");
+    assert_int_equal(dt_fail(NULL, DT_IO, "nobody listens"), -1);
+    char large[2000];
+    memset(large, 'a', sizeof large);
+    large[sizeof large - 1] = 0;
+    (void)dt_fail(&err, DT_IO, "%s", large);
+    (void)dt_wrap(&err, "%s", large);
+    assert_int_equal(strlen(err.text), sizeof err.text - 1);
+}
+
+static void text_grows_and_quotes(void **state)
+{
+    (void)state;
+    struct dt_text t;
+    dt_text_init(&t);
+    assert_string_equal(dt_text_str(&t), "");
+    for (int i = 0; i < 1000; i++) {
+        dt_text_printf(&t, "%d,", i);
+    }
+    assert_int_equal(t.size, strlen(t.data));
+    assert_int_equal(t.size, 10 * 2 + 90 * 3 + 900 * 4);
+    dt_text_reset(&t);
+    dt_text_json(&t, "a\"\\\n\x01\xff\xed\xa0\x80\xe2\x82\xac\0z", 14);
+    assert_string_equal(t.data, "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xe2\x82\xac\\u0000z\"");
+    dt_text_clear(&t);
+}
+
+static void numbers_are_whole(void **state)
+{
+    (void)state;
+    long long n = 5;
+    double d = 5;
+    assert_true(dt_parse_int64("-12", &n) && n == -12);
+    static const char *const bad[] = {"", " 1", "1 ", "1x", "0x10", "1.5", "99999999999999999999", "+1", "--1"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_false(dt_parse_int64(bad[i], &n));
+        assert_int_equal(n, -12);
+    }
+    assert_true(dt_parse_double("1e-3", &d) && d == 1e-3);
+    assert_false(dt_parse_double("1e999", &d));
+    assert_false(dt_parse_double("nan", &d));
+    assert_false(dt_parse_double("0x1p3", &d));
+    assert_false(dt_parse_double("1,5", &d));
+}
+
+static void nearest_word(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"warmup_steps", "warmup_ratio", "max_steps", "seed"};
+    assert_string_equal(dt_text_nearest("warmup_step", words, 4), "warmup_steps");
+    assert_string_equal(dt_text_nearest("maxsteps", words, 4), "max_steps");
+    assert_null(dt_text_nearest("learning_rate", words, 4));
+    assert_null(dt_text_nearest("x", words, 4));
+}
+
+static void bytes_as_people_read_them(void **state)
+{
+    (void)state;
+    char out[32];
+    assert_string_equal(dt_text_bytes(0, out, sizeof out), "0 B");
+    assert_string_equal(dt_text_bytes(1536, out, sizeof out), "1.5 KiB");
+    assert_string_equal(dt_text_bytes(12345678, out, sizeof out), "11.8 MiB");
+}
+
+static void arena_is_aligned_and_zeroed(void **state)
+{
+    (void)state;
+    struct dt_arena a;
+    dt_arena_init(&a);
+    for (size_t i = 1; i < 40000; i = i * 3 + 1) {
+        char *p = dt_arena_alloc(&a, i);
+        assert_int_equal((uintptr_t)p % 16, 0);
+        for (size_t j = 0; j < i; j++) {
+            assert_int_equal(p[j], 0);
+        }
+        memset(p, 1, i);
+    }
+    assert_string_equal(dt_arena_printf(&a, "%s-%d", "x", 3), "x-3");
+    dt_arena_clear(&a);
+}
+
+static void files_are_written_whole_or_not(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/dtrun-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct dt_error err;
+    char *deep = dt_format("%s/a b/c", dir), *path = dt_format("%s/file", deep);
+    assert_int_equal(dt_file_mkdirs(deep, &err), 0);
+    assert_int_equal(dt_file_mkdirs(deep, &err), 0);
+    assert_int_equal(dt_file_write(path, "one", 3, &err), 0);
+    assert_int_equal(dt_file_write(path, "second", 6, &err), 0);
+    struct dt_text t;
+    dt_text_init(&t);
+    assert_int_equal(dt_file_read(path, 6, &t, &err), 0);
+    assert_string_equal(t.data, "second");
+    assert_int_equal(dt_file_read(path, 5, &t, &err), -1);
+    assert_non_null(strstr(err.text, "limit"));
+    assert_int_equal(dt_file_append_line(path, "x", 1, &err), 0);
+    assert_int_equal(dt_file_read(path, 100, &t, &err), 0);
+    assert_string_equal(t.data, "secondx\n");
+    char *below = dt_format("%s/file/no", deep);
+    assert_int_equal(dt_file_mkdirs(below, &err), -1);
+    assert_int_equal(dt_file_remove_tree(dir, &err), 0);
+    assert_false(dt_file_exists(dir));
+    assert_int_equal(dt_file_remove_tree(dir, &err), 0);
+    assert_int_equal(dt_file_read(path, 5, &t, &err), -1);
+    assert_int_equal(err.status, DT_NOT_FOUND);
+    dt_text_clear(&t);
+    free(below);
+    free(path);
+    free(deep);
+}
+
+static void page_is_shared_by_name(void **state)
+{
+    (void)state;
+    struct dt_page *agent, *worker;
+    int fd;
+    struct dt_error err;
+    assert_int_equal(dt_page_create(&agent, &fd, 4, &err), 0);
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+    (void)setenv("DTRUN_PAGE", path, 1);
+    assert_int_equal(dt_page_attach(&worker, &err), 0);
+    assert_int_equal(worker->round, 4);
+    dt_page_phase(worker, DT_PHASE_SAVE);
+    assert_int_equal(atomic_load(&agent->phase), DT_PHASE_SAVE);
+    assert_int_equal(atomic_load(&agent->pulse_count), 1);
+    atomic_store(&agent->order, DT_ORDER_ABORT);
+    assert_int_equal(atomic_load(&worker->order), DT_ORDER_ABORT);
+    dt_page_close(worker, -1);
+    dt_page_close(agent, fd);
+    (void)setenv("DTRUN_PAGE", "/dev/null", 1);
+    assert_int_equal(dt_page_attach(&worker, &err), -1);
+    (void)unsetenv("DTRUN_PAGE");
+    assert_int_equal(dt_page_attach(&worker, &err), 0);
+    dt_page_close(worker, -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_hold_the_first_cause),    cmocka_unit_test(text_grows_and_quotes),
+        cmocka_unit_test(numbers_are_whole),              cmocka_unit_test(nearest_word),
+        cmocka_unit_test(bytes_as_people_read_them),      cmocka_unit_test(arena_is_aligned_and_zeroed),
+        cmocka_unit_test(files_are_written_whole_or_not), cmocka_unit_test(page_is_shared_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
