@@ -25,7 +25,7 @@ struct dt_store;
 struct dt_stream;
 
 enum dt_coll { DT_ALL_REDUCE, DT_REDUCE_SCATTER, DT_ALL_GATHER, DT_BROADCAST, DT_BARRIER, DT_COLL_COUNT };
-enum dt_op { DT_SUM, DT_MAX, DT_MIN, DT_OP_COUNT };
+enum dt_reduction { DT_SUM, DT_MAX, DT_MIN, DT_REDUCTION_COUNT };
 
 /* One collective. `in` and `out` may be the same buffer (for reduce_scatter: out = in + rank * count elements, for all_gather
  * in = out + rank * count elements), otherwise they do not overlap. Buffers inside the arenas of dt_comm_alloc are used where
@@ -39,7 +39,7 @@ enum dt_op { DT_SUM, DT_MAX, DT_MIN, DT_OP_COUNT };
  * A NaN among the values of max or min may be lost; sums keep it. */
 struct dt_collective {
     enum dt_coll kind;
-    enum dt_op op;
+    enum dt_reduction op;
     const char *name; /* what it is for, "reduce unit 4"; for messages, and compared between ranks; null: "" */
     const void *in;
     void *out;
@@ -66,18 +66,21 @@ struct dt_comm_options {
     double open_timeout_s;    /* open, split, alloc; 0: 300 */
 };
 
+/* How the others find what rank 0 of a communicator has made: text that travels through the store, or through the parent. */
+#define DT_COMM_TICKET_BYTES 256
+
 struct dt_comm_ops {
     const char *name;
-    /* parent: null for the first one, otherwise groups are split from it (c->members is set); store then is null. */
-    int (*open)(struct dt_comm *c, struct dt_store *store, struct dt_error *err);
+    /* Rank 0 only: makes what the others need, says in ticket where it is. */
+    int (*offer)(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err);
+    /* All ranks, with rank 0's ticket; done when all are there. c->parent and c->members are set for a group. */
+    int (*open)(struct dt_comm *c, const char *ticket, struct dt_error *err);
     int (*alloc)(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err);
-    /* Tells everybody's color: all[i] is that of rank i. */
-    int (*exchange)(struct dt_comm *c, int64_t mine, int64_t *all, struct dt_error *err);
-    /* Runs one collective in the calling thread until it is done; may be asked to leave by abort. */
-    int (*run)(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_error *err);
+    /* Runs one collective in the calling thread until it is done or c->stopped is set. */
+    int (*run)(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err);
     int (*poll)(struct dt_comm *c, struct dt_error *err);
     void (*abort)(struct dt_comm *c);
-    void (*close)(struct dt_comm *c);
+    void (*close)(struct dt_comm *c); /* also of a half-open one */
 };
 
 struct dt_comm {
@@ -91,13 +94,13 @@ struct dt_comm {
     double timeout_s, open_timeout_s;
     int64_t number; /* of the last collective started; 1, 2, ... */
     struct dt_comm_stats stats;
-    _Atomic int stopped; /* 1: abort was called, 2: the first failure is in `error` */
+    _Atomic int stopped;  /* 1: abort was called, 2: the first failure is in `error` */
     pthread_mutex_t lock; /* guards error */
     struct dt_error error;
 };
 
 const char *dt_coll_name(enum dt_coll kind); /* "all_reduce" */
-const char *dt_op_name(enum dt_op op);       /* "sum" */
+const char *dt_reduction_name(enum dt_reduction op); /* "sum" */
 
 /* Opens a communicator; all `size` ranks call it alike. Errors: DT_TIMEOUT naming the missing ranks, DT_PEER, DT_STOPPED when
  * the page orders to abort, DT_INVALID for an unknown backend. */
