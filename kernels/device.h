@@ -96,6 +96,7 @@ bool dt_stream_failed(struct dt_stream *s, struct dt_error *err);
 int dt_stream_finish(struct dt_stream *s, double timeout_s, struct dt_error *err);
 
 int dt_event_open(struct dt_device *d, struct dt_event **out, struct dt_error *err);
+/* Waits for the last record; streams that wait for the event must have passed that. Null is harmless. */
 void dt_event_close(struct dt_event *e);
 /* The event stands for everything enqueued on s so far; recording again replaces that. */
 void dt_event_record(struct dt_event *e, struct dt_stream *s);

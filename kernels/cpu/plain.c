@@ -1,0 +1,412 @@
+/* fill, cast, sum_slices and norm_finish for every type; pieces of cross_entropy. Memory decides their speed, so plain loops
+ * that the compiler vectorises are enough. */
+#include "kernels/cpu/plain.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/exact.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BLOCK 1024 /* elements: buffers of a few KB stay in the L1 cache */
+
+/* ---- 16-bit floats ---- */
+
+static float from_bf16(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint16_t to_bf16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(f != f ? (bits >> 16 | 0x40) : rounded);
+}
+
+static float from_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    uint32_t bits = rest << 13;
+    float f;
+    if (rest >= 0x7c00) {
+        bits |= 0x7f800000;
+    } else if (rest >= 0x400) {
+        bits += (127 - 15) << 23;
+    } else {
+        f = (float)rest * 0x1p-24F;
+        memcpy(&bits, &f, sizeof bits);
+    }
+    bits |= sign;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint16_t to_f16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) {
+        return (uint16_t)(sign | 0x7e00);
+    }
+    if (bits >= 0x477ff000) { /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00);
+    }
+    if (bits < 0x38800000) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the end */
+        float shifted;
+        memcpy(&shifted, &bits, sizeof shifted);
+        shifted += 0.5F;
+        memcpy(&bits, &shifted, sizeof bits);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    bits += 0xfff + (bits >> 13 & 1);
+    return (uint16_t)(sign | ((bits - ((127U - 15U) << 23)) >> 13));
+}
+
+/* ---- fill ---- */
+
+#define FILL(T, value)                          \
+    for (int64_t i = 0; i < a->count; i++) {    \
+        ((T *)a->x)[i] = (T)(value);            \
+    }
+
+static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    const struct dt_fill_args *a = args;
+    if (a->value == 0 && !signbit(a->value)) {
+        memset(a->x, 0, (size_t)a->count * dt_dtype_size(a->type));
+        return 0;
+    }
+    switch (a->type) {
+    case DT_F32: FILL(float, a->value) break;
+    case DT_F64: FILL(double, a->value) break;
+    case DT_BF16: FILL(uint16_t, to_bf16((float)a->value)) break;
+    case DT_F16: FILL(uint16_t, to_f16((float)a->value)) break;
+    case DT_I64: FILL(int64_t, a->value) break;
+    case DT_I32: FILL(int32_t, a->value) break;
+    case DT_U16: FILL(uint16_t, a->value) break;
+    case DT_U8: FILL(uint8_t, a->value) break;
+    default: return dt_fail(err, DT_INTERNAL, "fill: type %d", (int)a->type);
+    }
+    return 0;
+}
+
+void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a)
+{
+    dt_stream_call(s, run_fill, a, sizeof *a);
+}
+
+/* ---- cast ---- */
+
+/* float targets and sources go through double, in which all of them are exact; 16-bit targets are rounded from there once. */
+static void load_double(double *to, const void *from, int64_t at, int64_t n, enum dt_dtype type)
+{
+#define LOAD(T, expression)                                 \
+    for (int64_t i = 0; i < n; i++) {                       \
+        T x = ((const T *)from)[at + i];                    \
+        to[i] = (double)(expression);                       \
+    }                                                       \
+    break;
+    switch (type) {
+    case DT_F32: LOAD(float, x)
+    case DT_F64: LOAD(double, x)
+    case DT_BF16: LOAD(uint16_t, from_bf16(x))
+    case DT_F16: LOAD(uint16_t, from_f16(x))
+    default: break;
+    }
+#undef LOAD
+}
+
+/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x would. */
+static float narrow_to_odd(double x)
+{
+    float f = (float)x;
+    if ((double)f != x && isfinite(f)) {
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        if (fabs((double)f) > fabs(x)) {
+            bits--; /* toward zero */
+        }
+        bits |= 1;
+        memcpy(&f, &bits, sizeof f);
+    }
+    return f;
+}
+
+static void store_double(void *to, const double *from, int64_t at, int64_t n, enum dt_dtype type)
+{
+#define STORE(T, expression)                                \
+    for (int64_t i = 0; i < n; i++) {                       \
+        double x = from[i];                                 \
+        ((T *)to)[at + i] = (T)(expression);                \
+    }                                                       \
+    break;
+    switch (type) {
+    case DT_F32: STORE(float, x)
+    case DT_F64: STORE(double, x)
+    case DT_BF16: STORE(uint16_t, to_bf16(narrow_to_odd(x)))
+    case DT_F16: STORE(uint16_t, to_f16(narrow_to_odd(x)))
+    default: break;
+    }
+#undef STORE
+}
+
+static bool is_float(enum dt_dtype type)
+{
+    return type == DT_F32 || type == DT_F64 || type == DT_BF16 || type == DT_F16;
+}
+
+static int64_t load_integer(const void *x, int64_t i, enum dt_dtype type)
+{
+    switch (type) {
+    case DT_I64: return ((const int64_t *)x)[i];
+    case DT_I32: return ((const int32_t *)x)[i];
+    case DT_U16: return ((const uint16_t *)x)[i];
+    default: return ((const uint8_t *)x)[i];
+    }
+}
+
+static int cast_now(const struct dt_cast_args *a, struct dt_error *err)
+{
+    if (a->out_type == a->in_type) {
+        memmove(a->out, a->in, (size_t)a->count * dt_dtype_size(a->in_type));
+        return 0;
+    }
+    if (a->out_type == DT_BF16 && a->in_type == DT_F32) {
+        for (int64_t i = 0; i < a->count; i++) {
+            ((uint16_t *)a->out)[i] = to_bf16(((const float *)a->in)[i]);
+        }
+        return 0;
+    }
+    if (a->out_type == DT_F32 && a->in_type == DT_BF16) {
+        for (int64_t i = 0; i < a->count; i++) {
+            ((float *)a->out)[i] = from_bf16(((const uint16_t *)a->in)[i]);
+        }
+        return 0;
+    }
+    if (is_float(a->out_type) && is_float(a->in_type)) {
+        double block[BLOCK];
+        for (int64_t i = 0; i < a->count; i += BLOCK) {
+            int64_t n = a->count - i < BLOCK ? a->count - i : BLOCK;
+            load_double(block, a->in, i, n, a->in_type);
+            store_double(a->out, block, i, n, a->out_type);
+        }
+        return 0;
+    }
+    if (!is_float(a->in_type) && (a->out_type == DT_I64 || a->out_type == DT_I32)) {
+        for (int64_t i = 0; i < a->count; i++) {
+            int64_t x = load_integer(a->in, i, a->in_type);
+            if (a->out_type == DT_I64) {
+                ((int64_t *)a->out)[i] = x;
+            } else {
+                ((int32_t *)a->out)[i] = (int32_t)x;
+            }
+        }
+        return 0;
+    }
+    return dt_fail(err, DT_INTERNAL, "cast: %s to %s is not made", dt_dtype_name(a->in_type), dt_dtype_name(a->out_type));
+}
+
+static int run_cast(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    return cast_now(args, err);
+}
+
+void dt_plain_cast(struct dt_stream *s, const struct dt_cast_args *a)
+{
+    dt_stream_call(s, run_cast, a, sizeof *a);
+}
+
+void dt_cpu_cast(const struct dt_cast_args *a)
+{
+    cast_now(a, NULL);
+}
+
+/* ---- sum_slices: the canonical tree, block by block ---- */
+
+/* One level joins neighbours in `rows` (count of them, each BLOCK apart) in place; an odd last one moves up. */
+#define TREE(T, name, JOIN)                                                        \
+    static void name(T (*rows)[BLOCK], int count, int64_t n)                       \
+    {                                                                              \
+        while (count > 1) {                                                        \
+            for (int i = 0; i + 1 < count; i += 2) {                               \
+                const T *x = rows[i], *y = rows[i + 1];                            \
+                T *to = rows[i / 2];                                               \
+                for (int64_t j = 0; j < n; j++) {                                  \
+                    to[j] = JOIN(x[j], y[j]);                                      \
+                }                                                                  \
+            }                                                                      \
+            if (count % 2 == 1) {                                                  \
+                memcpy(rows[count / 2], rows[count - 1], (size_t)n * sizeof(T));   \
+            }                                                                      \
+            count = (count + 1) / 2;                                               \
+        }                                                                          \
+    }
+#define SUM(x, y) ((x) + (y))
+#define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y)) /* a nan stays: y is taken when x < y or y is nan */
+#define MIN(x, y) ((x) < (y) || (x) != (x) ? (x) : (y))
+TREE(float, sum_f32, SUM)
+TREE(float, max_f32, MAX)
+TREE(float, min_f32, MIN)
+TREE(double, sum_f64, SUM)
+TREE(double, max_f64, MAX)
+TREE(double, min_f64, MIN)
+TREE(int64_t, sum_i64, SUM)
+TREE(int64_t, max_i64, MAX)
+TREE(int64_t, min_i64, MIN)
+
+static void tree_f32(enum dt_op op, float (*rows)[BLOCK], int count, int64_t n)
+{
+    (op == DT_OP_SUM ? sum_f32 : op == DT_OP_MAX ? max_f32 : min_f32)(rows, count, n);
+}
+
+static void tree_f64(enum dt_op op, double (*rows)[BLOCK], int count, int64_t n)
+{
+    (op == DT_OP_SUM ? sum_f64 : op == DT_OP_MAX ? max_f64 : min_f64)(rows, count, n);
+}
+
+static void tree_i64(enum dt_op op, int64_t (*rows)[BLOCK], int count, int64_t n)
+{
+    (op == DT_OP_SUM ? sum_i64 : op == DT_OP_MAX ? max_i64 : min_i64)(rows, count, n);
+}
+
+/* The common case: sums of two or of four floats need no copies. */
+static bool sum_few_f32(const struct dt_sum_slices_args *a)
+{
+    if (a->type != DT_F32 || a->op != DT_OP_SUM || (a->in_count != 2 && a->in_count != 4)) {
+        return false;
+    }
+    float *out = a->out;
+    const float *p = a->in[0], *q = a->in[1];
+    if (a->in_count == 2) {
+        for (int64_t i = 0; i < a->count; i++) {
+            out[i] = p[i] + q[i];
+        }
+        return true;
+    }
+    const float *r = a->in[2], *s = a->in[3];
+    for (int64_t i = 0; i < a->count; i++) {
+        out[i] = (p[i] + q[i]) + (r[i] + s[i]);
+    }
+    return true;
+}
+
+static void sum_block(const struct dt_sum_slices_args *a, void *rows, int64_t at, int64_t n)
+{
+    for (int r = 0; r < a->in_count; r++) {
+        for (int64_t i = 0; i < n; i++) {
+            switch (a->type) {
+            case DT_F32: ((float(*)[BLOCK])rows)[r][i] = ((const float *)a->in[r])[at + i]; break;
+            case DT_BF16: ((float(*)[BLOCK])rows)[r][i] = from_bf16(((const uint16_t *)a->in[r])[at + i]); break;
+            case DT_F16: ((float(*)[BLOCK])rows)[r][i] = from_f16(((const uint16_t *)a->in[r])[at + i]); break;
+            case DT_F64: ((double(*)[BLOCK])rows)[r][i] = ((const double *)a->in[r])[at + i]; break;
+            default: ((int64_t(*)[BLOCK])rows)[r][i] = load_integer(a->in[r], at + i, a->type); break;
+            }
+        }
+    }
+    if (a->type == DT_F64) {
+        tree_f64(a->op, rows, a->in_count, n);
+    } else if (is_float(a->type)) {
+        tree_f32(a->op, rows, a->in_count, n);
+    } else {
+        tree_i64(a->op, rows, a->in_count, n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        switch (a->type) {
+        case DT_F32: ((float *)a->out)[at + i] = ((float *)rows)[i]; break;
+        case DT_BF16: ((uint16_t *)a->out)[at + i] = to_bf16(((float *)rows)[i]); break;
+        case DT_F16: ((uint16_t *)a->out)[at + i] = to_f16(((float *)rows)[i]); break;
+        case DT_F64: ((double *)a->out)[at + i] = ((double *)rows)[i]; break;
+        case DT_I64: ((int64_t *)a->out)[at + i] = ((int64_t *)rows)[i]; break;
+        case DT_I32: ((int32_t *)a->out)[at + i] = (int32_t)((int64_t *)rows)[i]; break;
+        case DT_U16: ((uint16_t *)a->out)[at + i] = (uint16_t)((int64_t *)rows)[i]; break;
+        default: ((uint8_t *)a->out)[at + i] = (uint8_t)((int64_t *)rows)[i]; break;
+        }
+    }
+}
+
+void dt_cpu_sum_slices(const struct dt_sum_slices_args *a)
+{
+    if (sum_few_f32(a)) {
+        return;
+    }
+    void *rows = dt_cpu_work(DT_WORK_KERNEL, (size_t)a->in_count * BLOCK * sizeof(double));
+    for (int64_t at = 0; at < a->count; at += BLOCK) {
+        sum_block(a, rows, at, a->count - at < BLOCK ? a->count - at : BLOCK);
+    }
+}
+
+static int run_sum_slices(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s, (void)err;
+    dt_cpu_sum_slices(args);
+    return 0;
+}
+
+void dt_plain_sum_slices(struct dt_stream *s, const struct dt_sum_slices_args *a)
+{
+    dt_stream_call(s, run_sum_slices, a, sizeof *a);
+}
+
+/* ---- norm_finish ---- */
+
+static int run_norm_finish(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s, (void)err;
+    const struct dt_norm_finish_args *a = args;
+    double norm = sqrt(dt_exact_get(a->limbs)) * a->scale;
+    bool finite = dt_exact_finite(a->limbs);
+    double clip = a->max_norm > 0 ? a->max_norm / (norm + 1e-6) : 1.0;
+    if (a->norm != NULL) {
+        *a->norm = norm;
+    }
+    if (a->clip != NULL) {
+        *a->clip = !finite ? 0.0 : clip < 1.0 ? clip : 1.0;
+    }
+    if (a->nonfinite != NULL) {
+        *a->nonfinite = !finite;
+    }
+    return 0;
+}
+
+void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a)
+{
+    dt_stream_call(s, run_norm_finish, a, sizeof *a);
+}
+
+/* ---- cross_entropy ---- */
+
+int dt_plain_check_targets(const struct dt_cross_entropy_args *a, struct dt_error *err)
+{
+    for (int64_t i = 0; i < a->row_count; i++) {
+        int32_t t = a->targets[i];
+        if (t != DT_IGNORE_INDEX && (t < 0 || t >= a->col_count)) {
+            return dt_fail(err, DT_INVALID, "loss: row %lld: target %d is outside of 0..%lld", (long long)i, (int)t, (long long)a->col_count - 1);
+        }
+    }
+    return 0;
+}
+
+void dt_plain_sum_losses(const struct dt_cross_entropy_args *a)
+{
+    double sum = a->loss_sum != NULL ? *a->loss_sum : 0;
+    int64_t valid = 0;
+    for (int64_t i = 0; i < a->row_count; i++) {
+        valid += a->targets[i] != DT_IGNORE_INDEX;
+        sum += a->row_loss[i];
+    }
+    if (a->loss_sum != NULL) {
+        *a->loss_sum = sum;
+    }
+    if (a->valid_count != NULL) {
+        *a->valid_count += valid;
+    }
+}

@@ -1,0 +1,16 @@
+/* Kernels without a fast path of their own: the same for the twins and for the CPU table. */
+#ifndef DT_KERNELS_CPU_PLAIN_H
+#define DT_KERNELS_CPU_PLAIN_H
+
+#include "kernels/kernels.h"
+
+void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a);
+void dt_plain_cast(struct dt_stream *s, const struct dt_cast_args *a);
+void dt_plain_sum_slices(struct dt_stream *s, const struct dt_sum_slices_args *a);
+void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a);
+
+/* Parts of cross_entropy that its versions share: targets in range; losses and valid rows summed in row order. */
+int dt_plain_check_targets(const struct dt_cross_entropy_args *a, struct dt_error *err);
+void dt_plain_sum_losses(const struct dt_cross_entropy_args *a);
+
+#endif

@@ -1,0 +1,192 @@
+/* Front of the devices: the table of names, and calls that hand over to the backend's ops. */
+#include "kernels/device.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/kernels.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(DT_SANITIZED)
+#define GUARD_ALWAYS true
+#else
+#define GUARD_ALWAYS false
+#endif
+
+struct device_row {
+    const char *name;
+    const struct dt_device_ops *ops;
+    const struct dt_kernels *(*kernels)(struct dt_error *err);
+    enum dt_dtype real;
+};
+
+static const struct dt_kernels *twin32(struct dt_error *err)
+{
+    (void)err;
+    return dt_kernels_twin(DT_F32);
+}
+
+static const struct dt_kernels *twin64(struct dt_error *err)
+{
+    (void)err;
+    return dt_kernels_twin(DT_F64);
+}
+
+static const struct device_row rows[] = {
+    {"cpu", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32},
+    {"twin32", &dt_cpu_device_ops, twin32, DT_F32},
+    {"twin64", &dt_cpu_device_ops, twin64, DT_F64},
+};
+
+int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err)
+{
+    const struct dt_device_options none = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (strcmp(rows[i].name, name) != 0) {
+            continue;
+        }
+        const struct dt_kernels *kernels = rows[i].kernels(err);
+        if (kernels == NULL) {
+            return -1;
+        }
+        struct dt_device opened = {.ops = rows[i].ops, .kernels = kernels, .real = rows[i].real};
+        opened.options = options != NULL ? *options : none;
+        *d = opened;
+        if (d->ops->open(d, &opened.options, err) != 0) {
+            memset(d, 0, sizeof *d);
+            return -1;
+        }
+        return 0;
+    }
+    return dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, twin32, twin64", name);
+}
+
+void dt_device_close(struct dt_device *d)
+{
+    if (d->ops != NULL) {
+        d->ops->close(d);
+    }
+    memset(d, 0, sizeof *d);
+}
+
+int dt_device_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err)
+{
+    return d->ops->alloc(d, kind, size_bytes, out, err);
+}
+
+void dt_device_free(struct dt_device *d, enum dt_memory kind, void *p, size_t size_bytes)
+{
+    if (p != NULL) {
+        d->ops->free(d, kind, p, size_bytes);
+    }
+}
+
+int dt_stream_open(struct dt_device *d, int priority, struct dt_stream **out, struct dt_error *err)
+{
+    return d->ops->stream_open(d, priority, out, err);
+}
+
+void dt_stream_close(struct dt_stream *s)
+{
+    if (s != NULL) {
+        s->device->ops->stream_close(s);
+    }
+}
+
+void *dt_stream_native(struct dt_stream *s)
+{
+    return s->device->ops->native(s);
+}
+
+void dt_stream_copy(struct dt_stream *s, void *dst, const void *src, size_t size_bytes)
+{
+    s->device->ops->copy(s, dst, src, size_bytes);
+}
+
+void dt_stream_call(struct dt_stream *s, dt_stream_fn *fn, const void *args, size_t args_bytes)
+{
+    s->device->ops->call(s, fn, args, args_bytes);
+}
+
+void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt, ...)
+{
+    struct dt_error why = {0};
+    va_list args;
+    va_start(args, fmt);
+    dt_fail_v(&why, status, fmt, args);
+    va_end(args);
+    s->device->ops->fail(s, &why);
+}
+
+bool dt_stream_failed(struct dt_stream *s, struct dt_error *err)
+{
+    return s->device->ops->failed(s, err);
+}
+
+int dt_stream_finish(struct dt_stream *s, double timeout_s, struct dt_error *err)
+{
+    struct dt_event *e = NULL;
+    if (dt_event_open(s->device, &e, err) != 0) {
+        return -1;
+    }
+    dt_event_record(e, s);
+    int rc = dt_event_sync(e, timeout_s, err);
+    dt_event_close(e);
+    return rc;
+}
+
+int dt_event_open(struct dt_device *d, struct dt_event **out, struct dt_error *err)
+{
+    return d->ops->event_open(d, out, err);
+}
+
+void dt_event_close(struct dt_event *e)
+{
+    if (e != NULL) {
+        e->device->ops->event_close(e);
+    }
+}
+
+void dt_event_record(struct dt_event *e, struct dt_stream *s)
+{
+    s->device->ops->record(e, s);
+}
+
+void dt_event_wait(struct dt_event *e, struct dt_stream *s)
+{
+    s->device->ops->wait(e, s);
+}
+
+int dt_event_sync(struct dt_event *e, double timeout_s, struct dt_error *err)
+{
+    return e->device->ops->sync(e, timeout_s, err);
+}
+
+struct guarded {
+    void *p;
+    size_t size_bytes;
+};
+
+static int guard_now(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s, (void)err;
+    const struct guarded *g = args;
+    memset(g->p, 0xff, g->size_bytes); /* a NaN in every float type */
+    return 0;
+}
+
+void dt_guard(struct dt_stream *s, void *p, size_t size_bytes)
+{
+    const char *wanted = getenv("DTRUN_GUARD");
+    if (!GUARD_ALWAYS && (wanted == NULL || strcmp(wanted, "1") != 0)) {
+        return;
+    }
+    struct guarded g = {p, size_bytes};
+    if (s == NULL) {
+        guard_now(NULL, &g, NULL);
+    } else {
+        dt_stream_call(s, guard_now, &g, sizeof g);
+    }
+}
