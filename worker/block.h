@@ -4,7 +4,17 @@
  * Between blocks flows a pair: the residual stream and the previous block's branch output that was not added yet. The consumer
  * adds the two in its first (fused) norm. The gradient of a pair is one tensor, that of the sum. The pair of the first block's
  * input is absent; the last block computes the loss: in training it does so in backward, chunk by chunk with its gradient, and
- * its forward serves evaluation.
+ * its PASS_EVAL serves evaluation.
+ *
+ * Who writes which gradient. Backward visits the blocks from the last to the first. A tensor used by two blocks (tied weights)
+ * is written by the later block first; the earlier one always adds (`adds`). So for each block, with accumulate false, every
+ * element of its tensors that no later block has written is overwritten, and with accumulate true everything is added to. A strategy may therefore
+ * clear a shared unit once and pass true for all its blocks, or pass false for all of them at the first micro-step: the
+ * sums are the same. Gaps between tensors and the padding of a unit are never written: whoever owns the memory keeps them zero.
+ *
+ * What a pass may overlay. y_residual may be x_residual and y_branch may be x_branch (both dead once the pair was added into
+ * `kept`); dx may be dy. All bits are the same with and without recomputing. PASS_EVAL needs kept, saved and scratch too, but nothing of
+ * them is used later: one set serves all blocks.
  *
  * Letters: B batch, T tokens, C channels (n_embd), V vocabulary, L layers, H heads. */
 #ifndef DT_WORKER_BLOCK_H
@@ -58,9 +68,11 @@ struct pass { /* everything for one call of one block */
     const struct batch *batch;
     const void *weights;  /* the unit's flat weights; tensor at weights + offset elements */
     void *grads;          /* backward: the unit's flat gradients */
-    bool accumulate;      /* backward: adds into grads, else overwrites every element of this block's tensors */
-    const void *x_residual, *x_branch; /* (B,T,C) input pair; branch may be null. In PASS_RECOMPUTE both are null: the block starts from `kept` */
-    void *y_residual, *y_branch;       /* (B,T,C) output pair; forward and recompute (recompute may leave them unwritten) */
+    bool accumulate;      /* backward: adds into grads, else overwrites (see above) */
+    /* (B,T,C) input pair in PASS_FORWARD and PASS_EVAL; branch is null when the block before has no branch_out. Null in PASS_RECOMPUTE and
+     * PASS_BACKWARD: the block starts from `kept`. Only the last block may be given the pair in backward; then its PASS_FORWARD may be left out. */
+    const void *x_residual, *x_branch;
+    void *y_residual, *y_branch; /* (B,T,C) output pair; forward and evaluation. PASS_RECOMPUTE does not touch them (may be null) */
     const void *dy;       /* (B,T,C) gradient of the output pair's sum; null for the last block */
     void *dx;             /* (B,T,C) gradient of the input pair's sum; null for the first block. May alias dy */
     void *kept;           /* kept_bytes, from forward to backward, also when recomputing */
@@ -73,7 +85,7 @@ struct pass { /* everything for one call of one block */
 struct block;
 struct block_ops {
     const char *name;
-    /* Fills b->tensor_* through block_tensor() and the three byte sizes. */
+    /* Names the tensors through block_tensor(), sets branch_out and the three byte sizes. */
     int (*declare)(struct block *b, const struct model_spec *m, struct dt_error *err);
     void (*forward)(const struct block *b, const struct pass *p);
     void (*backward)(const struct block *b, const struct pass *p);
@@ -89,7 +101,9 @@ struct block {
     int tensor_count;
     int tensors[BLOCK_TENSORS_MAX];      /* indices into chain->tensors, in the block's own order */
     int64_t offsets[BLOCK_TENSORS_MAX];  /* elements from the unit's start, same order */
-    size_t kept_bytes, saved_bytes, scratch_bytes;
+    bool adds[BLOCK_TENSORS_MAX];        /* a later block uses the tensor as well: backward always adds */
+    bool branch_out;                     /* forward writes y_branch; otherwise the next block's x_branch is null */
+    size_t kept_bytes, saved_bytes, scratch_bytes; /* for batches up to the spec's B * T; multiples of 64, or 0 */
     bool recompute;                /* saved is shared scratch: forward's is lost, backward is preceded by PASS_RECOMPUTE */
 };
 

@@ -8,9 +8,11 @@
 #include "base/text.h"
 #include "worker/block.h"
 
+struct cJSON;
+
 struct unit {
     const char *name;        /* "root", "transformer.h.3" */
-    int first_tensor_count;  /* tensors in it */
+    int tensor_count;        /* tensors in it; their unit member says which */
     int64_t used;            /* elements up to the end of the last tensor */
     int64_t numel;           /* padded to shards * 64 */
     int first_use, last_use; /* block indices; a unit used by several blocks is shared (tied weights) */
@@ -28,16 +30,19 @@ struct chain {
     int64_t parameter_count; /* logical, without padding; tied counted once */
     int shards;              /* what units are padded for */
     struct dt_arena arena;
+    struct dt_error problem; /* the first thing that blocks or models declared wrongly */
 };
 
-/* Builds the chain of a model: looks the name up in the table of models (model.c). shards >= 1. */
+/* Builds the chain of a model: looks the name up in the table of models (model.c). shards >= 1. Sizes that no model can have are
+ * DT_INVALID. Blocks point into c: it may not move. close is harmless on a zeroed or half-open chain. */
 int chain_open(struct chain *c, const struct model_spec *spec, int shards, struct dt_error *err);
 void chain_close(struct chain *c);
 
 /* For models: opens a unit (returns its index), adds a block whose tensors go to that unit. */
 int chain_unit(struct chain *c, const char *name);
 int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer, struct dt_error *err);
-/* For blocks: declares a tensor by name; the same name twice is one tensor (tied). Returns its place in b->tensors. */
+/* For blocks: declares a tensor by name; the same name twice is one tensor (tied). Returns its place in b->tensors. A tensor that was
+ * declared with another shape or in another unit makes chain_open fail. */
 int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, enum init_kind init, double init_std);
 /* Pointer to tensor number i of block b inside a flat unit buffer of element type `type`. */
 void *block_at(const struct block *b, const void *flat, int i, enum dt_dtype type);
@@ -50,10 +55,15 @@ void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64
 struct model_ops {
     const char *name;                                         /* "gpt2" */
     int (*build)(struct chain *c, struct dt_error *err);      /* c->spec is set */
-    /* Hugging Face: the file's tensor name for ours, accepted aliases. Returns false when a name in a file is to be ignored (buffers). */
-    bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes); /* file name -> ours */
-    void (*write_config)(const struct model_spec *spec, struct dt_text *out);   /* config.json of the exported folder */
+    /* Hugging Face folders: a file's tensor name -> ours (aliases, missing prefixes); false for a name to be ignored (buffers). */
+    bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
+    /* Sizes from a parsed config.json; DT_INVALID for settings this model does not have. */
+    int (*read_config)(const struct cJSON *config, struct model_spec *spec, struct dt_error *err);
+    void (*write_config)(const struct model_spec *spec, struct dt_text *out); /* config.json of the exported folder */
 };
+/* Model by name ("gpt2", also config.json's model_type); null when there is none. */
 const struct model_ops *model_find(const char *name);
+/* Names of all models, comma-separated, for messages. */
+const char *model_names(void);
 
 #endif
