@@ -1,0 +1,477 @@
+/* Reading the command line: names to rows, rows to values (command line over variable over default), then what follows from several
+ * options together: which store, which run id, how many workers, what PROGRAM is. Values of their own are in options_values.c. */
+#include "launcher/options_table.h"
+
+#include "launcher/cluster.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* The value of each row that was given, and where. */
+struct given {
+    const char *value[OPTIONS_MAX_ROWS];
+    char spelled[OPTIONS_MAX_ROWS][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
+};
+
+const char *options_getenv(char *const *env, const char *name)
+{
+    size_t n = strlen(name);
+    for (; env != NULL && *env != NULL; env++) {
+        if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') {
+            return *env + n + 1;
+        }
+    }
+    return NULL;
+}
+
+static int unknown(const char *name, struct dt_error *err)
+{
+    const char *names[OPTIONS_MAX_ROWS];
+    char word[64];
+    size_t n = 0;
+    for (; name[n] != '\0' && n < sizeof word - 1; n++) {
+        word[n] = name[n] == '-' ? '_' : name[n];
+    }
+    word[n] = '\0';
+    for (int i = 0; i < option_row_count; i++) {
+        names[i] = option_rows[i].name;
+    }
+    const char *near = dt_text_nearest(word, names, (size_t)option_row_count);
+    char shown[64];
+    if (near == NULL) {
+        return dt_fail(err, DT_INVALID, "--%s: unknown option; dtrun --help=all shows all", option_show(name, shown));
+    }
+    return dt_fail(err, DT_INVALID, "--%s: unknown option; did you mean --%s?", option_show(name, shown), near);
+}
+
+/* The row that `name` means, in full or as an unambiguous beginning; torchrun's options come before ours. */
+static int find_row(const char *name, struct dt_error *err)
+{
+    int exact = option_find(name);
+    if (exact >= 0) {
+        return exact;
+    }
+    int found[2] = {-1, -1};
+    int second[2] = {-1, -1};
+    size_t n = strlen(name);
+    for (int i = 0; i < option_row_count && n > 0; i++) {
+        char head[64];
+        (void)snprintf(head, sizeof head, "%.*s", n < sizeof head ? (int)n : 0, option_rows[i].name);
+        int ours = option_rows[i].family == OPTION_OURS;
+        if (strlen(option_rows[i].name) >= n && head[0] != '\0') {
+            bool same = true;
+            for (size_t k = 0; k < n; k++) {
+                same = same && head[k] == (name[k] == '-' ? '_' : name[k]);
+            }
+            if (same && found[ours] < 0) {
+                found[ours] = i;
+            } else if (same) {
+                second[ours] = i;
+            }
+        }
+    }
+    int ours = found[0] < 0;
+    if (found[ours] < 0) {
+        return unknown(name, err);
+    }
+    if (second[ours] >= 0) {
+        return dt_fail(err, DT_INVALID, "--%s: could be --%s or --%s; write it out", name, option_rows[found[ours]].name, option_rows[second[ours]].name);
+    }
+    return found[ours];
+}
+
+static void give(struct options *o, struct given *g, int row, const char *value, const char *spelled, enum options_source source)
+{
+    g->value[row] = value;
+    o->sources[row] = source;
+    (void)snprintf(g->spelled[row], sizeof g->spelled[row], "%.70s", spelled);
+}
+
+/* An option's value may be the next word, unless that is an option itself. */
+static bool looks_like_option(const char *word)
+{
+    return word[0] == '-' && word[1] != '\0' && !isdigit((unsigned char)word[1]) && word[1] != '.';
+}
+
+/* One long option; returns the number of words used, or -1. */
+static int read_long(struct options *o, struct given *g, char **words, struct dt_error *err)
+{
+    const char *body = words[0] + 2;
+    size_t n = strcspn(body, "=");
+    char *name = dt_arena_printf(&o->arena, "%.*s", n > 200 ? 200 : (int)n, body);
+    int row = find_row(name, err);
+    if (row < 0) {
+        return -1;
+    }
+    const struct option_row *r = &option_rows[row];
+    char *spelled = dt_arena_printf(&o->arena, "--%s", r->name);
+    const char *value = body[n] == '=' ? body + n + 1 : NULL;
+    if (r->arity == OPTION_FLAG) {
+        if (value != NULL) {
+            return dt_fail(err, DT_INVALID, "%s: takes no value; write %s alone", spelled, spelled);
+        }
+        give(o, g, row, "1", spelled, OPTIONS_FROM_COMMAND_LINE);
+        return 1;
+    }
+    if (value != NULL || r->arity == OPTION_MAYBE) {
+        give(o, g, row, value != NULL ? value : "", spelled, OPTIONS_FROM_COMMAND_LINE);
+        return 1;
+    }
+    if (words[1] == NULL || looks_like_option(words[1])) {
+        return dt_fail(err, DT_INVALID, "%s: needs a value; write %s=%s", spelled, spelled, r->shown);
+    }
+    give(o, g, row, words[1], spelled, OPTIONS_FROM_COMMAND_LINE);
+    return 2;
+}
+
+/* -r3, -r 3, -r=3, -m, -mr3. */
+static int read_short(struct options *o, struct given *g, char **words, struct dt_error *err)
+{
+    for (const char *p = words[0] + 1; *p != '\0'; p++) {
+        int row = -1;
+        for (int i = 0; i < option_row_count; i++) {
+            row = option_rows[i].letter == *p ? i : row;
+        }
+        char spelled[4] = {'-', *p, 0, 0};
+        if (row < 0) {
+            char shown[64];
+            return dt_fail(err, DT_INVALID, "%s: unknown option; dtrun --help=all shows all", option_show(words[0], shown));
+        }
+        if (option_rows[row].arity != OPTION_VALUE) {
+            give(o, g, row, option_rows[row].arity == OPTION_FLAG ? "1" : "", spelled, OPTIONS_FROM_COMMAND_LINE);
+            continue;
+        }
+        if (p[1] != '\0') {
+            give(o, g, row, p + 1 + (p[1] == '='), spelled, OPTIONS_FROM_COMMAND_LINE);
+            return 1;
+        }
+        if (words[1] == NULL || looks_like_option(words[1])) {
+            return dt_fail(err, DT_INVALID, "%s: needs a value; example: %s3", spelled, spelled);
+        }
+        give(o, g, row, words[1], spelled, OPTIONS_FROM_COMMAND_LINE);
+        return 2;
+    }
+    return 1;
+}
+
+/* The options before PROGRAM; *first is PROGRAM's place in argv. Stops at --help and --version. */
+static int read_words(struct options *o, struct given *g, int argc, char **argv, int *first, struct dt_error *err)
+{
+    int help = option_find("help");
+    int version = option_find("version");
+    int i = 1;
+    while (i < argc && argv[i][0] == '-' && argv[i][1] != '\0') {
+        if (strcmp(argv[i], "--") == 0) {
+            i++;
+            break;
+        }
+        int used = argv[i][1] == '-' ? read_long(o, g, argv + i, err) : read_short(o, g, argv + i, err);
+        if (used < 0) {
+            return -1;
+        }
+        if (g->value[help] != NULL) {
+            if (g->value[help][0] != '\0' && strcmp(g->value[help], "all") != 0) {
+                char shown[64];
+                return dt_fail(err, DT_INVALID, "--help: %s: must be all, or nothing", option_show(g->value[help], shown));
+            }
+            o->action = g->value[help][0] == '\0' ? OPTIONS_HELP : OPTIONS_HELP_ALL;
+            return 0;
+        }
+        if (g->value[version] != NULL) {
+            o->action = OPTIONS_VERSION;
+            return 0;
+        }
+        i += used;
+    }
+    *first = i;
+    return 0;
+}
+
+static void read_variables(struct options *o, struct given *g, char **env)
+{
+    for (int i = 0; i < option_row_count; i++) {
+        char name[64];
+        const char *value = NULL;
+        if (g->value[i] == NULL && option_variable(&option_rows[i], name, sizeof name)) {
+            value = options_getenv(env, name);
+        }
+        if (g->value[i] == NULL && value == NULL && option_rows[i].other_variable != NULL) {
+            (void)snprintf(name, sizeof name, "%s", option_rows[i].other_variable);
+            value = options_getenv(env, name);
+        }
+        if (value != NULL) {
+            give(o, g, i, value, name, OPTIONS_FROM_VARIABLE);
+        }
+    }
+}
+
+/* Sets *on when the flag is given and not 0; a variable that is no number is an error. */
+static int flag_on(const struct given *g, const char *name, bool *on, struct dt_error *err)
+{
+    int row = option_find(name);
+    long long value = 0;
+    if (g->value[row] != NULL && !dt_parse_int64(g->value[row], &value)) {
+        char shown[64];
+        return dt_fail(err, DT_INVALID, "%s: %s: must be a number, 0 or 1", g->spelled[row], option_show(g->value[row], shown));
+    }
+    *on = value != 0;
+    return 0;
+}
+
+/* Parsers of all rows, in their order: given values, else defaults. The one place that refuses what is not there yet. */
+static int read_values(struct options *o, struct given *g, struct dt_error *err)
+{
+    for (int i = 0; i < option_row_count; i++) {
+        const struct option_row *row = &option_rows[i];
+        const char *value = g->value[i];
+        bool off = false; /* a flag that its variable switches off */
+        if (value != NULL && row->arity == OPTION_FLAG) {
+            bool on = false;
+            if (flag_on(g, row->name, &on, err) != 0) {
+                return -1;
+            }
+            off = !on;
+        }
+        if (value != NULL && row->not_yet != NULL && !off) {
+            return dt_fail(err, DT_INVALID, "%s: %s", g->spelled[i], row->not_yet);
+        }
+        value = value != NULL ? value : row->fallback;
+        if (value != NULL && row->parse != NULL && row->parse(o, row, value, err) != 0) {
+            return dt_wrap(err, "%s", g->value[i] != NULL ? g->spelled[i] : row->name);
+        }
+    }
+    return 0;
+}
+
+static int refuse_several_hosts(const struct options *o, const struct given *g, struct dt_error *err)
+{
+    const char *where = g->spelled[option_find("nnodes")];
+    if (o->nnodes_max > 1) {
+        return dt_fail(err, DT_INVALID, "%s: %s: several hosts are not there yet; use --nnodes=1", where, g->value[option_find("nnodes")]);
+    }
+    if (o->node_rank >= o->nnodes_max) {
+        return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[option_find("node_rank")], o->node_rank, o->nnodes_max);
+    }
+    return 0;
+}
+
+static char *random_uuid(struct dt_arena *arena)
+{
+    unsigned char b[16];
+    if (getrandom(b, sizeof b, 0) != (ssize_t)sizeof b) {
+        memset(b, 0, sizeof b);
+    }
+    b[6] = (unsigned char)((b[6] & 0x0f) | 0x40);
+    b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
+    return dt_arena_printf(arena, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
+                           b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+/* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */
+static int choose_store(struct options *o, const struct given *g, struct dt_error *err)
+{
+    int backend = option_find("rdzv_backend");
+    int endpoint = option_find("rdzv_endpoint");
+    int address = option_find("master_addr");
+    int port = option_find("master_port");
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0;
+    char shown[64];
+    if (!o->standalone && !is_static && strcmp(o->rdzv_backend, "c10d") != 0) {
+        bool etcd = strncmp(o->rdzv_backend, "etcd", 4) == 0;
+        return dt_fail(err, DT_INVALID, "%s: %s: %s; must be static or c10d", g->spelled[backend], option_show(o->rdzv_backend, shown),
+                       etcd ? "not there yet" : "unknown backend");
+    }
+    bool has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
+    char *host = NULL;
+    int endpoint_port = -1;
+    if (has_endpoint && !o->standalone && option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
+        return dt_wrap(err, "%s", g->spelled[endpoint]);
+    }
+    if (is_static && !has_endpoint && g->value[port] == NULL && !o->standalone) {
+        o->standalone = true; /* as torchrun does since 2.15; an id that was given is kept */
+    } else if (o->standalone) {
+        o->run_id = NULL;
+    }
+    if (o->standalone) {
+        o->rdzv_backend = dt_arena_strdup(&o->arena, "c10d");
+        o->rdzv_endpoint = dt_arena_strdup(&o->arena, "localhost:0");
+        if (o->run_id == NULL || g->value[option_find("rdzv_id")] == NULL) {
+            o->run_id = random_uuid(&o->arena);
+        }
+    }
+    if (o->standalone || !is_static) {
+        o->master_addr = dt_arena_strdup(&o->arena, o->local_addr != NULL && o->local_addr[0] != '\0' ? o->local_addr : "127.0.0.1");
+        o->master_port = 0;
+        return 0;
+    }
+    if (!has_endpoint) {
+        return option_parse_endpoint(&o->arena, strchr(o->master_addr, ':') != NULL && o->master_addr[0] != '['
+                                                    ? dt_arena_printf(&o->arena, "[%s]", o->master_addr)
+                                                    : o->master_addr,
+                                     &o->master_addr, &endpoint_port, err) != 0
+                   ? dt_wrap(err, "%s", g->value[address] != NULL ? g->spelled[address] : "--master_addr")
+                   : 0;
+    }
+    if (endpoint_port < 0) {
+        return dt_fail(err, DT_INVALID, "%s: %s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500", g->spelled[endpoint],
+                       option_show(o->rdzv_endpoint, shown), host);
+    }
+    if (g->value[address] != NULL && strcmp(o->master_addr, host) != 0) {
+        option_warn(o, "%s: %s: not used; --rdzv_endpoint says %s", g->spelled[address], option_show(o->master_addr, shown), host);
+    }
+    o->master_addr = host;
+    o->master_port = endpoint_port;
+    return 0;
+}
+
+static int count_workers(struct options *o, const struct given *g, char **env, struct dt_error *err)
+{
+    bool gpu = strcmp(o->nproc_text, "gpu") == 0;
+    bool any = strcmp(o->nproc_text, "auto") == 0;
+    if (gpu || any) {
+        o->nproc = options_gpu_count(env);
+    }
+    if (gpu && o->nproc == 0) {
+        return dt_fail(err, DT_INVALID, "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto",
+                       g->spelled[option_find("nproc_per_node")]);
+    }
+    if ((any && o->nproc == 0) || strcmp(o->nproc_text, "cpu") == 0) {
+        o->nproc = options_cpu_count();
+    }
+    if (o->nproc > OPTIONS_MAX_LOCAL) {
+        o->nproc = OPTIONS_MAX_LOCAL;
+    }
+    return 0;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s);
+    size_t k = strlen(end);
+    return n > k && strcmp(s + n - k, end) == 0;
+}
+
+/* What PROGRAM is. */
+static int read_program(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
+{
+    bool module = false;
+    bool no_python = false;
+    if (flag_on(g, "module", &module, err) != 0 || flag_on(g, "no_python", &no_python, err) != 0) {
+        return -1;
+    }
+    if (module && no_python) {
+        return dt_fail(err, DT_INVALID, "--module: cannot go with --no_python; leave one out");
+    }
+    if (first >= argc || argv[first][0] == '\0') {
+        return dt_fail(err, DT_INVALID, "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
+    }
+    o->program = dt_arena_strdup(&o->arena, argv[first]);
+    o->arg_count = argc - first - 1;
+    o->args = dt_arena_alloc(&o->arena, ((size_t)o->arg_count + 1) * sizeof *o->args);
+    for (int i = 0; i < o->arg_count; i++) {
+        o->args[i] = dt_arena_strdup(&o->arena, argv[first + 1 + i]);
+    }
+    bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz");
+    o->entry = module ? OPTIONS_ENTRY_MODULE : python && !no_python ? OPTIONS_ENTRY_PYTHON : OPTIONS_ENTRY_PROGRAM;
+    o->bundled = o->entry == OPTIONS_ENTRY_PROGRAM &&
+                 (strcmp(o->program, "train") == 0 || strcmp(o->program, "bench") == 0 || strcmp(o->program, "doctor") == 0);
+    if (o->bundled && strcmp(o->program, "train") == 0 && g->value[option_find("max_restarts")] == NULL) {
+        o->max_restarts = 3;
+    }
+    return 0;
+}
+
+static void scale_times(struct options *o)
+{
+    double *times[] = {&o->shutdown_timeout_s, &o->hang_timeout_s, &o->join_timeout_s, &o->last_call_s, &o->dead_after_s};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        *times[i] /= o->time_scale;
+    }
+}
+
+static int read_all(struct options *o, struct given *g, int argc, char **argv, char **env, struct dt_error *err)
+{
+    int first = argc;
+    if (read_words(o, g, argc, argv, &first, err) != 0 || o->action != OPTIONS_RUN) {
+        return o->action != OPTIONS_RUN ? 0 : -1;
+    }
+    read_variables(o, g, env);
+    if (read_values(o, g, err) != 0) {
+        return -1;
+    }
+    if (o->completion != NULL) {
+        o->action = OPTIONS_COMPLETION;
+        return 0;
+    }
+    bool dry = false;
+    if (flag_on(g, "dry_run", &dry, err) != 0 || refuse_several_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 ||
+        count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+        return -1;
+    }
+    struct cluster here;
+    if (cluster_read(&here, env, o->cluster, err) != 0) {
+        return dt_wrap(err, "%s", g->value[option_find("cluster")] != NULL ? g->spelled[option_find("cluster")] : "--cluster");
+    }
+    cluster_warn(&here, o->nnodes_max, &o->warnings);
+    scale_times(o);
+    o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_RUN;
+    return 0;
+}
+
+int options_read(struct options *o, int argc, char **argv, char **env, struct dt_error *err)
+{
+    memset(o, 0, sizeof *o);
+    dt_arena_init(&o->arena);
+    dt_text_init(&o->warnings);
+    struct given *g = dt_alloc(sizeof *g);
+    int result = read_all(o, g, argc, argv, env, err);
+    free(g);
+    if (result != 0) {
+        options_clear(o);
+    }
+    return result;
+}
+
+void options_clear(struct options *o)
+{
+    dt_arena_clear(&o->arena);
+    dt_text_clear(&o->warnings);
+    memset(o, 0, sizeof *o);
+}
+
+const char *options_source(const struct options *o, const char *name)
+{
+    static _Thread_local char text[72];
+    int row = option_find(name);
+    if (row < 0 || o->sources[row] == OPTIONS_FROM_DEFAULT) {
+        return "default";
+    }
+    if (o->sources[row] == OPTIONS_FROM_COMMAND_LINE || !option_variable(&option_rows[row], text, sizeof text)) {
+        (void)snprintf(text, sizeof text, "--%s", option_rows[row].name);
+    }
+    return text;
+}
+
+void options_describe(const struct options *o, struct dt_text *out)
+{
+    dt_text_printf(out, "hosts     1 (%s)\n", options_source(o, "nnodes"));
+    dt_text_printf(out, "workers   %d", o->nproc);
+    if (!isdigit((unsigned char)o->nproc_text[0])) {
+        dt_text_printf(out, ", %s", o->nproc_text);
+    }
+    dt_text_printf(out, " (%s), role %s\n", options_source(o, "nproc_per_node"), o->role);
+    dt_text_printf(out, "run id    %s\n", o->run_id);
+    if (o->master_port != 0) {
+        dt_text_printf(out, "store     %s port %d\n", o->master_addr, o->master_port);
+    } else if (o->port_hi != 0) {
+        dt_text_printf(out, "store     %s, a free port from %d to %d\n", o->master_addr, o->port_lo, o->port_hi);
+    } else {
+        dt_text_printf(out, "store     %s, any free port\n", o->master_addr);
+    }
+    dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
+    dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
+    dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
+}

@@ -1,0 +1,213 @@
+/* The table of options, and what follows from it alone: help, completion scripts, names of variables. */
+#include "launcher/options_table.h"
+
+#include "launcher/cluster.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AT(member) offsetof(struct options, member)
+#define HOSTS "several hosts are not there yet; leave it out, this version runs on one host"
+
+/* clang-format off */
+const struct option_row option_rows[] = {
+    /* how many */
+    {"nproc_per_node", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, NULL, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL},
+    {"nnodes", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; more than one is not there yet", false, NULL, option_parse_nnodes, 0, 0, 0},
+    {"node_rank", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host (static rendezvous)", false, NULL, option_parse_int, AT(node_rank), 0, 65535},
+    {"role", 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, NULL, option_parse_text, AT(role), 0, 0},
+    {"standalone", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "one host, any free port, a run id of its own", true, NULL, option_parse_flag, AT(standalone), 0, 0},
+    /* what */
+    {"module", 'm', OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python module (python3 -u -m)", true, NULL, NULL, 0, 0, 0},
+    {"no_python", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "run PROGRAM as it is, also when it ends in .py", false, NULL, NULL, 0, 0, 0},
+    {"run_path", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "not possible here: there is no Python in the launcher", false,
+     "runs the script inside torchrun's own Python, which dtrun has not; leave it out", NULL, 0, 0, 0},
+    {"start_method", 0, OPTION_VALUE, OPTION_TORCH, NULL, "spawn", "spawn|fork|forkserver", "accepted; workers are always programs of their own", false, NULL, option_parse_ignored, 0, 0, 0},
+    {"dry_run", 0, OPTION_FLAG, OPTION_OURS, NULL, NULL, NULL, "print what would be started and where values came from", true, NULL, NULL, 0, 0, 0},
+    /* restarts and ends */
+    {"max_restarts", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "restarts after failed workers (3 for train)", true, NULL, option_parse_int, AT(max_restarts), 0, 1000000},
+    {"monitor_interval", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0.1", "SECONDS", "accepted; ends of workers are seen at once", false, NULL, option_parse_seconds, AT(monitor_interval_s), 1e-6, 86400},
+    {"shutdown_timeout", 0, OPTION_VALUE, OPTION_TORCH, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30", "SECONDS", "grace between TERM and KILL", true, NULL, option_parse_seconds, AT(shutdown_timeout_s), 0, 86400},
+    {"hang_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker without output and CPU time for so long hangs; 0: off", false, NULL, option_parse_seconds, AT(hang_timeout_s), 0, 864000},
+    {"exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "launcher", "launcher|worker", "what a failed job ends with: 1, or the worker's code", false, NULL, option_parse_second_word, AT(exit_code_worker), 0, 0},
+    {"permanent_exit_codes", 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "codes of workers after which no restart helps", false, NULL, option_parse_codes, 0, 0, 0},
+    {"requeue_exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, NULL, option_parse_int, AT(requeue_exit_code), 0, 255},
+    {"requeue", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "auto|on|off", "ask the scheduler to run the job again", false, "not there yet; resubmit on exit code 75", NULL, 0, 0, 0},
+    {"signals_to_handle", 0, OPTION_VALUE, OPTION_TORCH, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "NAMES", "signals that are passed on to the workers", false, NULL, option_parse_signals, 0, 0, 0},
+    {"time_scale", 0, OPTION_VALUE, OPTION_OURS, NULL, "1", "F", "divides all time bounds (for tests)", false, NULL, option_parse_number, AT(time_scale), 1e-3, 1e6},
+    /* output */
+    {"redirects", 'r', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files: 1 stdout, 2 stderr, 3 both, 0:1,1:3", true, NULL, option_parse_mask, AT(redirects), 0, 0},
+    {"tee", 't', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files and to the console, with prefixes", true, NULL, option_parse_mask, AT(tee), 0, 0},
+    {"log_dir", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "DIR", "where log files go (a folder in the temporary one)", true, NULL, option_parse_text, AT(log_dir), 0, 0},
+    {"local_ranks_filter", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "LIST", "show only these local ranks on the console", true, NULL, option_parse_filter, 0, 0, 0},
+    {"log_line_prefix_template", 0, OPTION_VALUE, OPTION_TORCH, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", NULL, "TEXT", "prefix of teed lines: ${role_name} ${local_rank} ${rank} ${hostname} ${group_rank} ${world_size}", false, NULL, option_parse_text, AT(prefix_template), 0, 0},
+    {"duplicate_stdout_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "teed lines with one of these strings also go to filtered_stdout.log", false, NULL, option_parse_list, AT(stdout_filters), 0, 0},
+    {"duplicate_stderr_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, NULL, option_parse_list, AT(stderr_filters), 0, 0},
+    {"event_log_handler", 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "NAME", "accepted; events are in events.jsonl", false, NULL, option_parse_ignored, 0, 0, 0},
+    {"logs_specs", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0},
+    /* rendezvous */
+    {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d", "how hosts meet; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},
+    {"rdzv_endpoint", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet; with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0},
+    {"rdzv_id", 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run", false, NULL, option_parse_text, AT(run_id), 0, 0},
+    {"master_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, NULL, option_parse_text, AT(master_addr), 0, 0},
+    {"master_port", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "PORT", "port of the store (static); 0: any free one", true, NULL, option_parse_int, AT(master_port), 0, 65535},
+    {"local_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "HOST", "address by which other hosts reach this one", false, NULL, option_parse_text, AT(local_addr), 0, 0},
+    {"port_range", 0, OPTION_VALUE, OPTION_OURS, NULL, "any", "LO-HI", "bounds the port that is opened", false, NULL, option_parse_ports, 0, 0, 0},
+    {"join_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, NULL, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000},
+    {"last_call", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000},
+    {"dead_after", 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000},
+    {"rdzv_conf", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0},
+    {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, HOSTS, NULL, 0, 0, 0},
+    {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "hosts to start on, lines: host slots=N", false, HOSTS, NULL, 0, 0, 0},
+    {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "COMMAND", "how to reach the hosts of --hostfile", false, HOSTS, NULL, 0, 0, 0},
+    {"status", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "RUN_ID", "ask a running job", false, "not there yet; see events.jsonl in the job's log folder", NULL, 0, 0, 0},
+    {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "the worker store alone", false, "not there yet; leave it out", NULL, 0, 0, 0},
+    /* devices and surroundings */
+    {"virtual_local_rank", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0},
+    {"numa_binding", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind workers to CPUs near their GPU", false, "binding to CPUs is not there yet; leave it out, or use numactl", option_parse_word, AT(numa_binding), 0, 0},
+    {"cluster", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME", "take this scheduler's variables instead of detecting one", false, NULL, option_parse_text, AT(cluster), 0, 0},
+    /* about dtrun */
+    {"print_completion", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "bash|zsh|tcsh", "print a completion script", false, NULL, option_parse_word, AT(completion), 0, 0},
+    {"help", 'h', OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "all", "this screen; --help=all shows every option", true, NULL, NULL, 0, 0, 0},
+    {"version", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "version of dtrun", true, NULL, NULL, 0, 0, 0},
+};
+/* clang-format on */
+const int option_row_count = (int)(sizeof option_rows / sizeof option_rows[0]);
+_Static_assert(sizeof option_rows / sizeof option_rows[0] <= OPTIONS_MAX_ROWS, "options.sources is too short");
+
+/* 0 when equal; - and _ are the same. */
+static bool same_name(const char *a, const char *b)
+{
+    for (; *a != '\0' && *b != '\0'; a++, b++) {
+        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b)) {
+            return false;
+        }
+    }
+    return *a == *b;
+}
+
+int option_find(const char *name)
+{
+    for (int i = 0; i < option_row_count; i++) {
+        if (same_name(name, option_rows[i].name)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+bool option_variable(const struct option_row *row, char *out, size_t out_bytes)
+{
+    if (row->family == OPTION_TORCH_ONLY) {
+        return false;
+    }
+    size_t n = (size_t)snprintf(out, out_bytes, "%s%s", row->family == OPTION_OURS ? "DTRUN_" : "PET_", row->name);
+    for (size_t i = 0; i < n && i < out_bytes; i++) {
+        out[i] = (char)toupper((unsigned char)out[i]);
+    }
+    return true;
+}
+
+/* Text in a column from `column` to 80, words kept whole; the first line starts at column `at`. */
+static void wrap(struct dt_text *out, const char *text, int at, int column)
+{
+    while (*text != '\0') {
+        int word = (int)strcspn(text, " ");
+        if (at > column && at + 1 + word > 80) {
+            dt_text_printf(out, "\n%*s", column, "");
+            at = column;
+        } else if (at > column) {
+            dt_text_puts(out, " ");
+            at++;
+        }
+        dt_text_add(out, text, (size_t)word);
+        at += word;
+        text += word;
+        text += strspn(text, " ");
+    }
+    dt_text_puts(out, "\n");
+}
+
+static void help_row(struct dt_text *out, const struct option_row *row, bool all)
+{
+    enum { COLUMN = 30 };
+    char left[128];
+    char letter[8] = "";
+    if (row->letter != 0) {
+        (void)snprintf(letter, sizeof letter, "-%c, ", row->letter);
+    }
+    const char *open = row->arity == OPTION_MAYBE ? "[=" : "=";
+    int n = snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, row->name, row->shown != NULL ? open : "",
+                     row->shown != NULL ? row->shown : "", row->arity == OPTION_MAYBE ? "]" : "");
+    dt_text_puts(out, left);
+    if (n + 2 > COLUMN) {
+        dt_text_printf(out, "\n%*s", COLUMN, "");
+    } else {
+        dt_text_printf(out, "%*s", COLUMN - n, "");
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, row->help);
+    char variable[64];
+    if (all && row->not_yet != NULL) {
+        dt_text_puts(&text, " [not there yet]");
+    } else if (all && row->fallback != NULL && row->fallback[0] != '\0') {
+        dt_text_printf(&text, " [%s]", row->fallback);
+    }
+    if (all && option_variable(row, variable, sizeof variable)) {
+        dt_text_printf(&text, " %s", variable);
+    }
+    wrap(out, dt_text_str(&text), COLUMN, COLUMN);
+    dt_text_clear(&text);
+}
+
+void options_help(struct dt_text *out, bool all)
+{
+    dt_text_puts(out, "usage: dtrun [options] PROGRAM [args]\n"
+                      "Starts PROGRAM once per worker, with RANK, WORLD_SIZE, MASTER_ADDR and the rest\n"
+                      "of torchrun's variables, and ends or restarts all together. PROGRAM is train,\n"
+                      "bench, doctor, a Python script (run by python3 -u), or any other program.\n\n");
+    for (int i = 0; i < option_row_count; i++) {
+        if (all || option_rows[i].common) {
+            help_row(out, &option_rows[i], all);
+        }
+    }
+    if (all) {
+        dt_text_printf(out, "\nNames may be written with - or _, and shortened while unambiguous. A variable\n"
+                            "named in capitals sets an option that the command line does not.\n"
+                            "Clusters that are recognised: %s.\n",
+                       cluster_names());
+    } else {
+        dt_text_puts(out, "\nexample: dtrun --nproc_per_node=4 train job.json\n");
+    }
+}
+
+void options_completion(struct dt_text *out, const char *shell)
+{
+    struct dt_text names;
+    dt_text_init(&names);
+    for (int i = 0; i < option_row_count; i++) {
+        if (option_rows[i].not_yet == NULL) {
+            dt_text_printf(&names, "%s--%s%s", names.size > 0 ? " " : "", option_rows[i].name, option_rows[i].arity == OPTION_VALUE ? "=" : "");
+        }
+    }
+    if (strcmp(shell, "tcsh") == 0) {
+        dt_text_printf(out, "complete dtrun 'c/--/(%s)/' 'p/*/f/'\n", dt_text_str(&names));
+    } else {
+        if (strcmp(shell, "zsh") == 0) {
+            dt_text_puts(out, "#compdef dtrun\nautoload -U +X bashcompinit && bashcompinit\n");
+        }
+        dt_text_printf(out,
+                       "_dtrun() {\n"
+                       "    local word=${COMP_WORDS[COMP_CWORD]}\n"
+                       "    case $word in\n"
+                       "    -*) COMPREPLY=($(compgen -W '%s' -- \"$word\")); [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace ;;\n"
+                       "    *) COMPREPLY=($(compgen -W 'train bench doctor' -- \"$word\") $(compgen -f -- \"$word\")) ;;\n"
+                       "    esac\n"
+                       "}\n"
+                       "complete -F _dtrun dtrun\n",
+                       dt_text_str(&names));
+    }
+    dt_text_clear(&names);
+}

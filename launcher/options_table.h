@@ -1,0 +1,69 @@
+/* Inside the launcher: the rows of the options and the parsers of their values. */
+#ifndef DT_LAUNCHER_OPTIONS_TABLE_H
+#define DT_LAUNCHER_OPTIONS_TABLE_H
+
+#include "launcher/options.h"
+
+enum option_family {
+    OPTION_TORCH,      /* torchrun's, variable PET_<NAME> */
+    OPTION_TORCH_ONLY, /* torchrun's, without a variable */
+    OPTION_OURS        /* variable DTRUN_<NAME> */
+};
+enum option_arity { OPTION_VALUE, OPTION_FLAG, OPTION_MAYBE /* --help, --help=all */ };
+
+struct option_row {
+    const char *name; /* with underscores */
+    char letter;      /* short spelling, or 0 */
+    enum option_arity arity;
+    enum option_family family;
+    const char *other_variable; /* asked after the row's own; or null */
+    const char *fallback;       /* default as text, given to the parser; null: the parser is not called */
+    const char *shown;          /* placeholder of the value in the help */
+    const char *help;
+    bool common;         /* on the first screen of the help */
+    const char *not_yet; /* refused with this reason when given; null: works */
+    /* Fills in o; on failure err says "VALUE: must be ...". */
+    int (*parse)(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+    size_t offset; /* of the member, for the general parsers */
+    double lo, hi; /* their range */
+};
+
+extern const struct option_row option_rows[];
+extern const int option_row_count;
+
+/* Row with this name (either spelling), or -1. */
+int option_find(const char *name);
+/* PET_NAME or DTRUN_NAME into `out`; false for a row without a variable. */
+bool option_variable(const struct option_row *row, char *out, size_t out_bytes);
+
+/* General parsers: const char *, bool, int in lo..hi, seconds in lo..hi ("90", "1.5", "500ms", "2m", "1h"). */
+int option_parse_text(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_flag(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_int(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_number(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_seconds(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+/* One each. */
+int option_parse_nnodes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_nproc(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_mask(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_filter(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_list(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_signals(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_codes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_ports(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+/* One of the words in row->shown, which are separated by "|"; kept as text. */
+int option_parse_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+/* The same, but the member is a bool: true for the second word. */
+int option_parse_second_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+/* Words that are accepted and change nothing. */
+int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+
+/* HOST[:PORT] as torchrun reads endpoints: brackets of IPv6 removed, *port -1 without one. Strings live in the arena. */
+int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err);
+/* text for a message: at most 60 bytes, control characters as '?'. `out` of at least 64 bytes; returns out. */
+const char *option_show(const char *text, char *out);
+/* Appends a warning line. */
+void option_warn(struct options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,573 @@
+/* Parsers of option values: each takes the text of one value, checks it whole, and fills in one member. The messages begin with
+ * the value; options.c puts before it where the value came from. Also what `gpu`, `cpu` and `auto` mean on this machine. */
+#include "launcher/options_table.h"
+
+#include "base/file.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MEMBER(type) ((type *)((char *)o + row->offset))
+
+const char *option_show(const char *text, char *out)
+{
+    size_t n = 0;
+    for (; text[n] != '\0' && n < 57; n++) {
+        unsigned char c = (unsigned char)text[n];
+        out[n] = c < 32 || c == 127 ? '?' : text[n];
+    }
+    if (n == 0) {
+        return strcpy(out, "(empty)");
+    }
+    out[n] = '\0';
+    if (text[n] != '\0') {
+        strcat(out, "...");
+    }
+    return out;
+}
+
+void option_warn(struct options *o, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    dt_text_puts(&o->warnings, "dtrun: ");
+    dt_text_vprintf(&o->warnings, fmt, args);
+    dt_text_puts(&o->warnings, "\n");
+    va_end(args);
+}
+
+/* Fails with "VALUE: must be WHAT". */
+static int must_be(struct dt_error *err, const char *text, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int must_be(struct dt_error *err, const char *text, const char *fmt, ...)
+{
+    char what[256];
+    char value[64];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return dt_fail(err, DT_INVALID, "%s: must be %s", option_show(text, value), what);
+}
+
+/* Python's int(): blanks around are fine. False also outside lo..hi. */
+static bool read_int(const char *text, long long lo, long long hi, int *out)
+{
+    char buffer[32];
+    text += strspn(text, " \t\n");
+    size_t n = strlen(text);
+    while (n > 0 && isspace((unsigned char)text[n - 1])) {
+        n--;
+    }
+    if (n == 0 || n >= sizeof buffer) {
+        return false;
+    }
+    memcpy(buffer, text, n);
+    buffer[n] = '\0';
+    long long value;
+    if (!dt_parse_int64(buffer[0] == '+' && isdigit((unsigned char)buffer[1]) ? buffer + 1 : buffer, &value) || value < lo || value > hi) {
+        return false;
+    }
+    *out = (int)value;
+    return true;
+}
+
+int option_parse_text(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    (void)err;
+    *MEMBER(char *) = dt_arena_strdup(&o->arena, text);
+    return 0;
+}
+
+int option_parse_flag(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    int value;
+    if (!read_int(text, -2147483647, 2147483647, &value)) {
+        return must_be(err, text, "a number, 0 or 1");
+    }
+    *MEMBER(bool) = value != 0;
+    return 0;
+}
+
+int option_parse_int(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    if (!read_int(text, (long long)row->lo, (long long)row->hi, MEMBER(int))) {
+        return must_be(err, text, "a whole number from %.0f to %.0f; example: --%s=%.0f", row->lo, row->hi, row->name, row->lo > 0 ? row->lo : 1);
+    }
+    return 0;
+}
+
+int option_parse_number(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    double value;
+    if (!dt_parse_double(text, &value) || value < row->lo || value > row->hi) {
+        return must_be(err, text, "a number from %g to %g", row->lo, row->hi);
+    }
+    *MEMBER(double) = value;
+    return 0;
+}
+
+int option_parse_seconds(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {{"ms", 1e-3}, {"s", 1}, {"min", 60}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+    char number[64];
+    double factor = 1;
+    size_t n = strlen(text);
+    if (n < sizeof number) {
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+            size_t k = strlen(units[i].unit);
+            if (n > k && strcmp(text + n - k, units[i].unit) == 0 && isdigit((unsigned char)text[n - k - 1])) {
+                factor = units[i].factor;
+                n -= k;
+                break;
+            }
+        }
+        memcpy(number, text, n);
+        number[n] = '\0';
+        double value;
+        if (dt_parse_double(number, &value) && value * factor >= row->lo && value * factor <= row->hi) {
+            *MEMBER(double) = value * factor;
+            return 0;
+        }
+    }
+    return must_be(err, text, "seconds %s 0, at most %.0f; examples: --%s=30, 500ms, 5m", row->lo > 0 ? "above" : "from", row->hi, row->name);
+}
+
+int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    /* start_method has words of its own; handlers and plug-ins are Python names, of which only the default can exist. */
+    if (strchr(row->shown, '|') != NULL) {
+        return option_parse_word(o, row, text, err);
+    }
+    if (strcmp(text, row->fallback) != 0) {
+        if (row->family == OPTION_TORCH_ONLY) {
+            return must_be(err, text, "%s: Python plug-ins cannot run in dtrun", row->fallback);
+        }
+        char value[64];
+        option_warn(o, "--%s: %s: not available, events are written to events.jsonl", row->name, option_show(text, value));
+    }
+    return 0;
+}
+
+/* Number of the word among "a|b|c", or -1. */
+static int which_word(const char *words, const char *text)
+{
+    size_t n = strlen(text);
+    for (int i = 0;; i++) {
+        size_t k = strcspn(words, "|");
+        if (k == n && memcmp(words, text, n) == 0) {
+            return i;
+        }
+        if (words[k] == '\0') {
+            return -1;
+        }
+        words += k + 1;
+    }
+}
+
+int option_parse_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    if (which_word(row->shown, text) < 0) {
+        return must_be(err, text, "one of %s", row->shown);
+    }
+    return row->offset == 0 ? 0 : option_parse_text(o, row, text, err);
+}
+
+int option_parse_second_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    int i = which_word(row->shown, text);
+    if (i < 0) {
+        return must_be(err, text, "one of %s", row->shown);
+    }
+    *MEMBER(bool) = i == 1;
+    return 0;
+}
+
+int option_parse_nnodes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    (void)row;
+    char buffer[64];
+    if (strlen(text) < sizeof buffer) {
+        (void)strcpy(buffer, text);
+        char *colon = strchr(buffer, ':');
+        if (colon != NULL) {
+            *colon = '\0';
+        }
+        int lo;
+        int hi;
+        if (read_int(buffer, 1, 65536, &lo) && read_int(colon != NULL ? colon + 1 : buffer, lo, 65536, &hi)) {
+            o->nnodes_min = lo;
+            o->nnodes_max = hi;
+            return 0;
+        }
+    }
+    return must_be(err, text, "N or MIN:MAX with 1 <= MIN <= MAX; example: --nnodes=2:4");
+}
+
+int option_parse_nproc(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    /* The environment is asked later: options.c calls again through `nproc_text`; here only the word is checked. */
+    if (strcmp(text, "gpu") != 0 && strcmp(text, "cpu") != 0 && strcmp(text, "auto") != 0) {
+        if (strcmp(text, "xpu") == 0) {
+            return dt_fail(err, DT_INVALID, "xpu: not supported; use a number, gpu, cpu or auto");
+        }
+        if (!read_int(text, (long long)row->lo, (long long)row->hi, &o->nproc)) {
+            return must_be(err, text, "a number from 1 to %d, or gpu, cpu, auto; example: --nproc_per_node=4", OPTIONS_MAX_LOCAL);
+        }
+    }
+    o->nproc_text = dt_arena_strdup(&o->arena, text);
+    return 0;
+}
+
+/* "3" for all ranks, or "0:1,1:3": unlisted ranks get none. Unlike torchrun's pattern, any rank may be named. */
+int option_parse_mask(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    uint8_t *mask = (uint8_t *)o + row->offset;
+    if (text[0] >= '0' && text[0] <= '3' && text[1] == '\0') {
+        memset(mask, text[0] - '0', OPTIONS_MAX_LOCAL);
+        return 0;
+    }
+    memset(mask, 0, OPTIONS_MAX_LOCAL);
+    const char *p = text;
+    for (;;) {
+        char *end;
+        errno = 0;
+        long rank = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : -1;
+        if (rank < 0 || rank >= OPTIONS_MAX_LOCAL || errno != 0 || end[0] != ':' || end[1] < '0' || end[1] > '3') {
+            break;
+        }
+        mask[rank] = (uint8_t)(end[1] - '0');
+        if (end[2] == '\0') {
+            return 0;
+        }
+        if (end[2] != ',') {
+            break;
+        }
+        p = end + 3;
+    }
+    return must_be(err, text, "0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks with masks; examples: --%s=3, --%s=0:1,1:3", row->name, row->name);
+}
+
+int option_parse_filter(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    o->filtered = text[0] != '\0';
+    memset(o->shown, !o->filtered, sizeof o->shown);
+    const char *p = text;
+    while (*p != '\0') {
+        char piece[32];
+        size_t n = strcspn(p, ",");
+        int rank;
+        if (n >= sizeof piece) {
+            return must_be(err, text, "local ranks, separated by commas; example: --%s=0,2", row->name);
+        }
+        memcpy(piece, p, n);
+        piece[n] = '\0';
+        if (!read_int(piece, 0, OPTIONS_MAX_LOCAL - 1, &rank) || (p[n] == ',' && p[n + 1] == '\0')) {
+            return must_be(err, text, "local ranks, separated by commas; example: --%s=0,2", row->name);
+        }
+        o->shown[rank] = true;
+        p += n + (p[n] == ',');
+    }
+    return 0;
+}
+
+/* Pieces between single commas; ",," is a comma. Empty pieces are left out. */
+int option_parse_list(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    (void)err;
+    size_t size = strlen(text);
+    char **list = dt_arena_alloc(&o->arena, (size + 2) * sizeof *list);
+    struct dt_text piece;
+    dt_text_init(&piece);
+    size_t count = 0;
+    for (const char *p = text;; p++) {
+        if (*p == ',' && p[1] == ',') {
+            dt_text_add(&piece, p++, 1);
+        } else if (*p == ',' || *p == '\0') {
+            if (piece.size > 0) {
+                list[count++] = dt_arena_strdup(&o->arena, dt_text_str(&piece));
+            }
+            dt_text_reset(&piece);
+        } else {
+            dt_text_add(&piece, p, 1);
+        }
+        if (*p == '\0') {
+            break;
+        }
+    }
+    dt_text_clear(&piece);
+    *MEMBER(char **) = count > 0 ? list : NULL;
+    return 0;
+}
+
+/* Number of "SIGTERM" or "TERM", 0 when unknown. */
+static int signal_number(const char *name)
+{
+    static const struct {
+        const char *name;
+        int number;
+    } others[] = {{"RTMIN", 0}, {"RTMAX", 1}, {"POLL", SIGPOLL}, {"CLD", SIGCHLD}};
+    if (strncmp(name, "SIG", 3) == 0) {
+        name += 3;
+    }
+    for (int i = 1; i < 32; i++) {
+        const char *known = sigabbrev_np(i);
+        if (known != NULL && strcmp(name, known) == 0) {
+            return i;
+        }
+    }
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (strcmp(name, others[i].name) == 0) {
+            return i == 0 ? SIGRTMIN : i == 1 ? SIGRTMAX : others[i].number;
+        }
+    }
+    return 0;
+}
+
+int option_parse_signals(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    (void)row;
+    memset(o->signals, 0, sizeof o->signals);
+    o->signals_text = dt_arena_strdup(&o->arena, text);
+    const char *p = text;
+    while (*p != '\0') {
+        char name[32];
+        p += strspn(p, " ,");
+        size_t n = strcspn(p, " ,");
+        if (n == 0) {
+            break;
+        }
+        (void)snprintf(name, sizeof name, "%.*s", n > 30 ? 30 : (int)n, p);
+        int number = signal_number(name);
+        if (number == 0 || number == SIGKILL || number == SIGSTOP || number == SIGCHLD) {
+            char value[64];
+            return dt_fail(err, DT_INVALID, "%s: %s; example: --signals_to_handle=SIGTERM,SIGUSR1", option_show(name, value),
+                           number == 0 ? "no such signal" : "this signal cannot be handled");
+        }
+        o->signals[number] = true;
+        p += n;
+    }
+    return 0;
+}
+
+int option_parse_codes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    o->permanent_code_count = 0;
+    const char *p = text;
+    while (*p != '\0') {
+        char piece[16];
+        size_t n = strcspn(p, ",");
+        (void)snprintf(piece, sizeof piece, "%.*s", n > 15 ? 15 : (int)n, p);
+        int code;
+        if (n > 15 || o->permanent_code_count == OPTIONS_MAX_CODES || !read_int(piece, 1, 255, &code)) {
+            return must_be(err, text, "at most %d codes from 1 to 255, separated by commas; example: --%s=93,99", OPTIONS_MAX_CODES, row->name);
+        }
+        o->permanent_codes[o->permanent_code_count++] = code;
+        p += n + (p[n] == ',');
+    }
+    return 0;
+}
+
+int option_parse_ports(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    if (strcmp(text, "any") == 0 || strcmp(text, "0") == 0) {
+        o->port_lo = o->port_hi = 0;
+        return 0;
+    }
+    char buffer[32];
+    if (strlen(text) < sizeof buffer) {
+        (void)strcpy(buffer, text);
+        char *dash = strchr(buffer, '-');
+        int lo;
+        int hi;
+        if (dash != NULL) {
+            *dash = '\0';
+            if (read_int(buffer, 1, 65535, &lo) && read_int(dash + 1, lo, 65535, &hi)) {
+                o->port_lo = lo;
+                o->port_hi = hi;
+                return 0;
+            }
+        }
+    }
+    return must_be(err, text, "LO-HI with 1 <= LO <= HI <= 65535, or any; example: --%s=20000-20100", row->name);
+}
+
+/* Keys and values as torchrun splits them. Values of keys that do not matter here are taken as they are: scripts pass anything. */
+int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    static const struct {
+        const char *key, *option; /* our own option for it wins when given */
+        size_t offset;
+    } known[] = {{"join_timeout", "join_timeout", offsetof(struct options, join_timeout_s)},
+                 {"last_call_timeout", "last_call", offsetof(struct options, last_call_s)}};
+    o->rdzv_conf = dt_arena_strdup(&o->arena, text);
+    char *copy = dt_arena_strdup(&o->arena, text);
+    char *rest = copy;
+    for (char *piece; copy[0] != '\0' && (piece = strsep(&rest, ",")) != NULL;) {
+        char *value = strchr(piece, '=');
+        if (value != NULL) {
+            *value++ = '\0';
+            value += strspn(value, " ");
+            for (char *end = value + strlen(value); end > value && end[-1] == ' '; end--) {
+                end[-1] = '\0';
+            }
+        }
+        piece += strspn(piece, " ");
+        for (char *end = piece + strlen(piece); end > piece && end[-1] == ' '; end--) {
+            end[-1] = '\0';
+        }
+        if (piece[0] == '\0' || value == NULL || value[0] == '\0') {
+            return must_be(err, text, "KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300", row->name);
+        }
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+            double seconds;
+            if (strcmp(piece, known[i].key) == 0) {
+                if (!dt_parse_double(value, &seconds) || seconds <= 0 || seconds > 864000) {
+                    char shown[64];
+                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0", piece, option_show(value, shown));
+                }
+                if (o->sources[option_find(known[i].option)] == OPTIONS_FROM_DEFAULT) {
+                    *(double *)((char *)o + known[i].offset) = seconds;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err)
+{
+    char value[64];
+    (void)option_show(text, value);
+    text += strspn(text, " \t");
+    char *copy = dt_arena_strdup(arena, text);
+    for (size_t n = strlen(copy); n > 0 && isspace((unsigned char)copy[n - 1]); n--) {
+        copy[n - 1] = '\0';
+    }
+    size_t size = strlen(copy);
+    char *after = copy; /* where a colon may start the port */
+    bool brackets = copy[0] == '[';
+    if (brackets) {
+        after = strchr(copy, ']');
+        if (after == NULL || (after[1] != ':' && after[1] != '\0')) {
+            return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; brackets go around the address alone: [::1]:29500", value);
+        }
+    }
+    char *colon = strrchr(after, ':');
+    if (!brackets && colon != NULL && strchr(copy, ':') != colon) {
+        return dt_fail(err, DT_INVALID, "%s: an IPv6 address needs brackets; example: [::1]:29500", value);
+    }
+    int number = -1;
+    if (colon != NULL) {
+        *colon = '\0';
+        if (strlen(colon + 1) > 5 || !isdigit((unsigned char)colon[1]) || !read_int(colon + 1, 0, 65535, &number)) {
+            return dt_fail(err, DT_INVALID, "%s: the port must be a number from 0 to 65535; example: localhost:29500", value);
+        }
+    }
+    if (brackets) {
+        *after = '\0';
+        copy++;
+    }
+    for (const char *p = copy; *p != '\0'; p++) {
+        if (!isalnum((unsigned char)*p) && strchr("_.:-", *p) == NULL) {
+            return dt_fail(err, DT_INVALID, "%s: a host name has letters, digits and _ . : - only", value);
+        }
+    }
+    if (copy[0] == '\0' || size > 255) {
+        return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; example: localhost:29500", value);
+    }
+    *host = copy;
+    *port = number;
+    return 0;
+}
+
+int options_gpu_count(char *const *env)
+{
+    const char *visible = options_getenv(env, "CUDA_VISIBLE_DEVICES");
+    int count = 0;
+    if (visible != NULL) {
+        while (*visible != '\0') {
+            visible += strspn(visible, " ");
+            if (!isdigit((unsigned char)*visible) && strncmp(visible, "GPU-", 4) != 0 && strncmp(visible, "MIG-", 4) != 0) {
+                break;
+            }
+            count++;
+            visible += strcspn(visible, ",");
+            visible += *visible == ',';
+        }
+        return count;
+    }
+    for (;; count++) {
+        char path[32];
+        (void)snprintf(path, sizeof path, "/dev/nvidia%d", count);
+        if (count == OPTIONS_MAX_LOCAL || access(path, F_OK) != 0) {
+            return count;
+        }
+    }
+}
+
+/* CPUs that the quota of our control group allows, rounded up; 0: no quota. Both layouts, ours and the groups above. */
+static int quota_cpus(void)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    int best = 0;
+    char group[2048] = "";
+    if (dt_file_read("/proc/self/cgroup", 65536, &text, NULL) == 0) {
+        const char *line = strstr(dt_text_str(&text), "0::/");
+        if (line != NULL) {
+            (void)snprintf(group, sizeof group, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+        }
+    }
+    for (int depth = 0; depth < 64; depth++) {
+        char path[4096];
+        long long quota;
+        long long period;
+        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
+        if (dt_file_read(path, 256, &text, NULL) == 0 && sscanf(dt_text_str(&text), "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
+            long long cpus = (quota + period - 1) / period;
+            best = best == 0 || cpus < best ? (int)(cpus > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : cpus) : best;
+        }
+        char *slash = strrchr(group, '/');
+        if (slash == NULL) {
+            break;
+        }
+        *slash = '\0';
+    }
+    struct dt_text period;
+    dt_text_init(&period);
+    if (best == 0 && dt_file_read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 256, &text, NULL) == 0 &&
+        dt_file_read("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 256, &period, NULL) == 0) {
+        long long q = strtoll(dt_text_str(&text), NULL, 10);
+        long long p = strtoll(dt_text_str(&period), NULL, 10);
+        if (q > 0 && p > 0) {
+            best = (int)((q + p - 1) / p > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : (q + p - 1) / p);
+        }
+    }
+    dt_text_clear(&period);
+    dt_text_clear(&text);
+    return best;
+}
+
+int options_cpu_count(void)
+{
+    unsigned long mask[1024]; /* 65536 CPUs: the C library's own set has room for 1024 */
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    int count = 0;
+    for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) {
+        count += __builtin_popcountl(mask[i]);
+    }
+    int quota = quota_cpus();
+    if (quota > 0 && (count == 0 || quota < count)) {
+        count = quota;
+    }
+    return count < 1 ? 1 : count > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : count;
+}

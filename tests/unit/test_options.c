@@ -1,0 +1,403 @@
+/* The command line: torchrun's options and their value rules, variables, errors, help, and what follows from several options together. */
+#include "launcher/cluster.h"
+#include "launcher/options.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct options o;
+static struct dt_error err;
+static char *env[16]; /* of the next read; emptied by it */
+
+/* Reads words separated by single blanks ("_" stands for an empty word's absence: none). */
+static int read_line(const char *line)
+{
+    char *copy = strdup(line);
+    char *argv[64] = {"dtrun"};
+    int argc = 1;
+    for (char *p = copy, *word; (word = strsep(&p, " ")) != NULL && argc < 63;) {
+        if (*word != '\0') {
+            argv[argc++] = word;
+        }
+    }
+    memset(&err, 0, sizeof err);
+    int result = options_read(&o, argc, argv, env, &err);
+    free(copy);
+    memset(env, 0, sizeof env);
+    return result;
+}
+
+static void good(const char *line)
+{
+    if (read_line(line) != 0) {
+        fail_msg("%s: %s", line, err.text);
+    }
+}
+
+static void bad(const char *line, const char *text)
+{
+    if (read_line(line) == 0) {
+        fail_msg("%s: was accepted", line);
+    }
+    if (strcmp(err.text, text) != 0) {
+        fail_msg("%s:\n  says  %s\n  not   %s", line, err.text, text);
+    }
+    assert_int_equal(err.status, DT_INVALID);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    good("a.out x --nproc_per_node=3 -h");
+    assert_int_equal(o.action, OPTIONS_RUN);
+    assert_int_equal(o.nproc, 1);
+    assert_int_equal(o.arg_count, 3);
+    assert_string_equal(o.args[1], "--nproc_per_node=3");
+    assert_null(o.args[3]);
+    assert_int_equal(o.entry, OPTIONS_ENTRY_PROGRAM);
+    assert_int_equal(o.max_restarts, 0);
+    assert_true(o.standalone);
+    assert_string_equal(o.rdzv_backend, "c10d");
+    assert_int_equal(strlen(o.run_id), 36);
+    assert_string_equal(o.master_addr, "127.0.0.1");
+    assert_int_equal(o.master_port, 0);
+    assert_true(o.shutdown_timeout_s == 30 && o.monitor_interval_s == 0.1);
+    assert_true(o.signals[SIGTERM] && o.signals[SIGINT] && o.signals[SIGHUP] && o.signals[SIGQUIT] && !o.signals[SIGUSR1]);
+    assert_true(o.shown[0] && o.shown[OPTIONS_MAX_LOCAL - 1] && !o.filtered);
+    assert_true(o.redirects[0] == 0 && o.tee[0] == 0 && o.log_dir == NULL && o.prefix_template == NULL);
+    assert_string_equal(o.role, "default");
+    assert_int_equal(o.requeue_exit_code, 75);
+    assert_string_equal(dt_text_str(&o.warnings), "");
+    options_clear(&o);
+}
+
+static void test_spellings(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"--nproc_per_node=4 p", "--nproc-per-node=4 p", "--nproc-per-node 4 p", "--nproc_per-node 4 -- p", "--nproc=4 p",
+                                        "--nproc_per_node=2 --nproc-per-node=4 p"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        good(lines[i]);
+        assert_int_equal(o.nproc, 4);
+        assert_string_equal(o.program, "p");
+        assert_string_equal(options_source(&o, "nproc-per-node"), "--nproc_per_node");
+        options_clear(&o);
+    }
+    static const char *const masks[] = {"-r3 p", "-r 3 p", "-r=3 p", "--redirects=3 p", "--redirect 3 p", "-mr3 p", "--redirects 3 p"};
+    for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
+        good(masks[i]);
+        assert_int_equal(o.redirects[7], 3);
+        assert_int_equal(o.tee[7], 0);
+        options_clear(&o);
+    }
+    bad("--log=/tmp/x p", "--log: could be --log_dir or --logs_specs; write it out"); /* ambiguous for torchrun, too */
+}
+
+static void test_program(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line;
+        enum options_entry entry;
+        bool bundled;
+        int max_restarts;
+    } cases[] = {
+        {"train job.json", OPTIONS_ENTRY_PROGRAM, true, 3},      {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, true, 0},
+        {"./train job.json", OPTIONS_ENTRY_PROGRAM, false, 0},   {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, false, 0},
+        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, false, 0},  {"-m pkg.mod", OPTIONS_ENTRY_MODULE, false, 0},
+        {"-m train", OPTIONS_ENTRY_MODULE, false, 0},            {"--no-python train", OPTIONS_ENTRY_PROGRAM, true, 3},
+        {".py", OPTIONS_ENTRY_PROGRAM, false, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        good(cases[i].line);
+        assert_int_equal(o.entry, cases[i].entry);
+        assert_int_equal(o.bundled, cases[i].bundled);
+        assert_int_equal(o.max_restarts, cases[i].max_restarts);
+        options_clear(&o);
+    }
+    bad("-m --no_python x", "--module: cannot go with --no_python; leave one out");
+    bad("", "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
+    bad("--nproc_per_node 2", "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
+}
+
+static void test_variables(void **state)
+{
+    (void)state;
+    env[0] = "PET_NPROC_PER_NODE=3";
+    env[1] = "PET_REDIRECTS=1";
+    env[2] = "PET_STANDALONE=1";
+    env[3] = "PET_RDZV_ID=mine";
+    env[4] = "DTRUN_HANG_TIMEOUT=2m";
+    env[5] = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7";
+    env[6] = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=";
+    env[7] = "PET_RUN_PATH=0";
+    good("-r 2 p");
+    assert_int_equal(o.nproc, 3);
+    assert_int_equal(o.redirects[0], 2);
+    assert_true(o.standalone && strcmp(o.run_id, "mine") != 0);
+    assert_true(o.hang_timeout_s == 120 && o.shutdown_timeout_s == 7);
+    assert_string_equal(o.prefix_template, "");
+    assert_string_equal(options_source(&o, "nproc_per_node"), "PET_NPROC_PER_NODE");
+    options_clear(&o);
+    env[0] = "PET_SHUTDOWN_TIMEOUT=5";
+    env[1] = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7";
+    env[2] = "PET_RDZV_ID=mine";
+    good("p");
+    assert_true(o.shutdown_timeout_s == 5);
+    assert_string_equal(o.run_id, "mine");
+    options_clear(&o);
+    env[0] = "PET_STANDALONE=yes";
+    bad("p", "PET_STANDALONE: yes: must be a number, 0 or 1");
+    env[0] = "PET_NPROC_PER_NODE=";
+    bad("p", "PET_NPROC_PER_NODE: (empty): must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4");
+}
+
+static void test_counts(void **state)
+{
+    (void)state;
+    env[0] = "CUDA_VISIBLE_DEVICES=0,2,GPU-5,-1,3";
+    good("--nproc_per_node=gpu p");
+    assert_int_equal(o.nproc, 3);
+    options_clear(&o);
+    env[0] = "CUDA_VISIBLE_DEVICES=";
+    bad("--nproc_per_node=gpu p", "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto");
+    env[0] = "CUDA_VISIBLE_DEVICES=";
+    good("--nproc_per_node=auto p");
+    assert_int_equal(o.nproc, options_cpu_count());
+    options_clear(&o);
+    env[0] = "CUDA_VISIBLE_DEVICES=1";
+    good("--nproc_per_node=auto p");
+    assert_int_equal(o.nproc, 1);
+    options_clear(&o);
+    good("--nproc_per_node=4096 p");
+    assert_int_equal(o.nproc, 4096);
+    options_clear(&o);
+    assert_in_range(options_cpu_count(), 1, 4096);
+}
+
+static void test_masks(void **state)
+{
+    (void)state;
+    good("-r 0:1,1:2,12:3 -t 0 --local_ranks_filter=0,12 p");
+    assert_true(o.redirects[0] == 1 && o.redirects[1] == 2 && o.redirects[2] == 0 && o.redirects[12] == 3);
+    assert_true(o.filtered && o.shown[0] && o.shown[12] && !o.shown[1]);
+    options_clear(&o);
+    static const char *const wrong[] = {"4", "0:4", "0:1,", "a:1", "0:1,,1:2", "-1:2", "4096:1", "99999999999999999999:1", "0:12", " 3", "3 ", ":1", "0:"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char *argv[] = {"dtrun", (char *)(uintptr_t) "-t", NULL, (char *)(uintptr_t) "p", NULL};
+        char joined[64];
+        (void)snprintf(joined, sizeof joined, "--tee=%s", wrong[i]);
+        argv[1] = joined;
+        argv[2] = "p";
+        assert_int_equal(options_read(&o, 3, argv, env, &err), -1);
+        assert_non_null(strstr(err.text, "--tee: "));
+    }
+    good("--duplicate_stdout_filters=a,,b,c p");
+    assert_string_equal(o.stdout_filters[0], "a,b");
+    assert_string_equal(o.stdout_filters[1], "c");
+    assert_null(o.stdout_filters[2]);
+    assert_null(o.stderr_filters);
+    options_clear(&o);
+}
+
+static void test_store(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *addr;
+        int port;
+        bool standalone;
+        const char *warning;
+    } cases[] = {
+        {"--master_port=29501 p", "127.0.0.1", 29501, false, ""},
+        {"--master_addr=::1 --master_port=29501 p", "::1", 29501, false, ""},
+        {"--rdzv_endpoint=[::1]:29500 p", "::1", 29500, false, ""},
+        {"--rdzv_endpoint=localhost:29500 p", "localhost", 29500, false, ""},
+        {"--rdzv_endpoint=localhost:29500 --master_addr=other p", "localhost", 29500, false,
+         "dtrun: --master_addr: other: not used; --rdzv_endpoint says localhost\n"},
+        {"--rdzv_backend=c10d --rdzv_endpoint=localhost --rdzv_id=7 p", "127.0.0.1", 0, false, ""},
+        {"--standalone --rdzv_endpoint=://// --master_port=29501 p", "127.0.0.1", 0, true, ""},
+        {"--master_addr=host p", "127.0.0.1", 0, true, ""},
+        {"--local_addr=127.0.0.2 p", "127.0.0.2", 0, true, ""},
+        {"--rdzv_backend=c10d --rdzv_conf=timeout=\"900\",is_host=1,x='y',join_timeout=5 p", "127.0.0.1", 0, false, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        good(cases[i].line);
+        assert_string_equal(o.master_addr, cases[i].addr);
+        assert_int_equal(o.master_port, cases[i].port);
+        assert_int_equal(o.standalone, cases[i].standalone);
+        assert_string_equal(dt_text_str(&o.warnings), cases[i].warning);
+        options_clear(&o);
+    }
+    good("--rdzv_conf=join_timeout=5,last_call_timeout=6 --last_call=7 --time_scale=10 p");
+    assert_true(o.join_timeout_s == 0.5 && o.last_call_s == 0.7 && o.shutdown_timeout_s == 3);
+    options_clear(&o);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"--nproc_per_node=0 p", "--nproc_per_node: 0: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"},
+        {"--nproc_per_node=4097 p", "--nproc_per_node: 4097: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"},
+        {"--nproc_per_node=xpu p", "--nproc_per_node: xpu: not supported; use a number, gpu, cpu or auto"},
+        {"--nproc_per_nod3=1 p", "--nproc_per_nod3: unknown option; did you mean --nproc_per_node?"},
+        {"--max-restart-s=1 p", "--max-restart-s: unknown option; did you mean --max_restarts?"},
+        {"--zzz p", "--zzz: unknown option; dtrun --help=all shows all"},
+        {"-z p", "-z: unknown option; dtrun --help=all shows all"},
+        {"--rdzv=c10d p", "--rdzv: could be --rdzv_backend or --rdzv_conf; write it out"},
+        {"--standalone=1 p", "--standalone: takes no value; write --standalone alone"},
+        {"--role --standalone p", "--role: needs a value; write --role=NAME"},
+        {"-r", "-r: needs a value; example: -r3"},
+        {"--max_restarts=-1 p", "--max_restarts: -1: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
+        {"--max_restarts=1.5 p", "--max_restarts: 1.5: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
+        {"--nnodes=0 p", "--nnodes: 0: must be N or MIN:MAX with 1 <= MIN <= MAX; example: --nnodes=2:4"},
+        {"--nnodes=3:2 p", "--nnodes: 3:2: must be N or MIN:MAX with 1 <= MIN <= MAX; example: --nnodes=2:4"},
+        {"--nnodes=1:2 p", "--nnodes: 1:2: several hosts are not there yet; use --nnodes=1"},
+        {"--node_rank=1 p", "--node_rank: 1: must be below --nnodes (1)"},
+        {"--hostfile=x p", "--hostfile: several hosts are not there yet; leave it out, this version runs on one host"},
+        {"--run_path x.py", "--run_path: runs the script inside torchrun's own Python, which dtrun has not; leave it out"},
+        {"--rdzv_backend=etcd-v2 p", "--rdzv_backend: etcd-v2: not there yet; must be static or c10d"},
+        {"--rdzv_backend=zeus p", "--rdzv_backend: zeus: unknown backend; must be static or c10d"},
+        {"--rdzv_endpoint=host p", "--rdzv_endpoint: host: needs a port with the static backend; example: --rdzv_endpoint=host:29500"},
+        {"--rdzv_endpoint=fd00::1 p", "--rdzv_endpoint: fd00::1: an IPv6 address needs brackets; example: [::1]:29500"},
+        {"--rdzv_endpoint=h:99999 p", "--rdzv_endpoint: h:99999: the port must be a number from 0 to 65535; example: localhost:29500"},
+        {"--rdzv_endpoint=a/b:1 p", "--rdzv_endpoint: a/b:1: a host name has letters, digits and _ . : - only"},
+        {"--rdzv_conf=a p", "--rdzv_conf: a: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
+        {"--rdzv_conf=a=,b=1 p", "--rdzv_conf: a=,b=1: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
+        {"--rdzv_conf=join_timeout=0 p", "--rdzv_conf: join_timeout: 0: must be seconds above 0"},
+        {"--shutdown_timeout=-1 p", "--shutdown_timeout: -1: must be seconds from 0, at most 86400; examples: --shutdown_timeout=30, 500ms, 5m"},
+        {"--monitor_interval=0 p", "--monitor_interval: 0: must be seconds above 0, at most 86400; examples: --monitor_interval=30, 500ms, 5m"},
+        {"--start_method=run p", "--start_method: run: must be one of spawn|fork|forkserver"},
+        {"--local_ranks_filter=0,x p", "--local_ranks_filter: 0,x: must be local ranks, separated by commas; example: --local_ranks_filter=0,2"},
+        {"--local_ranks_filter=0, p", "--local_ranks_filter: 0,: must be local ranks, separated by commas; example: --local_ranks_filter=0,2"},
+        {"--signals_to_handle=SIGKILL p", "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},
+        {"--signals_to_handle=SIGX p", "--signals_to_handle: SIGX: no such signal; example: --signals_to_handle=SIGTERM,SIGUSR1"},
+        {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
+        {"--logs_specs=mine p", "--logs_specs: mine: must be default: Python plug-ins cannot run in dtrun"},
+        {"--port_range=5 p", "--port_range: 5: must be LO-HI with 1 <= LO <= HI <= 65535, or any; example: --port_range=20000-20100"},
+        {"--cluster=zeus p", "--cluster: zeus: must be one of slurm lsf pbs mpi pytorchjob none"},
+        {"--cluster=slurm p", "--cluster: slurm: none of its variables is set here; leave the option out, or use none"},
+        {"--help=x", "--help: x: must be all, or nothing"},
+        {"--print_completion=fish", "--print_completion: fish: must be one of bash|zsh|tcsh"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bad(cases[i][0], cases[i][1]);
+    }
+    /* A long or odd value neither breaks the line nor floods it. */
+    char *argv[] = {"dtrun", NULL, "p", NULL};
+    char value[600] = "--nproc_per_node=a\nb\033[31m";
+    memset(value + strlen(value), 'x', 500);
+    argv[1] = value;
+    assert_int_equal(options_read(&o, 3, argv, env, &err), -1);
+    assert_null(strchr(err.text, '\n'));
+    assert_null(strchr(err.text, '\033'));
+    assert_true(strlen(err.text) < 250);
+}
+
+static void test_others(void **state)
+{
+    (void)state;
+    good("--signals_to_handle=SIGUSR1,TERM --exit_code=worker --permanent_exit_codes=93,99 --port_range=20000-20010 --virtual_local_rank "
+         "--event_log_handler=console --shutdown_timeout=500ms p");
+    assert_true(o.signals[SIGUSR1] && o.signals[SIGTERM] && !o.signals[SIGINT]);
+    assert_true(o.exit_code_worker && o.permanent_code_count == 2 && o.permanent_codes[1] == 99);
+    assert_true(o.port_lo == 20000 && o.port_hi == 20010 && o.virtual_local_rank && o.shutdown_timeout_s == 0.5);
+    assert_string_equal(dt_text_str(&o.warnings), "dtrun: --event_log_handler: console: not available, events are written to events.jsonl\n");
+    options_clear(&o);
+    good("--dry_run --nproc_per_node=2 p");
+    assert_int_equal(o.action, OPTIONS_DRY_RUN);
+    struct dt_text text;
+    dt_text_init(&text);
+    options_describe(&o, &text);
+    assert_non_null(strstr(dt_text_str(&text), "workers   2 (--nproc_per_node), role default\n"));
+    dt_text_clear(&text);
+    options_clear(&o);
+    good("--version --nonsense");
+    assert_int_equal(o.action, OPTIONS_VERSION);
+    options_clear(&o);
+}
+
+/* At most 80 columns; the first screen at most 24 lines; nothing common missing from the long one. */
+static void test_help(void **state)
+{
+    (void)state;
+    good("--nproc_per_node=2 -h --nonsense");
+    assert_int_equal(o.action, OPTIONS_HELP);
+    options_clear(&o);
+    good("--help=all");
+    assert_int_equal(o.action, OPTIONS_HELP_ALL);
+    options_clear(&o);
+    for (int all = 0; all < 2; all++) {
+        struct dt_text text;
+        dt_text_init(&text);
+        options_help(&text, all);
+        int lines = 0;
+        for (const char *p = dt_text_str(&text); *p != '\0'; p += strcspn(p, "\n") + 1) {
+            if (strcspn(p, "\n") > 80) {
+                fail_msg("too wide: %.*s", (int)strcspn(p, "\n"), p);
+            }
+            lines++;
+        }
+        assert_true(all || lines <= 24);
+        assert_non_null(strstr(dt_text_str(&text), "--nproc_per_node=N|gpu|cpu|auto"));
+        assert_true(!all || strstr(dt_text_str(&text), "PET_MAX_RESTARTS") != NULL);
+        dt_text_clear(&text);
+    }
+    static const char *const shells[] = {"bash", "zsh", "tcsh"};
+    for (int i = 0; i < 3; i++) {
+        struct dt_text text;
+        dt_text_init(&text);
+        options_completion(&text, shells[i]);
+        assert_non_null(strstr(dt_text_str(&text), "--nproc_per_node="));
+        dt_text_clear(&text);
+    }
+    good("--print-completion bash");
+    assert_int_equal(o.action, OPTIONS_COMPLETION);
+    options_clear(&o);
+}
+
+static void test_cluster(void **state)
+{
+    (void)state;
+    struct cluster c;
+    char *none[] = {"HOME=/", NULL};
+    char *slurm[] = {"SLURM_JOB_ID=77", "SLURM_NNODES=2", "SLURM_NODEID=1", "SLURM_STEP_TASKS_PER_NODE=4(x2)", "SLURM_LOCALID=0", NULL};
+    char *mpi[] = {"SLURM_JOB_ID=77", "OMPI_COMM_WORLD_SIZE=8", "OMPI_COMM_WORLD_LOCAL_SIZE=junk", NULL};
+    assert_int_equal(cluster_read(&c, none, NULL, &err), 0);
+    assert_string_equal(c.name, "none");
+    assert_true(c.node_count == 1 && c.task_count == 1 && c.job_id == NULL);
+    assert_int_equal(cluster_read(&c, slurm, NULL, &err), 0);
+    assert_string_equal(c.name, "slurm");
+    assert_true(c.node_count == 2 && c.node_rank == 1 && c.task_count == 4 && strcmp(c.job_id, "77") == 0);
+    struct dt_text text;
+    dt_text_init(&text);
+    cluster_warn(&c, 1, &text);
+    assert_string_equal(dt_text_str(&text), "dtrun: slurm: it started 4 tasks on this host, and each is a launcher of its own; start one per host: srun "
+                                            "--ntasks-per-node=1\ndtrun: slurm: 2 hosts are allocated, this run uses one (--nnodes=1)\n");
+    dt_text_clear(&text);
+    assert_int_equal(cluster_read(&c, mpi, NULL, &err), 0);
+    assert_string_equal(c.name, "mpi");
+    assert_int_equal(c.task_count, 1);
+    assert_int_equal(cluster_read(&c, mpi, "slurm", &err), 0);
+    assert_string_equal(c.name, "slurm");
+    assert_int_equal(cluster_read(&c, slurm, "none", &err), 0);
+    assert_string_equal(c.name, "none");
+    assert_int_equal(cluster_read(&c, slurm, "pbs", &err), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_spellings), cmocka_unit_test(test_program), cmocka_unit_test(test_variables),
+        cmocka_unit_test(test_counts),   cmocka_unit_test(test_masks),     cmocka_unit_test(test_store),   cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_others),   cmocka_unit_test(test_help),      cmocka_unit_test(test_cluster),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
