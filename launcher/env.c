@@ -1,0 +1,293 @@
+/* What a worker is started with: argv and environment. Names and spellings are torchrun's (docs: the launcher's table of variables); scripts
+ * depend on each of them. */
+#include "launcher/env.h"
+
+#include "base/file.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct builder {
+    struct dt_arena *arena;
+    char **list; /* null-terminated, room for all */
+    size_t count;
+};
+
+static void unset(struct builder *b, const char *name)
+{
+    size_t n = strlen(name);
+    size_t kept = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        if (strncmp(b->list[i], name, n) != 0 || b->list[i][n] != '=') {
+            b->list[kept++] = b->list[i];
+        }
+    }
+    b->count = kept;
+    b->list[kept] = NULL;
+}
+
+/* value null: only removes what is inherited. */
+static void set(struct builder *b, const char *name, const char *value)
+{
+    unset(b, name);
+    if (value != NULL) {
+        b->list[b->count++] = dt_arena_printf(b->arena, "%s=%s", name, value);
+        b->list[b->count] = NULL;
+    }
+}
+
+static void set_int(struct builder *b, const char *name, int value)
+{
+    char text[16];
+    (void)snprintf(text, sizeof text, "%d", value);
+    set(b, name, text);
+}
+
+bool env_sets_omp(const struct options *o, char *const *inherited)
+{
+    return o->nproc > 1 && options_getenv(inherited, "OMP_NUM_THREADS") == NULL;
+}
+
+const char *env_omp_warning(void)
+{
+    return "dtrun: OMP_NUM_THREADS is not set: workers get 1, so that they do not crowd each other; set it to tune speed";
+}
+
+/* --virtual_local_rank: the worker's own entry of the inherited list, or its number. HIP's list comes first when there is one. */
+static int set_device(struct builder *b, const struct env_worker *w, char *const *inherited, struct dt_error *err)
+{
+    const char *hip = options_getenv(inherited, "HIP_VISIBLE_DEVICES");
+    bool use_hip = hip != NULL && hip[0] != '\0';
+    const char *list = use_hip ? hip : options_getenv(inherited, "CUDA_VISIBLE_DEVICES");
+    char *device = dt_arena_printf(b->arena, "%d", w->local_rank);
+    if (list != NULL && list[0] != '\0') {
+        const char *p = list;
+        for (int i = 0; i < w->local_rank && p != NULL; i++) {
+            p = strchr(p, ',');
+            p = p != NULL ? p + 1 : NULL;
+        }
+        if (p == NULL || *p == '\0') {
+            return dt_fail(err, DT_INVALID, "--virtual_local_rank: %s names fewer devices than the %d workers of this host; lower --nproc_per_node",
+                           use_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES", w->local_world_size);
+        }
+        device = dt_arena_printf(b->arena, "%.*s", (int)strcspn(p, ","), p);
+    }
+    set(b, "CUDA_VISIBLE_DEVICES", device);
+    if (use_hip) {
+        set(b, "HIP_VISIBLE_DEVICES", device);
+    }
+    return 0;
+}
+
+int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out,
+              struct dt_error *err)
+{
+    size_t room = 64;
+    for (size_t i = 0; inherited != NULL && inherited[i] != NULL; i++) {
+        room++;
+    }
+    struct builder b = {arena, dt_arena_alloc(arena, room * sizeof(char *)), 0};
+    for (size_t i = 0; inherited != NULL && inherited[i] != NULL; i++) {
+        const char *equals = strchr(inherited[i], '=');
+        if (equals == NULL || equals == inherited[i]) {
+            continue;
+        }
+        char *name = dt_arena_printf(arena, "%.*s", (int)(equals - inherited[i]), inherited[i]);
+        if (options_getenv(b.list, name) == NULL) { /* of several, getenv finds the first */
+            b.list[b.count++] = inherited[i];
+        }
+    }
+    set_int(&b, "LOCAL_RANK", o->virtual_local_rank ? 0 : w->local_rank);
+    set_int(&b, "RANK", w->rank);
+    set_int(&b, "GROUP_RANK", w->group_rank);
+    set_int(&b, "ROLE_RANK", w->role_rank);
+    set(&b, "ROLE_NAME", o->role);
+    set_int(&b, "LOCAL_WORLD_SIZE", w->local_world_size);
+    set_int(&b, "WORLD_SIZE", w->world_size);
+    set_int(&b, "GROUP_WORLD_SIZE", w->group_world_size);
+    set_int(&b, "ROLE_WORLD_SIZE", w->role_world_size);
+    set(&b, "MASTER_ADDR", w->master_addr);
+    set_int(&b, "MASTER_PORT", w->master_port);
+    set_int(&b, "TORCHELASTIC_RESTART_COUNT", w->restart_count);
+    set_int(&b, "TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
+    set(&b, "TORCHELASTIC_RUN_ID", o->run_id);
+    set(&b, "TORCHELASTIC_USE_AGENT_STORE", w->use_agent_store ? "True" : "False");
+    set(&b, "TORCHELASTIC_ERROR_FILE", w->error_file != NULL ? w->error_file : "");
+    set(&b, "TORCHELASTIC_SIGNALS_TO_HANDLE", o->signals_text);
+    if (options_getenv(b.list, "TORCH_NCCL_ASYNC_ERROR_HANDLING") == NULL) {
+        set(&b, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+    }
+    if (env_sets_omp(o, inherited)) {
+        set(&b, "OMP_NUM_THREADS", "1");
+    }
+    if (w->timer_file != NULL) {
+        set(&b, "TORCHELASTIC_TIMER_FILE", w->timer_file);
+    }
+    if (o->virtual_local_rank && set_device(&b, w, inherited, err) != 0) {
+        return -1;
+    }
+    set_int(&b, "DTRUN_ROUND", w->round);
+    set(&b, "DTRUN_PAGE", w->page);
+    set(&b, "DTRUN_LOG_DIR", w->log_dir);
+    set(&b, "DTRUN_OUTPUT_DIR", w->output_dir);
+    *out = b.list;
+    return 0;
+}
+
+/* Python's string.Template.safe_substitute with local_rank only: $$ is $, other names stay. */
+static char *substitute(struct dt_arena *arena, const char *text, int local_rank)
+{
+    static const char name[] = "local_rank";
+    struct dt_text t;
+    dt_text_init(&t);
+    for (const char *p = text; *p != '\0';) {
+        size_t n = 0;
+        if (*p != '$') {
+            n = strcspn(p, "$");
+            dt_text_add(&t, p, n);
+            p += n;
+            continue;
+        }
+        if (p[1] == '$') {
+            dt_text_puts(&t, "$");
+            p += 2;
+            continue;
+        }
+        const char *word = p[1] == '{' ? p + 2 : p + 1;
+        while (isalnum((unsigned char)word[n]) || word[n] == '_') {
+            n++;
+        }
+        if (n == sizeof name - 1 && memcmp(word, name, n) == 0 && (p[1] != '{' || word[n] == '}')) {
+            dt_text_printf(&t, "%d", local_rank);
+            p = word + n + (p[1] == '{');
+        } else {
+            dt_text_puts(&t, "$");
+            p++;
+        }
+    }
+    char *result = dt_arena_strdup(arena, dt_text_str(&t));
+    dt_text_clear(&t);
+    return result;
+}
+
+static bool is_program(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* The first program of that name in PATH, or null. */
+static char *search_path(struct dt_arena *arena, char *const *inherited, const char *name)
+{
+    const char *path = options_getenv(inherited, "PATH");
+    path = path != NULL ? path : "/usr/local/bin:/usr/bin:/bin";
+    for (;;) {
+        size_t n = strcspn(path, ":");
+        char *candidate = n > 0 ? dt_arena_printf(arena, "%.*s/%s", (int)n, path, name) : dt_arena_printf(arena, "./%s", name);
+        if (is_program(candidate)) {
+            return candidate;
+        }
+        if (path[n] == '\0') {
+            return NULL;
+        }
+        path += n + 1;
+    }
+}
+
+/* Beside dtrun (a build folder), or where `make install` puts the workers. */
+static char *search_own(struct dt_arena *arena, const char *name)
+{
+    char *dir = dt_file_program_dir();
+    char *found = NULL;
+    for (size_t i = 0; dir != NULL && found == NULL && i < 2; i++) {
+        char *candidate = i == 0 ? dt_arena_printf(arena, "%s/%s", dir, name) : dt_arena_printf(arena, "%s/../libexec/dtrun/%s", dir, name);
+        found = is_program(candidate) ? candidate : NULL;
+    }
+    free(dir);
+    return found;
+}
+
+static char *find_program(const struct options *o, char *const *inherited, struct dt_arena *arena, struct dt_error *err)
+{
+    const char *name = o->program;
+    if (strchr(name, '/') != NULL) {
+        if (is_program(name)) {
+            return dt_arena_strdup(arena, name);
+        }
+        (void)dt_fail(err, DT_NOT_FOUND, "%s: %s", name,
+                      !dt_file_exists(name) ? "no such file" : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
+        return NULL;
+    }
+    char *found = o->bundled ? search_own(arena, name) : NULL;
+    found = found != NULL ? found : search_path(arena, inherited, name);
+    if (found == NULL && dt_file_exists(name)) {
+        (void)dt_fail(err, DT_NOT_FOUND, "%s: not found in PATH; did you mean ./%s?", name, name);
+    } else if (found == NULL) {
+        (void)dt_fail(err, DT_NOT_FOUND, "%s: not found %s; check the name, or give a path with /", name, o->bundled ? "beside dtrun and in PATH" : "in PATH");
+    }
+    return found;
+}
+
+/* PYTHON_EXEC, the active environment's, or python3 of PATH. */
+static char *find_python(char *const *inherited, struct dt_arena *arena, struct dt_error *err)
+{
+    const char *given = options_getenv(inherited, "PYTHON_EXEC");
+    if (given != NULL && given[0] != '\0') {
+        char *found = strchr(given, '/') != NULL ? (is_program(given) ? dt_arena_strdup(arena, given) : NULL) : search_path(arena, inherited, given);
+        if (found == NULL) {
+            (void)dt_fail(err, DT_NOT_FOUND, "PYTHON_EXEC: %s: no such program", given);
+        }
+        return found;
+    }
+    static const char *const variables[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *prefix = options_getenv(inherited, variables[i]);
+        char *candidate = prefix != NULL && prefix[0] != '\0' ? dt_arena_printf(arena, "%s/bin/python3", prefix) : NULL;
+        if (candidate != NULL && is_program(candidate)) {
+            return candidate;
+        }
+    }
+    char *found = search_path(arena, inherited, "python3");
+    found = found != NULL ? found : search_path(arena, inherited, "python");
+    if (found == NULL) {
+        (void)dt_fail(err, DT_NOT_FOUND, "python3: not found in PATH; set PYTHON_EXEC");
+    }
+    return found;
+}
+
+int env_command(const struct options *o, int local_rank, char *const *inherited, struct dt_arena *arena, char **path, char ***argv,
+                struct dt_error *err)
+{
+    char **words = dt_arena_alloc(arena, ((size_t)o->arg_count + 5) * sizeof *words);
+    size_t n = 0;
+    char *program;
+    if (o->entry == OPTIONS_ENTRY_PROGRAM) {
+        program = find_program(o, inherited, arena, err);
+        words[n++] = o->program;
+    } else {
+        program = find_python(inherited, arena, err);
+        if (program != NULL && o->entry == OPTIONS_ENTRY_PYTHON && !dt_file_exists(o->program)) {
+            return dt_fail(err, DT_NOT_FOUND, "%s: no such file", o->program);
+        }
+        words[n++] = program;
+        words[n++] = dt_arena_strdup(arena, "-u");
+        if (o->entry == OPTIONS_ENTRY_MODULE) {
+            words[n++] = dt_arena_strdup(arena, "-m");
+        }
+        words[n++] = substitute(arena, o->program, local_rank);
+    }
+    if (program == NULL) {
+        return -1;
+    }
+    for (int i = 0; i < o->arg_count; i++) {
+        words[n++] = substitute(arena, o->args[i], local_rank);
+    }
+    words[n] = NULL;
+    *path = program;
+    *argv = words;
+    return 0;
+}
