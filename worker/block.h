@@ -79,6 +79,8 @@ struct pass { /* everything for one call of one block */
     void *saved;          /* saved_bytes, from forward (or recompute) to backward */
     void *scratch;        /* scratch_bytes, during this call only */
     double loss_scale;    /* backward of the last block: the factor on each target's loss before gradients (1/valid for a local mean, 1 for sums) */
+    void *logits;         /* last block, evaluation: where given, no loss; instead the logits (V) of row logits_row of the (B*T) are written here */
+    int64_t logits_row;
     double *loss_sum;     /* last block, backward and eval: sum of the losses of valid targets is ADDED here, in fp64, in fixed order */
 };
 

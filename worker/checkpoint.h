@@ -31,19 +31,22 @@ struct checkpoint_state { /* everything else; the same on all ranks */
     const char *model_config;      /* JSON text: config.json of the model */
     int ranks;
     int round;                     /* the round that wrote it */
+    const char *run_id;            /* of the launch whose round it is; null or "" for a lone worker */
 };
 
-struct checkpoint_writer;
+/* Rank 0, at the start of a round: says that this round now writes into DIR. A commit by an older round, or by another run that was there before, is refused
+ * from then on. */
+int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err);
 /* Every rank: writes its slices into DIR/step-N.tmp-ROUND/slices-R-of-N.safetensors with fsync, and a checksum list `out_entry` (JSON text)
  * for the manifest. No communication. */
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err);
 /* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes all but keep_last_n
- * (0: keeps all) complete ones and leftovers of older rounds. A checkpoint cut short at any system call is never loaded and never hides the one before it.
- * Refuses (DT_STOPPED) when DIR already holds something written by a newer round. */
+ * (0: keeps all) complete ones and leftovers. A checkpoint cut short at any system call is never loaded and never hides the one before it.
+ * Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n, struct dt_error *err);
-/* The newest complete checkpoint in DIR (by step; `latest` is a hint only); DT_NOT_FOUND when there is none. path: the caller frees. Incomplete or damaged
- * ones are skipped with a warning in `notes` (may be null). */
+/* The newest complete checkpoint in DIR (by step; `latest` is for people); DT_NOT_FOUND when there is none. path: the caller frees. Reads all of it and
+ * compares every checksum: incomplete or damaged ones are skipped with a line each in `notes` (may be null). */
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);
 
 struct checkpoint; /* an open checkpoint, read-only, mapped */
@@ -52,7 +55,7 @@ const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c);
 /* Reads elements [first, first + count) of a tensor; verifies the checksums of the blocks it touches. DT_NOT_FOUND when the tensor is not there; DT_INVALID
  * when its number of elements is not numel. */
 int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out, struct dt_error *err);
-/* Names of all tensors with purpose "weight", in registration order. */
+/* Names and shapes of all tensors, in no particular order. */
 int checkpoint_tensor_count(const struct checkpoint *c);
 void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int *dims, const int64_t **shape);
 /* Every checksum, every file; err names the first bad file and tensor. */

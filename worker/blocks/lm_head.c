@@ -89,6 +89,12 @@ static void forward(const struct block *b, const struct pass *p)
     struct scratch s;
     (void)cut_scratch(m, rows, p->scratch, &s);
     norm(b, p, &s);
+    if (p->phase == PASS_EVAL && p->logits != NULL) {
+        const void *x = (const char *)s.norm + p->logits_row * m->channels * (int64_t)dt_dtype_size(m->type);
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = p->logits, .a = x, .b = block_at(b, p->weights, WTE, m->type), .m = 1,
+            .n = m->vocabulary, .k = m->channels, .b_transposed = true, .type = m->type});
+        return;
+    }
     for (int64_t first = 0; p->phase == PASS_EVAL && first < rows; first += chunk) {
         loss(b, p, &s, first, chunk < rows - first ? chunk : rows - first, false);
     }

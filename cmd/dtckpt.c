@@ -1,0 +1,260 @@
+/* dtckpt: looks at checkpoints. Every command takes a checkpoint (.../step-00000300), a checkpoints folder or a run's folder; the last two mean
+ * the newest complete checkpoint there. */
+#include "base/arena.h"
+#include "base/file.h"
+#include "worker/checkpoint.h"
+#include "worker/checkpoint_export.h"
+#include "worker/sample.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: dtckpt COMMAND PATH [...]\n"
+    "\n"
+    "PATH is a checkpoint (runs/demo/checkpoints/step-00000300), or a folder of\n"
+    "checkpoints or of a run, which means the newest complete one in it.\n"
+    "\n"
+    "  list PATH           step, size and state of each checkpoint in the folder\n"
+    "  verify PATH...      reads everything, compares every checksum\n"
+    "  hash PATH...        one hash over the logical weights (names, shapes, dtypes,\n"
+    "                      values): the same for every world size and strategy\n"
+    "  diff PATH PATH      the tensors whose weights differ, and by how much\n"
+    "  export PATH FOLDER  the weights as a Hugging Face folder (config.json and\n"
+    "                      model.safetensors)\n"
+    "  sample PATH [PROMPT [COUNT]]\n"
+    "                      text that the model writes after PROMPT (COUNT bytes, 300)\n"
+    "\n"
+    "  --help  --version\n"
+    "\n"
+    "Exit codes: 0 done, 1 damaged or different, 2 wrong use or nothing there.\n";
+
+/* PATH itself, or the newest complete checkpoint below it. The caller frees. */
+static char *resolve(const char *path, struct dt_error *err)
+{
+    char *manifest = dt_format("%s/manifest.json", path), *below = dt_format("%s/checkpoints", path), *found = NULL;
+    if (dt_file_exists(manifest)) {
+        found = dt_strdup(path);
+    } else if (!dt_file_exists(path)) {
+        (void)dt_fail(err, DT_NOT_FOUND, "%s: no such folder", path);
+    } else {
+        struct dt_text notes;
+        dt_text_init(&notes);
+        if (checkpoint_find(dt_file_exists(below) ? below : path, &found, &notes, err) != 0) {
+            found = NULL;
+        }
+        if (notes.size > 0) {
+            (void)fprintf(stderr, "dtckpt: %s\n", notes.data);
+        }
+        dt_text_clear(&notes);
+    }
+    free(below);
+    free(manifest);
+    return found;
+}
+
+static int fail(const struct dt_error *err, int code)
+{
+    (void)fprintf(stderr, "dtckpt: %s\n", err->text);
+    return code;
+}
+
+/* Opens what PATH means. */
+static struct checkpoint *open_at(const char *path, struct dt_error *err)
+{
+    struct checkpoint *c = NULL;
+    char *resolved = resolve(path, err);
+    if (resolved != NULL && checkpoint_open(&c, resolved, err) != 0) {
+        c = NULL;
+    }
+    free(resolved);
+    return c;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* One line of `list`; false for a damaged one. */
+static bool list_one(const char *folder, const char *name)
+{
+    struct dt_error err;
+    struct checkpoint *c = NULL;
+    char *full = dt_format("%s/%s", folder, name);
+    bool sound = true;
+    if (strstr(name, ".tmp-") != NULL) {
+        printf("%-16s %10s %6s %14s  cut short while it was written; the next save removes it\n", name, "-", "-", "-");
+    } else if (checkpoint_open(&c, full, &err) != 0) {
+        sound = false;
+        printf("%-16s %10s %6s %14s  damaged: %s\n", name, "-", "-", "-", err.text);
+    } else {
+        const struct checkpoint_state *s = checkpoint_get_state(c);
+        int64_t parameters = 0;
+        for (int t = 0; t < checkpoint_tensor_count(c); t++) {
+            const char *tensor;
+            int dims;
+            const int64_t *shape;
+            int64_t numel = 1;
+            checkpoint_tensor(c, t, &tensor, &dims, &shape);
+            for (int k = 0; k < dims; k++) {
+                numel *= shape[k];
+            }
+            parameters += numel;
+        }
+        printf("%-16s %10" PRId64 " %6d %14" PRId64 "  complete\n", name, s->step, s->ranks, parameters);
+    }
+    checkpoint_close(c);
+    free(full);
+    return sound;
+}
+
+static int list(const char *path)
+{
+    struct dt_error err;
+    char *below = dt_format("%s/checkpoints", path);
+    const char *folder = dt_file_exists(below) ? below : path;
+    struct dt_arena arena;
+    dt_arena_init(&arena);
+    char **names = NULL;
+    size_t count = 0, damaged = 0;
+    int code = 2;
+    DIR *d = opendir(folder);
+    if (d == NULL) {
+        (void)dt_fail_errno(&err, "%s", folder);
+        goto out;
+    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (strncmp(e->d_name, "step-", 5) == 0) {
+            names = dt_realloc(names, (count + 1) * sizeof *names);
+            names[count++] = dt_arena_strdup(&arena, e->d_name);
+        }
+    }
+    (void)closedir(d);
+    if (count == 0) {
+        (void)dt_fail(&err, DT_NOT_FOUND, "%s: holds no checkpoint", folder);
+        goto out;
+    }
+    qsort(names, count, sizeof *names, compare_names);
+    printf("%-16s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters", "state");
+    for (size_t i = 0; i < count; i++) {
+        damaged += !list_one(folder, names[i]);
+    }
+    code = damaged > 0 ? 1 : 0;
+out:
+    free(names);
+    dt_arena_clear(&arena);
+    free(below);
+    return code == 2 ? fail(&err, 2) : code;
+}
+
+static int verify_or_hash(const char *path, bool hash, bool show_path)
+{
+    struct dt_error err;
+    struct checkpoint *c = open_at(path, &err);
+    if (c == NULL) {
+        return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
+    }
+    char text[33] = "";
+    int result = hash ? checkpoint_hash(c, text, &err) : checkpoint_verify(c, &err);
+    if (result == 0 && !hash) {
+        printf("%s: step %" PRId64 ": every checksum is right\n", path, checkpoint_get_state(c)->step);
+    } else if (result == 0) {
+        printf(show_path ? "%s  %s\n" : "%s\n", text, path);
+    }
+    checkpoint_close(c);
+    return result == 0 ? 0 : fail(&err, 1);
+}
+
+static int export_or_diff(bool export, const char *first, const char *second)
+{
+    struct dt_error err;
+    struct checkpoint *a = open_at(first, &err), *b = NULL;
+    int code;
+    if (a == NULL) {
+        return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
+    }
+    if (export) {
+        code = checkpoint_export(a, second, &err) == 0 ? 0 : fail(&err, 1);
+    } else if ((b = open_at(second, &err)) == NULL) {
+        code = fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
+    } else {
+        int differing = 0;
+        struct dt_text out;
+        dt_text_init(&out);
+        code = checkpoint_diff(a, b, &out, &differing, &err) == 0 ? differing > 0 : fail(&err, 1);
+        (void)fputs(dt_text_str(&out), stdout);
+        dt_text_clear(&out);
+    }
+    checkpoint_close(b);
+    checkpoint_close(a);
+    return code;
+}
+
+/* Bytes of a trained model, as people can read them: control characters and broken UTF-8 become dots. */
+static int sample(const char *path, const char *prompt, const char *count)
+{
+    struct dt_error err;
+    long long tokens = 300;
+    if (count != NULL && (!dt_parse_int64(count, &tokens) || tokens < 1 || tokens > 100000)) {
+        (void)dt_fail(&err, DT_INVALID, "sample: %s: must be a number from 1 to 100000", count);
+        return fail(&err, 2);
+    }
+    struct checkpoint *c = open_at(path, &err);
+    if (c == NULL) {
+        return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
+    }
+    struct dt_text out;
+    dt_text_init(&out);
+    struct sample_options options = {.prompt = prompt, .token_count = (int)tokens, .temperature = 0.8, .seed = 42};
+    int result = sample_text(c, &options, &out, &err);
+    for (size_t i = 0; i < out.size; i++) {
+        unsigned char byte = (unsigned char)out.data[i];
+        (void)putchar(byte == '\n' || byte == '\t' || (byte >= 32 && byte < 127) ? byte : '.');
+    }
+    if (result == 0) {
+        (void)putchar('\n');
+    }
+    dt_text_clear(&out);
+    checkpoint_close(c);
+    return result == 0 ? 0 : fail(&err, 1);
+}
+
+int main(int argc, char **argv)
+{
+    const char *command = argc > 1 ? argv[1] : "";
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
+        return fputs(help, stdout) < 0;
+    }
+    if (strcmp(command, "--version") == 0) {
+        return printf("dtckpt %s\n", DT_VERSION) < 0;
+    }
+    if (strcmp(command, "list") == 0 && argc == 3) {
+        return list(argv[2]);
+    }
+    if ((strcmp(command, "hash") == 0 || strcmp(command, "verify") == 0) && argc >= 3) {
+        int worst = 0;
+        for (int i = 2; i < argc; i++) {
+            int code = verify_or_hash(argv[i], command[0] == 'h', argc > 3);
+            worst = code > worst ? code : worst;
+        }
+        return worst;
+    }
+    if ((strcmp(command, "export") == 0 || strcmp(command, "diff") == 0) && argc == 4) {
+        return export_or_diff(command[0] == 'e', argv[2], argv[3]);
+    }
+    if (strcmp(command, "sample") == 0 && argc >= 3 && argc <= 5) {
+        return sample(argv[2], argc > 3 ? argv[3] : "\n", argc > 4 ? argv[4] : NULL);
+    }
+    static const char *const commands[] = {"list", "verify", "hash", "diff", "export", "sample"};
+    const char *near = dt_text_nearest(command, commands, 6);
+    if (near != NULL && strcmp(near, command) != 0) {
+        (void)fprintf(stderr, "dtckpt: %s: unknown command; did you mean %s?\n", command, near);
+    } else {
+        (void)fprintf(stderr, "dtckpt: %s; see dtckpt --help\n", near != NULL ? "wrong number of arguments" : *command ? "unknown command" : "what to do?");
+    }
+    return 2;
+}

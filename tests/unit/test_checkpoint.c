@@ -1,0 +1,355 @@
+/* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the one before. */
+#include "base/file.h"
+#include "worker/checkpoint.h"
+#include "worker/checkpoint_export.h"
+#include "worker/manifest.h"
+#include "worker/safetensors.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LARGE = 300007, SMALL = 5 };
+static float large[LARGE], small[SMALL];
+static char dir[64];
+
+static void fresh_dir(void)
+{
+    struct dt_error err;
+    if (dir[0] != 0) {
+        assert_int_equal(dt_file_remove_tree(dir, &err), 0);
+    }
+    strcpy(dir, "/tmp/dtrun-test-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < LARGE; i++) {
+        large[i] = (float)i * 0.5f;
+    }
+    for (int i = 0; i < SMALL; i++) {
+        small[i] = -(float)i;
+    }
+}
+
+static struct checkpoint_state state_at(int64_t step, int ranks, int round)
+{
+    return (struct checkpoint_state){.step = step, .epoch = 1, .position = 77, .tokens = 1000, .optimizer_steps = step, .seed = 42, .data_hash = 0xfedcba9876543210ull,
+                                     .job = "{\"a\":1}", .model_config = "{\"model_type\":\"gpt2\"}", .ranks = ranks, .round = round, .run_id = "run"};
+}
+
+/* Rank r of n owns an equal part of both tensors, for two purposes. */
+static int save(int64_t step, int ranks, int round, int keep, struct dt_error *err)
+{
+    struct checkpoint_state state = state_at(step, ranks, round);
+    struct dt_text entries[8];
+    const char *texts[8];
+    int result = 0;
+    for (int r = 0; r < ranks; r++) {
+        struct checkpoint_slice slices[4];
+        int count = 0;
+        for (int p = 0; p < 2; p++) {
+            const char *purpose = p == 0 ? "weight" : "exp_avg";
+            int64_t from = LARGE * r / ranks, to = LARGE * (r + 1) / ranks;
+            slices[count++] = (struct checkpoint_slice){"layer.weight", purpose, 2, {1, LARGE}, LARGE, from, to - from, large + from};
+            from = SMALL * r / ranks;
+            to = SMALL * (r + 1) / ranks;
+            if (to > from) {
+                slices[count++] = (struct checkpoint_slice){"layer.bias", purpose, 1, {SMALL}, SMALL, from, to - from, small + from};
+            }
+        }
+        dt_text_init(&entries[r]);
+        result |= checkpoint_write_slices(dir, &state, r, ranks, slices, count, &entries[r], err);
+        texts[r] = dt_text_str(&entries[r]);
+    }
+    if (result == 0) {
+        result = checkpoint_commit(dir, &state, texts, ranks, keep, err);
+    }
+    for (int r = 0; r < ranks; r++) {
+        dt_text_clear(&entries[r]);
+    }
+    return result;
+}
+
+static int64_t newest(char *notes, size_t notes_bytes)
+{
+    char *path = NULL;
+    struct dt_error err;
+    struct dt_text t;
+    dt_text_init(&t);
+    int64_t step = -1;
+    if (checkpoint_find(dir, &path, &t, &err) == 0) {
+        step = strtoll(strstr(path, "step-") + 5, NULL, 10);
+        free(path);
+    } else {
+        assert_int_equal(err.status, DT_NOT_FOUND);
+    }
+    if (notes != NULL) {
+        (void)snprintf(notes, notes_bytes, "%s", dt_text_str(&t));
+    }
+    dt_text_clear(&t);
+    return step;
+}
+
+static void any_ranks_write_anyone_reads(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    char hashes[4][33];
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        fresh_dir();
+        assert_int_equal(save(300, ranks, 0, 3, &err), 0);
+        char *path = dt_format("%s/step-00000300", dir);
+        struct checkpoint *c;
+        assert_int_equal(checkpoint_open(&c, path, &err), 0);
+        const struct checkpoint_state *s = checkpoint_get_state(c);
+        assert_int_equal(s->step, 300);
+        assert_int_equal(s->position, 77);
+        assert_true(s->data_hash == 0xfedcba9876543210ull);
+        assert_string_equal(s->job, "{\"a\":1}");
+        static float out[LARGE];
+        static const int64_t ranges[][2] = {{0, LARGE}, {0, 1}, {LARGE - 1, 1}, {100001, 99999}, {262143, 2}, {5, 0}};
+        for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+            assert_int_equal(checkpoint_read(c, "exp_avg", "layer.weight", LARGE, ranges[i][0], ranges[i][1], out, &err), 0);
+            assert_memory_equal(out, large + ranges[i][0], (size_t)ranges[i][1] * sizeof(float));
+        }
+        assert_int_equal(checkpoint_read(c, "weight", "layer.bias", SMALL, 1, 3, out, &err), 0);
+        assert_memory_equal(out, small + 1, 3 * sizeof(float));
+        assert_int_equal(checkpoint_read(c, "weight", "layer.bias", SMALL + 1, 0, 1, out, &err), -1);
+        assert_int_equal(err.status, DT_INVALID);
+        assert_int_equal(checkpoint_read(c, "exp_avg_sq", "layer.bias", SMALL, 0, 1, out, &err), -1);
+        assert_int_equal(err.status, DT_NOT_FOUND);
+        assert_int_equal(checkpoint_read(c, "weight", "nobody", 1, 0, 1, out, &err), -1);
+        assert_int_equal(checkpoint_verify(c, &err), 0);
+        assert_int_equal(checkpoint_hash(c, hashes[ranks - 1], &err), 0);
+        assert_string_equal(hashes[ranks - 1], hashes[0]);
+        checkpoint_close(c);
+        free(path);
+    }
+    large[LARGE - 1] += 1;
+    assert_int_equal(save(301, 2, 0, 3, &err), 0);
+    struct checkpoint *a, *b;
+    char hash[33], *first = dt_format("%s/step-00000300", dir), *second = dt_format("%s/step-00000301/", dir), *folder = dt_format("%s/model", dir);
+    assert_int_equal(checkpoint_open(&a, first, &err), 0);
+    assert_int_equal(checkpoint_open(&b, second, &err), 0);
+    assert_int_equal(checkpoint_hash(b, hash, &err), 0);
+    assert_string_not_equal(hash, hashes[0]);
+    struct dt_text out;
+    dt_text_init(&out);
+    int differing;
+    assert_int_equal(checkpoint_diff(a, b, &out, &differing, &err), 0);
+    assert_int_equal(differing, 1);
+    assert_string_equal(out.data, "layer.weight: 1 of 300007 elements differ, most at 300006: 1\n");
+    dt_text_clear(&out);
+    assert_int_equal(checkpoint_export(b, folder, &err), 0);
+    char *model = dt_format("%s/model.safetensors", folder);
+    struct st_file *f;
+    assert_int_equal(st_open(&f, model, &err), 0);
+    assert_int_equal(st_count(f), 2);
+    assert_memory_equal(st_find(f, "layer.weight")->data, large, sizeof large);
+    st_close(f);
+    checkpoint_close(a);
+    checkpoint_close(b);
+    free(model);
+    free(folder);
+    free(first);
+    free(second);
+}
+
+static void old_ones_and_leftovers_are_removed(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    assert_int_equal(newest(NULL, 0), -1);
+    for (int step = 10; step <= 50; step += 10) {
+        assert_int_equal(save(step, 2, 0, 2, &err), 0);
+        assert_int_equal(newest(NULL, 0), step);
+    }
+    char *leftover = dt_format("%s/step-00000055.tmp-0/x", dir), *gone = dt_format("%s/step-00000030", dir), *kept = dt_format("%s/step-00000040", dir);
+    assert_false(dt_file_exists(gone));
+    assert_true(dt_file_exists(kept));
+    assert_int_equal(dt_file_mkdirs(leftover, &err), 0);
+    assert_int_equal(save(50, 3, 1, 2, &err), 0); /* the same step again, by others */
+    assert_int_equal(newest(NULL, 0), 50);
+    assert_false(dt_file_exists(leftover));
+    free(leftover);
+    free(gone);
+    free(kept);
+}
+
+/* Slices of 4 ranks from a try that was cut short must not end up beside those of 2. */
+static void a_retry_with_fewer_ranks_is_clean(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    struct checkpoint_state state = state_at(7, 4, 0);
+    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small};
+    struct dt_text entry;
+    dt_text_init(&entry);
+    assert_int_equal(checkpoint_write_slices(dir, &state, 3, 4, &slice, 1, &entry, &err), 0);
+    dt_text_clear(&entry);
+    assert_int_equal(save(7, 2, 0, 0, &err), 0);
+    char *stranger = dt_format("%s/step-00000007/slices-00003-of-00004.safetensors", dir);
+    assert_false(dt_file_exists(stranger));
+    free(stranger);
+}
+
+static void older_rounds_are_refused(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    assert_int_equal(checkpoint_claim(dir, "run", 0, &err), 0);
+    assert_int_equal(save(1, 1, 0, 0, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, "run", 10, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, "run", 9, &err), -1);
+    assert_int_equal(err.status, DT_STOPPED);
+    assert_int_equal(save(2, 1, 9, 0, &err), -1);
+    assert_int_equal(err.status, DT_STOPPED);
+    assert_int_equal(newest(NULL, 0), 1);
+    assert_int_equal(save(2, 1, 10, 0, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, "another run", 0, &err), 0);
+    assert_int_equal(save(3, 1, 10, 0, &err), -1);
+    assert_non_null(strstr(err.text, "another run"));
+    assert_int_equal(newest(NULL, 0), 2);
+}
+
+static void flip(const char *path, off_t at)
+{
+    int fd = open(path, O_RDWR);
+    unsigned char c;
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &c, 1, at), 1);
+    c ^= 4;
+    assert_int_equal(pwrite(fd, &c, 1, at), 1);
+    (void)close(fd);
+}
+
+static void every_flipped_byte_is_found(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    assert_int_equal(save(1, 2, 0, 0, &err), 0);
+    assert_int_equal(save(2, 2, 0, 0, &err), 0);
+    static const char *const files[] = {"manifest.json", "slices-00000-of-00002.safetensors", "slices-00001-of-00002.safetensors"};
+    for (size_t i = 0; i < 3; i++) {
+        char *path = dt_format("%s/step-00000002/%s", dir, files[i]);
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        off_t stride = i == 0 ? 61 : 40961;
+        for (off_t at = 0; at < st.st_size; at += stride) {
+            flip(path, at);
+            char notes[1024];
+            if (newest(notes, sizeof notes) != 1 || strstr(notes, files[i]) == NULL) {
+                fail_msg("%s: a flipped byte at %lld was not found; notes: %s", files[i], (long long)at, notes);
+            }
+            flip(path, at);
+        }
+        free(path);
+    }
+    assert_int_equal(newest(NULL, 0), 2);
+}
+
+static void cut_missing_and_swapped_files_are_found(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    static const char *const kinds[] = {"cut", "empty", "missing", "link", "fifo", "folder", "swapped", "manifest of another step"};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+        fresh_dir();
+        assert_int_equal(save(1, 2, 0, 0, &err), 0);
+        small[0] = 9;
+        assert_int_equal(save(2, 2, 0, 0, &err), 0);
+        char *path = dt_format("%s/step-00000002/slices-00000-of-00002.safetensors", dir);
+        char *other = dt_format("%s/step-00000002/slices-00001-of-00002.safetensors", dir), *moved = dt_format("%s/moved", dir);
+        char *manifest = dt_format("%s/step-00000002/manifest.json", dir), *older = dt_format("%s/step-00000001/manifest.json", dir);
+        switch (kind) {
+        case 0: assert_int_equal(truncate(path, 5000), 0); break;
+        case 1: assert_int_equal(truncate(path, 0), 0); break;
+        case 2: assert_int_equal(unlink(path), 0); break;
+        case 3: assert_int_equal(rename(path, moved), 0); assert_int_equal(symlink(moved, path), 0); break;
+        case 4: assert_int_equal(unlink(path), 0); assert_int_equal(mkfifo(path, 0600), 0); break;
+        case 5: assert_int_equal(unlink(path), 0); assert_int_equal(mkdir(path, 0700), 0); break;
+        case 6: assert_int_equal(rename(path, moved), 0); assert_int_equal(rename(other, path), 0); assert_int_equal(rename(moved, other), 0); break;
+        default: {
+            struct dt_text t;
+            dt_text_init(&t);
+            assert_int_equal(dt_file_read(older, 1 << 20, &t, &err), 0);
+            assert_int_equal(dt_file_write(manifest, t.data, t.size, &err), 0);
+            dt_text_clear(&t);
+        }
+        }
+        if (newest(NULL, 0) != 1) {
+            fail_msg("%s: was taken for a complete checkpoint", kinds[kind]);
+        }
+        free(path);
+        free(other);
+        free(moved);
+        free(manifest);
+        free(older);
+    }
+}
+
+/* A manifest with a right hash may still lie. */
+static void lying_manifests_are_refused(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *entry, *message;
+    } bad[] = {
+        {"{\"name\":\"../x\",\"size\":1,\"slices\":[]}", "files"},
+        {"{\"name\":\"../x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "not plain"},
+        {"{\"name\":\"/etc/passwd\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "not plain"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "covers only 3"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":1,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "gap or an overlap"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":2,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "elements 2..5 of 4"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":-1,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "first"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[]}]}", "with 0 checksums"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[1e12,1e12],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "out of range"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"thing\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "without purpose"},
+    };
+    struct dt_error err;
+    fresh_dir();
+    char *path = dt_format("%s/manifest.json", dir);
+    struct checkpoint_state state = state_at(1, 1, 0);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct dt_text t;
+        dt_text_init(&t);
+        assert_int_equal(manifest_text(&t, &state, &bad[i].entry, 1, &err), 0);
+        assert_int_equal(dt_file_write(path, t.data, t.size, &err), 0);
+        dt_text_clear(&t);
+        struct manifest m;
+        assert_int_equal(manifest_read(&m, dir, &err), -1);
+        if (strstr(err.text, bad[i].message) == NULL) {
+            fail_msg("%s\nsays: %s", bad[i].entry, err.text);
+        }
+    }
+    free(path);
+}
+
+static int cleanup(void **unused)
+{
+    (void)unused;
+    return dir[0] != 0 ? dt_file_remove_tree(dir, NULL) : 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_ranks_write_anyone_reads),      cmocka_unit_test(old_ones_and_leftovers_are_removed),
+        cmocka_unit_test(a_retry_with_fewer_ranks_is_clean), cmocka_unit_test(older_rounds_are_refused),
+        cmocka_unit_test(every_flipped_byte_is_found),       cmocka_unit_test(cut_missing_and_swapped_files_are_found),
+        cmocka_unit_test(lying_manifests_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, cleanup);
+}

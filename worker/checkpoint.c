@@ -1,0 +1,347 @@
+/* Writing checkpoints, and finding the newest complete one. The order of system calls is the point: slices and their folder
+ * are synced before the manifest, the manifest before the rename, the rename before older ones are removed. */
+#include "worker/checkpoint.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "worker/manifest.h"
+#include "worker/safetensors.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *temporary_path(const char *dir, const struct checkpoint_state *state)
+{
+    return dt_format("%s/step-%08" PRId64 ".tmp-%d", dir, state->step, state->round);
+}
+
+int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
+                            int slice_count, struct dt_text *out_entry, struct dt_error *err)
+{
+    char file_name[64];
+    (void)snprintf(file_name, sizeof file_name, "slices-%05d-of-%05d.safetensors", rank, ranks);
+    char *folder = temporary_path(dir, state), *path = dt_format("%s/%s", folder, file_name);
+    struct st_entry *entries = dt_alloc((size_t)(slice_count + 1) * sizeof *entries);
+    struct dt_arena arena;
+    dt_arena_init(&arena);
+    struct st_writer *writer = NULL;
+    int result = -1;
+    for (int i = 0; i < slice_count; i++) {
+        char *name = dt_arena_alloc(&arena, strlen(slices[i].name) + 64);
+        manifest_slice_name(name, strlen(slices[i].name) + 64, slices[i].purpose, slices[i].name, slices[i].first);
+        entries[i] = (struct st_entry){.name = name, .type = DT_F32, .dims = 1, .shape = &slices[i].count};
+    }
+    if (dt_file_mkdirs(folder, err) != 0 || st_writer_open(&writer, path, entries, slice_count, NULL, err) != 0) {
+        goto out;
+    }
+    for (int i = 0; i < slice_count; i++) {
+        if (st_writer_data(writer, slices[i].data, (size_t)slices[i].count * sizeof(float), err) != 0) {
+            st_writer_abort(writer);
+            goto out;
+        }
+    }
+    if (st_writer_close(writer, err) != 0) {
+        goto out;
+    }
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        (void)dt_fail_errno(err, "%s", path);
+        goto out;
+    }
+    manifest_entry(out_entry, file_name, st.st_size, slices, slice_count);
+    result = 0;
+out:
+    if (result != 0) {
+        (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
+    }
+    dt_arena_clear(&arena);
+    free(entries);
+    free(path);
+    free(folder);
+    return result;
+}
+
+/* DIR/owner.json holds run and round of whoever may commit here; a lock on DIR/owner.lock makes claim and commit one after the other. */
+static int lock_owner(const char *dir, struct dt_error *err)
+{
+    char *path = dt_format("%s/owner.lock", dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        (void)dt_fail_errno(err, "%s", path);
+    } else {
+        double until_s = dt_now_s() + 60;
+        while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            if (errno != EWOULDBLOCK && errno != EINTR) {
+                break; /* a file system without locks: the owner's file alone decides */
+            }
+            if (dt_now_s() > until_s) {
+                (void)dt_fail(err, DT_TIMEOUT, "%s: locked by another process for 60 s", path);
+                (void)close(fd);
+                fd = -1;
+                break;
+            }
+            dt_sleep_s(0.01);
+        }
+    }
+    free(path);
+    return fd;
+}
+
+static void owner_text(struct dt_text *out, const char *run_id, int round)
+{
+    dt_text_puts(out, "{\"run_id\":");
+    dt_text_json(out, run_id != NULL ? run_id : "", strlen(run_id != NULL ? run_id : ""));
+    dt_text_printf(out, ",\"round\":%d}\n", round);
+}
+
+int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err)
+{
+    if (dt_file_mkdirs(dir, err) != 0) {
+        return -1;
+    }
+    int lock = lock_owner(dir, err);
+    if (lock < 0) {
+        return -1;
+    }
+    char *path = dt_format("%s/owner.json", dir);
+    struct dt_text text, before;
+    dt_text_init(&text);
+    dt_text_init(&before);
+    owner_text(&text, run_id, round);
+    int result = 0;
+    /* A late worker of an older round must not take the folder back. */
+    if (dt_file_read(path, 4096, &before, NULL) == 0) {
+        struct dt_text prefix;
+        dt_text_init(&prefix);
+        owner_text(&prefix, run_id, 0);
+        const char *mark = strstr(prefix.data, "\"round\":");
+        size_t same = (size_t)(mark - prefix.data) + strlen("\"round\":");
+        if (before.size > same && memcmp(before.data, prefix.data, same) == 0 && atoi(before.data + same) > round) {
+            result = dt_fail(err, DT_STOPPED, "%s: round %d has begun; this is round %d", dir, atoi(before.data + same), round);
+        }
+        dt_text_clear(&prefix);
+    }
+    if (result == 0) {
+        result = dt_file_write(path, text.data, text.size, err);
+    }
+    dt_text_clear(&before);
+    dt_text_clear(&text);
+    free(path);
+    (void)close(lock);
+    return result;
+}
+
+/* 0 when this round may commit. A folder that nobody claimed is free. */
+static int check_owner(const char *dir, const struct checkpoint_state *state, struct dt_error *err)
+{
+    char *path = dt_format("%s/owner.json", dir);
+    struct dt_text owner, mine;
+    dt_text_init(&owner);
+    dt_text_init(&mine);
+    owner_text(&mine, state->run_id, state->round);
+    int result = 0;
+    if (dt_file_read(path, 4096, &owner, NULL) == 0 && strcmp(owner.data, mine.data) != 0) {
+        while (owner.size > 0 && owner.data[owner.size - 1] == '\n') {
+            owner.data[--owner.size] = 0;
+        }
+        result = dt_fail(err, DT_STOPPED, "%s: now belongs to %s; the checkpoint of round %d is refused", dir, owner.data, state->round);
+    }
+    dt_text_clear(&mine);
+    dt_text_clear(&owner);
+    free(path);
+    return result;
+}
+
+/* Step number of "step-00000300", or -1; a leftover ("step-00000300.tmp-2") sets *leftover. */
+static int64_t step_of(const char *name, bool *leftover)
+{
+    if (strncmp(name, "step-", 5) != 0 || strspn(name + 5, "0123456789") < 1) {
+        return -1;
+    }
+    char *end;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    if (errno != 0 || step < 0 || (*end != 0 && strncmp(end, ".tmp-", 5) != 0)) {
+        return -1;
+    }
+    *leftover = *end != 0;
+    return step;
+}
+
+struct listing {
+    struct dt_arena arena;
+    struct listed {
+        int64_t step;
+        const char *name;
+    } *items;
+    size_t count, capacity;
+};
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct listed *x = a, *y = b;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+/* Folders step-N (or, with `leftovers`, step-N.tmp-R) of DIR, the newest first. A DIR that is not there is empty. */
+static int list_steps(const char *dir, bool leftovers, struct listing *out, struct dt_error *err)
+{
+    *out = (struct listing){0};
+    dt_arena_init(&out->arena);
+    DIR *d = opendir(dir);
+    if (d == NULL) {
+        return errno == ENOENT ? 0 : dt_fail_errno(err, "%s", dir);
+    }
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        bool leftover;
+        int64_t step = step_of(e->d_name, &leftover);
+        if (step < 0 || leftover != leftovers) {
+            continue;
+        }
+        if (out->count == out->capacity) {
+            out->capacity = out->capacity * 2 + 64;
+            out->items = dt_realloc(out->items, out->capacity * sizeof *out->items);
+        }
+        out->items[out->count++] = (struct listed){step, dt_arena_strdup(&out->arena, e->d_name)};
+    }
+    (void)closedir(d);
+    if (out->count > 0) {
+        qsort(out->items, out->count, sizeof *out->items, newest_first);
+    }
+    return 0;
+}
+
+static void listing_clear(struct listing *l)
+{
+    free(l->items);
+    dt_arena_clear(&l->arena);
+}
+
+/* Files of another number of ranks, from a try that was cut short, do not belong to this checkpoint. */
+static int remove_strangers(const char *folder, int ranks, struct dt_error *err)
+{
+    DIR *d = opendir(folder);
+    if (d == NULL) {
+        return dt_fail_errno(err, "%s", folder);
+    }
+    int result = 0;
+    for (struct dirent *e; result == 0 && (e = readdir(d)) != NULL;) {
+        int rank, of, used = 0;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) {
+            continue;
+        }
+        if (sscanf(e->d_name, "slices-%d-of-%d.safetensors%n", &rank, &of, &used) != 2 || e->d_name[used] != 0 || of != ranks || rank >= ranks) {
+            char *path = dt_format("%s/%s", folder, e->d_name);
+            result = dt_file_remove_tree(path, err);
+            free(path);
+        }
+    }
+    (void)closedir(d);
+    return result;
+}
+
+/* Removes complete checkpoints beyond the newest keep_last_n, and what earlier tries left behind. Failing here is a warning: the new
+ * checkpoint is safe. */
+static void prune(const char *dir, int keep_last_n)
+{
+    struct dt_error err;
+    for (int leftovers = 0; leftovers <= 1; leftovers++) {
+        struct listing steps;
+        if (list_steps(dir, leftovers, &steps, &err) != 0) {
+            dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
+        }
+        for (size_t i = leftovers ? 0 : (size_t)keep_last_n; i < steps.count && (leftovers || keep_last_n > 0); i++) {
+            char *path = dt_format("%s/%s", dir, steps.items[i].name);
+            char *manifest = dt_format("%s/manifest.json", path);
+            (void)unlink(manifest); /* first, so that a removal cut short leaves nothing that looks complete */
+            if (dt_file_remove_tree(path, &err) != 0) {
+                dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
+            }
+            free(manifest);
+            free(path);
+        }
+        listing_clear(&steps);
+    }
+}
+
+/* Gives the finished folder its name. One of that name (saved before at the same step) is swapped out in one call. */
+static int put_in_place(const char *from, const char *to, struct dt_error *err)
+{
+    if (rename(from, to) == 0) {
+        return 0;
+    }
+    if (errno != ENOTEMPTY && errno != EEXIST) {
+        return dt_fail_errno(err, "%s", to);
+    }
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
+        return 0; /* the old one now has the temporary name; prune removes it */
+    }
+    if (dt_file_remove_tree(to, err) != 0) {
+        return -1;
+    }
+    return rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
+}
+
+int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n, struct dt_error *err)
+{
+    char *from = temporary_path(dir, state), *to = dt_format("%s/step-%08" PRId64, dir, state->step);
+    char *manifest = dt_format("%s/manifest.json", from), *latest = dt_format("%s/latest", dir);
+    char name[64];
+    (void)snprintf(name, sizeof name, "step-%08" PRId64 "\n", state->step);
+    struct dt_text text;
+    dt_text_init(&text);
+    int result = -1, lock = lock_owner(dir, err);
+    if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 &&
+        manifest_text(&text, state, entries, ranks, err) == 0 && dt_file_write(manifest, text.data, text.size, err) == 0 &&
+        put_in_place(from, to, err) == 0 && dt_file_sync_dir(dir, err) == 0) {
+        result = dt_file_write(latest, name, strlen(name), err);
+    }
+    if (result == 0) {
+        prune(dir, keep_last_n);
+    } else {
+        (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
+    }
+    if (lock >= 0) {
+        (void)close(lock);
+    }
+    dt_text_clear(&text);
+    free(latest);
+    free(manifest);
+    free(to);
+    free(from);
+    return result;
+}
+
+int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err)
+{
+    struct listing steps;
+    if (list_steps(dir, false, &steps, err) != 0) {
+        return -1;
+    }
+    int result = -1;
+    for (size_t i = 0; i < steps.count && result != 0; i++) {
+        char *candidate = dt_format("%s/%s", dir, steps.items[i].name);
+        struct checkpoint *c = NULL;
+        struct dt_error why;
+        if (checkpoint_open(&c, candidate, &why) == 0 && checkpoint_verify(c, &why) == 0) {
+            *path = candidate;
+            candidate = NULL;
+            result = 0;
+        } else if (notes != NULL) {
+            dt_text_printf(notes, "%s%s", notes->size > 0 ? "\n" : "", why.text);
+        }
+        checkpoint_close(c);
+        free(candidate);
+    }
+    listing_clear(&steps);
+    return result == 0 ? 0 : dt_fail(err, DT_NOT_FOUND, "%s: no complete checkpoint", dir);
+}

@@ -1,0 +1,59 @@
+/* manifest.json of a checkpoint: what was saved, in which file each slice lies, and checksums over every block of it. Its last
+ * member is a hash of all the text before, so a manifest cut short or changed is never taken for a whole one.
+ *
+ *   {"format": "dtrun-checkpoint", "version": 1, "step": 300, ..., "job": {...}, "model_config": {...},
+ *    "tensors": [{"name": "transformer.wte.weight", "shape": [256, 192]}, ...],
+ *    "files": [{"name": "slices-00000-of-00002.safetensors", "size": 123,
+ *               "slices": [{"purpose": "weight", "name": ..., "shape": [...], "first": 0, "count": 24576, "sums": ["91ab03c4...", ...]}, ...]}],
+ *    "hash": "0123456789abcdef"} */
+#ifndef DT_WORKER_MANIFEST_H
+#define DT_WORKER_MANIFEST_H
+
+#include "base/arena.h"
+#include "worker/checkpoint.h"
+
+enum { MANIFEST_BLOCK_BYTES = 1 << 20 }; /* of a slice's data, per checksum (XXH3, 64 bits) */
+
+struct manifest_slice {
+    int tensor, file;      /* indices */
+    const char *purpose;
+    int64_t first, count;
+    int64_t sum_count;
+    const uint64_t *sums;
+};
+
+struct manifest_tensor {
+    const char *name;
+    int dims;
+    int64_t shape[4], numel;
+};
+
+struct manifest_file {
+    const char *name;
+    int64_t size_bytes;
+};
+
+struct manifest {
+    struct checkpoint_state state;
+    struct manifest_tensor *tensors;
+    int tensor_count;
+    struct manifest_file *files;
+    int file_count;
+    struct manifest_slice *slices; /* sorted by purpose, tensor, first */
+    int slice_count;
+    struct dt_arena arena;
+};
+
+/* Checksum of one block of at most MANIFEST_BLOCK_BYTES. */
+uint64_t manifest_sum(const void *bytes, size_t size);
+/* One rank's entry: a JSON object of its file (see above) with checksums of the data. */
+void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_bytes, const struct checkpoint_slice *slices, int slice_count);
+/* The whole text from the entries of all ranks. */
+int manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count, struct dt_error *err);
+/* Reads and checks PATH/manifest.json: hash, names that stay in the folder, slices that cover every tensor exactly once per purpose. */
+int manifest_read(struct manifest *m, const char *path, struct dt_error *err);
+void manifest_clear(struct manifest *m);
+/* Name of a slice in its safetensors file: "weight/NAME@FIRST". */
+void manifest_slice_name(char *out, size_t out_bytes, const char *purpose, const char *name, int64_t first);
+
+#endif
