@@ -27,6 +27,8 @@ struct dt_store_limits {
 };
 /* Fills in the defaults; `limits` may be null. */
 struct dt_store_limits dt_store_limits_or_default(const struct dt_store_limits *limits);
+/* A key for messages: printable, cut to out_bytes. Returns out. */
+char *dt_store_key_text(struct dt_bytes key, char *out, size_t out_bytes);
 
 /* Somebody who can wait, one wait at a time (a connection). The caller owns it and keeps it until it no longer waits. */
 struct dt_store_waiter {

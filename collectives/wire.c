@@ -1,0 +1,501 @@
+/* The parser walks a request along the letters of its row in `layouts`: u word, i 64-bit number, s string, v value, K count and
+ * keys, P count and pairs. Strings are remembered as positions from the start of the request, so that the bytes may move while
+ * a request is incomplete; nothing is parsed twice however the stream is cut. */
+#include "collectives/wire.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *fields;
+} layouts[DT_WIRE_QUERY_COUNT] = {
+    [DT_WIRE_VALIDATE] = {"VALIDATE", "u"},
+    [DT_WIRE_SET] = {"SET", "sv"},
+    [DT_WIRE_COMPARE_SET] = {"COMPARE_SET", "svv"},
+    [DT_WIRE_GET] = {"GET", "s"},
+    [DT_WIRE_ADD] = {"ADD", "si"},
+    [DT_WIRE_CHECK] = {"CHECK", "K"},
+    [DT_WIRE_WAIT] = {"WAIT", "K"},
+    [DT_WIRE_KEY_COUNT] = {"GETNUMKEYS", ""},
+    [DT_WIRE_DELETE] = {"DELETE_KEY", "s"},
+    [DT_WIRE_APPEND] = {"APPEND", "sv"},
+    [DT_WIRE_MULTI_GET] = {"MULTI_GET", "K"},
+    [DT_WIRE_MULTI_SET] = {"MULTI_SET", "P"},
+    [DT_WIRE_CANCEL_WAIT] = {"CANCEL_WAIT", ""},
+    [DT_WIRE_PING] = {"PING", "u"},
+    [DT_WIRE_QUEUE_PUSH] = {"QUEUE_PUSH", "sv"},
+    [DT_WIRE_QUEUE_POP] = {"QUEUE_POP", "s"},
+    [DT_WIRE_QUEUE_LENGTH] = {"QUEUE_LEN", "s"},
+    [DT_WIRE_LIST_KEYS] = {"LIST_KEYS", ""},
+    [DT_WIRE_BARRIER] = {"BARRIER", "si"},
+};
+
+const char *dt_wire_query_name(enum dt_wire_query query)
+{
+    return (unsigned)query < DT_WIRE_QUERY_COUNT ? layouts[query].name : "?";
+}
+
+/* ---- numbers ---- */
+
+static uint64_t read_little(const unsigned char *p, size_t size)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++) {
+        value |= (uint64_t)p[i] << (8 * i);
+    }
+    return value;
+}
+
+static void put_little(struct dt_text *out, uint64_t value, size_t size)
+{
+    unsigned char bytes[8];
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] = (unsigned char)(value >> (8 * i));
+    }
+    dt_text_add(out, bytes, size);
+}
+
+uint32_t dt_wire_read_u32(const void *p)
+{
+    return (uint32_t)read_little(p, 4);
+}
+
+int64_t dt_wire_read_i64(const void *p)
+{
+    return (int64_t)read_little(p, 8);
+}
+
+void dt_wire_put_u8(struct dt_text *out, uint8_t value)
+{
+    dt_text_add(out, &value, 1);
+}
+
+void dt_wire_put_u32(struct dt_text *out, uint32_t value)
+{
+    put_little(out, value, 4);
+}
+
+void dt_wire_put_i64(struct dt_text *out, int64_t value)
+{
+    put_little(out, (uint64_t)value, 8);
+}
+
+void dt_wire_put_bytes(struct dt_text *out, const void *data, size_t size)
+{
+    put_little(out, size, 8);
+    dt_text_add(out, data, size);
+}
+
+void dt_wire_put_request(struct dt_text *out, const struct dt_wire_request *r)
+{
+    const struct dt_bytes strings[] = {r->key, r->value, r->desired};
+    size_t string = 0;
+    dt_wire_put_u8(out, (uint8_t)r->query);
+    for (const char *field = layouts[r->query].fields; *field != '\0'; field++) {
+        switch (*field) {
+        case 'u': dt_wire_put_u32(out, r->word); break;
+        case 'i': dt_wire_put_i64(out, r->number); break;
+        case 's':
+        case 'v':
+            dt_wire_put_bytes(out, strings[string].data, strings[string].size);
+            string++;
+            break;
+        default:
+            dt_wire_put_i64(out, (int64_t)r->count);
+            for (size_t i = 0; i < r->count; i++) {
+                dt_wire_put_bytes(out, r->keys[i].data, r->keys[i].size);
+                if (*field == 'P') {
+                    dt_wire_put_bytes(out, r->values[i].data, r->values[i].size);
+                }
+            }
+        }
+    }
+}
+
+/* ---- the parser ---- */
+
+void dt_wire_parser_init(struct dt_wire_parser *p, const struct dt_store_limits *limits)
+{
+    *p = (struct dt_wire_parser){.limits = dt_store_limits_or_default(limits)};
+}
+
+void dt_wire_parser_clear(struct dt_wire_parser *p)
+{
+    dt_text_clear(&p->held);
+    free(p->spans);
+    free(p->bytes);
+    *p = (struct dt_wire_parser){.limits = p->limits};
+}
+
+size_t dt_wire_parser_held(const struct dt_wire_parser *p)
+{
+    return p->held.capacity + p->span_capacity * sizeof *p->spans + p->bytes_capacity * sizeof *p->bytes;
+}
+
+void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size)
+{
+    if (p->held.size > 0) {
+        dt_text_add(&p->held, data, size);
+        p->window = p->held.data;
+        p->window_size = p->held.size;
+    } else {
+        p->window = data;
+        p->window_size = size;
+        p->start = 0;
+    }
+}
+
+/* Keeps the unfinished request for the next feed; `at` stays relative to its start. Big buffers do not outlive their request. */
+static int hold_rest(struct dt_wire_parser *p)
+{
+    size_t rest = p->window_size - p->start;
+    if (p->held.size == 0) {
+        if (rest > 0) {
+            dt_text_add(&p->held, p->window + p->start, rest);
+        }
+    } else if (rest > 0) {
+        if (p->start > 0) {
+            memmove(p->held.data, p->held.data + p->start, rest);
+            p->held.size = rest;
+        }
+    } else if (p->held.capacity > 65536) {
+        dt_text_clear(&p->held);
+    } else {
+        dt_text_reset(&p->held);
+    }
+    p->start = 0;
+    p->window = p->held.data;
+    p->window_size = p->held.size;
+    return 0;
+}
+
+/* Takes size bytes from the request, or null when they are not all there yet. */
+static const char *take(struct dt_wire_parser *p, size_t size)
+{
+    size_t have = p->window_size - p->start - p->at;
+    if (have < size) {
+        return NULL;
+    }
+    const char *from = p->window + p->start + p->at;
+    p->at += size;
+    return from;
+}
+
+static void add_span(struct dt_wire_parser *p, size_t size)
+{
+    if (p->span_count == p->span_capacity) {
+        p->span_capacity = p->span_capacity > 0 ? p->span_capacity * 2 : 4;
+        p->spans = dt_realloc(p->spans, p->span_capacity * sizeof *p->spans);
+    }
+    p->spans[p->span_count++] = (struct dt_wire_span){p->at, size};
+}
+
+/* One string or value: 1 taken, 0 not all there, -1 too long. */
+static int parse_string(struct dt_wire_parser *p, bool is_key, struct dt_error *err)
+{
+    const char *length = take(p, 8);
+    if (length == NULL) {
+        return 0;
+    }
+    uint64_t size = read_little((const unsigned char *)length, 8);
+    size_t limit = is_key ? p->limits.key_bytes : p->limits.value_bytes;
+    if (size > limit) {
+        return dt_fail(err, DT_INVALID, "%s with a %s of %llu bytes: at most %zu", layouts[p->query].name, is_key ? "key" : "value",
+                       (unsigned long long)size, limit);
+    }
+    if (p->at + size > p->limits.request_bytes) {
+        return dt_fail(err, DT_INVALID, "%s of more than %zu bytes", layouts[p->query].name, p->limits.request_bytes);
+    }
+    add_span(p, (size_t)size);
+    if (take(p, (size_t)size) == NULL) {
+        p->span_count--;
+        p->at -= 8;
+        return 0;
+    }
+    return 1;
+}
+
+static int parse_field(struct dt_wire_parser *p, char field, struct dt_error *err)
+{
+    const char *from;
+    switch (field) {
+    case 'u':
+        if ((from = take(p, 4)) == NULL) {
+            return 0;
+        }
+        p->word = dt_wire_read_u32(from);
+        return 1;
+    case 'i':
+        if ((from = take(p, 8)) == NULL) {
+            return 0;
+        }
+        p->number = dt_wire_read_i64(from);
+        return 1;
+    case 's': return parse_string(p, true, err);
+    case 'v': return parse_string(p, false, err);
+    default: break;
+    }
+    if (p->todo == SIZE_MAX) { /* K, P: the count first */
+        if ((from = take(p, 8)) == NULL) {
+            return 0;
+        }
+        uint64_t count = read_little((const unsigned char *)from, 8);
+        if (count > p->limits.key_count) {
+            return dt_fail(err, DT_INVALID, "%s with %llu keys: at most %zu", layouts[p->query].name, (unsigned long long)count, p->limits.key_count);
+        }
+        p->todo = (size_t)count * (field == 'P' ? 2 : 1);
+        p->done = 0;
+    }
+    while (p->done < p->todo) {
+        int rc = parse_string(p, field == 'K' || p->done % 2 == 0, err);
+        if (rc != 1) {
+            return rc;
+        }
+        p->done++;
+    }
+    return 1;
+}
+
+static int begin_request(struct dt_wire_parser *p, struct dt_error *err)
+{
+    const char *from = take(p, 1);
+    if (from == NULL) {
+        return 0;
+    }
+    p->query = (unsigned char)*from;
+    if (!p->validated && p->query != DT_WIRE_VALIDATE) {
+        return dt_fail(err, DT_INVALID, "begins with byte 0x%02x: not a store client", (unsigned)p->query);
+    }
+    if (p->validated && p->query == DT_WIRE_VALIDATE) {
+        return dt_fail(err, DT_INVALID, "a second VALIDATE");
+    }
+    if (p->query >= DT_WIRE_QUERY_COUNT) {
+        return dt_fail(err, DT_INVALID, "unknown query code %d", p->query);
+    }
+    p->begun = true;
+    p->field = layouts[p->query].fields;
+    p->todo = SIZE_MAX;
+    p->span_count = 0;
+    p->word = 0;
+    p->number = 0;
+    return 1;
+}
+
+/* Positions become pointers. MULTI_SET's spans alternate; its keys come first, its values in the second half. */
+static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
+{
+    if (p->bytes_capacity < p->span_count) {
+        p->bytes_capacity = p->span_capacity;
+        p->bytes = dt_realloc(p->bytes, p->bytes_capacity * sizeof *p->bytes);
+    }
+    const char *base = p->window + p->start;
+    bool pairs = p->query == DT_WIRE_MULTI_SET;
+    size_t half = p->span_count / 2;
+    for (size_t i = 0; i < p->span_count; i++) {
+        size_t to = pairs ? i / 2 + (i % 2) * half : i;
+        p->bytes[to] = (struct dt_bytes){base + p->spans[i].at, p->spans[i].size};
+    }
+    *out = (struct dt_wire_request){.query = (enum dt_wire_query)p->query, .word = p->word, .number = p->number};
+    const char *fields = layouts[p->query].fields;
+    if (fields[0] == 'K' || pairs) {
+        out->count = pairs ? half : p->span_count;
+        out->keys = p->bytes;
+        out->values = pairs ? p->bytes + half : NULL;
+        return;
+    }
+    if (p->span_count > 0) {
+        out->key = p->bytes[0];
+    }
+    if (p->span_count > 1) {
+        out->value = p->bytes[1];
+    }
+    if (p->span_count > 2) {
+        out->desired = p->bytes[2];
+    }
+}
+
+/* Memory a big request needed is given back before the next one. */
+static void shrink(struct dt_wire_parser *p)
+{
+    if (p->span_capacity > 4096) {
+        free(p->spans);
+        free(p->bytes);
+        p->spans = NULL;
+        p->bytes = NULL;
+        p->span_capacity = p->bytes_capacity = 0;
+    }
+    p->span_count = 0;
+}
+
+int dt_wire_next(struct dt_wire_parser *p, struct dt_wire_request *out, struct dt_error *err)
+{
+    if (!p->begun) {
+        shrink(p);
+        int rc = begin_request(p, err);
+        if (rc != 1) {
+            return rc == 0 ? hold_rest(p) : -1;
+        }
+    }
+    for (; *p->field != '\0'; p->field++) {
+        int rc = parse_field(p, *p->field, err);
+        if (rc != 1) {
+            return rc == 0 ? hold_rest(p) : -1;
+        }
+    }
+    if (p->query == DT_WIRE_VALIDATE) {
+        if (p->word != DT_WIRE_MAGIC) {
+            return dt_fail(err, DT_INVALID, "VALIDATE with the wrong magic 0x%08x", (unsigned)p->word);
+        }
+        p->validated = true;
+    }
+    resolve(p, out);
+    p->start += p->at;
+    p->at = 0;
+    p->begun = false;
+    return 1;
+}
+
+/* ---- answers ---- */
+
+struct listing {
+    struct dt_text *out;
+    size_t size;
+};
+
+static void measure_key(void *user, struct dt_bytes key, struct dt_bytes value)
+{
+    struct listing *l = user;
+    (void)value;
+    l->size += 8 + key.size;
+}
+
+static void list_key(void *user, struct dt_bytes key, struct dt_bytes value)
+{
+    struct listing *l = user;
+    (void)value;
+    dt_wire_put_bytes(l->out, key.data, key.size);
+}
+
+static int answer_multi_get(const struct dt_store_table *t, const struct dt_wire_request *r, struct dt_text *out, struct dt_error *err)
+{
+    size_t size = 0, limit = dt_store_table_limits(t)->request_bytes;
+    for (size_t i = 0; i < r->count && size <= limit; i++) {
+        struct dt_bytes value = {NULL, 0};
+        (void)dt_store_table_get(t, r->keys[i], &value);
+        size += 8 + value.size;
+    }
+    if (size > limit) {
+        return dt_fail(err, DT_INVALID, "MULTI_GET of more than %zu bytes", limit);
+    }
+    for (size_t i = 0; i < r->count; i++) {
+        struct dt_bytes value = {NULL, 0};
+        (void)dt_store_table_get(t, r->keys[i], &value);
+        dt_wire_put_bytes(out, value.data, value.size);
+    }
+    return 0;
+}
+
+static int answer_list(const struct dt_store_table *t, struct dt_text *out, struct dt_error *err)
+{
+    struct listing l = {out, 0};
+    dt_store_table_each(t, measure_key, &l);
+    if (l.size > dt_store_table_limits(t)->request_bytes) {
+        return dt_fail(err, DT_INVALID, "LIST_KEYS of more than %zu bytes", dt_store_table_limits(t)->request_bytes);
+    }
+    dt_wire_put_i64(out, dt_store_table_key_count(t));
+    dt_store_table_each(t, list_key, &l);
+    return 0;
+}
+
+static void answer_pop(struct dt_store_table *t, struct dt_bytes key, struct dt_text *out)
+{
+    struct dt_bytes first = {NULL, 0};
+    bool some = dt_store_table_queue_front(t, key, &first);
+    dt_wire_put_i64(out, dt_store_table_queue_length(t, key));
+    if (some) {
+        dt_wire_put_i64(out, (int64_t)first.size);
+        (void)dt_store_table_pop(t, key, out);
+    }
+}
+
+/* Keys somebody waits for take room too. */
+static int check_room(const struct dt_store_table *t, const struct dt_wire_request *r, struct dt_error *err)
+{
+    size_t size = dt_store_table_bytes(t);
+    for (size_t i = 0; i < r->count; i++) {
+        size += r->keys[i].size + 256;
+    }
+    if (size > dt_store_table_limits(t)->total_bytes) {
+        return dt_fail(err, DT_NO_MEMORY, "WAIT for %zu keys: the store is full", r->count);
+    }
+    return 0;
+}
+
+int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_text *out, struct dt_error *err)
+{
+    struct dt_bytes value = {NULL, 0};
+    int64_t total = 0;
+    bool passed = false;
+    switch (r->query) {
+    case DT_WIRE_VALIDATE: return 0;
+    case DT_WIRE_SET: return dt_store_table_set(t, r->key, r->value, err);
+    case DT_WIRE_APPEND: return dt_store_table_append(t, r->key, r->value, err);
+    case DT_WIRE_QUEUE_PUSH: return dt_store_table_push(t, r->key, r->value, err);
+    case DT_WIRE_MULTI_SET:
+        for (size_t i = 0; i < r->count; i++) {
+            if (dt_store_table_set(t, r->keys[i], r->values[i], err) != 0) {
+                return -1;
+            }
+        }
+        return 0;
+    case DT_WIRE_COMPARE_SET:
+        if (dt_store_table_compare_set(t, r->key, r->value, r->desired, &value, err) != 0) {
+            return -1;
+        }
+        dt_wire_put_bytes(out, value.data, value.size);
+        return 0;
+    case DT_WIRE_GET:
+        (void)dt_store_table_get(t, r->key, &value);
+        dt_wire_put_bytes(out, value.data, value.size);
+        return 0;
+    case DT_WIRE_ADD:
+        if (dt_store_table_add(t, r->key, r->number, &total, err) != 0) {
+            return -1;
+        }
+        dt_wire_put_i64(out, total);
+        return 0;
+    case DT_WIRE_CHECK:
+        dt_wire_put_u8(out, dt_store_table_check(t, r->keys, r->count) ? DT_WIRE_READY : DT_WIRE_NOT_READY);
+        return 0;
+    case DT_WIRE_WAIT:
+        if (check_room(t, r, err) != 0) {
+            return -1;
+        }
+        if (dt_store_table_wait(t, w, r->keys, r->count)) {
+            dt_wire_put_u8(out, DT_WIRE_STOP_WAITING);
+        }
+        return 0;
+    case DT_WIRE_BARRIER:
+        if (dt_store_table_barrier(t, w, r->key, r->number, &passed, err) != 0) {
+            return -1;
+        }
+        if (passed) {
+            dt_wire_put_u8(out, DT_WIRE_STOP_WAITING);
+        }
+        return 0;
+    case DT_WIRE_CANCEL_WAIT:
+        dt_store_table_cancel(t, w);
+        dt_wire_put_u8(out, DT_WIRE_WAIT_CANCELED);
+        return 0;
+    case DT_WIRE_KEY_COUNT: dt_wire_put_i64(out, dt_store_table_key_count(t)); return 0;
+    case DT_WIRE_DELETE: dt_wire_put_i64(out, dt_store_table_delete(t, r->key) ? 1 : 0); return 0;
+    case DT_WIRE_MULTI_GET: return answer_multi_get(t, r, out, err);
+    case DT_WIRE_PING: dt_wire_put_u32(out, r->word); return 0;
+    case DT_WIRE_QUEUE_POP: answer_pop(t, r->key, out); return 0;
+    case DT_WIRE_QUEUE_LENGTH: dt_wire_put_i64(out, dt_store_table_queue_length(t, r->key)); return 0;
+    case DT_WIRE_LIST_KEYS: return answer_list(t, out, err);
+    case DT_WIRE_QUERY_COUNT: break;
+    }
+    return dt_fail(err, DT_INTERNAL, "query %d has no answer", (int)r->query);
+}

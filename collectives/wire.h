@@ -1,0 +1,77 @@
+/* Frames of the TCPStore protocol (PyTorch 2.2 and later): query codes, an incremental parser for the server's side, the answers,
+ * and small writers for both sides. No sockets. A request is a code byte and its fields; strings have a 64-bit length in front;
+ * everything is little-endian. The parser takes a stream cut anywhere and yields whole requests; it refuses a connection that does
+ * not begin with VALIDATE, unknown codes and sizes over the limits as soon as the length field is there. */
+#ifndef DT_COLLECTIVES_WIRE_H
+#define DT_COLLECTIVES_WIRE_H
+
+#include "base/error.h"
+#include "base/text.h"
+#include "collectives/store_table.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum dt_wire_query {
+    DT_WIRE_VALIDATE, DT_WIRE_SET, DT_WIRE_COMPARE_SET, DT_WIRE_GET, DT_WIRE_ADD, DT_WIRE_CHECK, DT_WIRE_WAIT, DT_WIRE_KEY_COUNT,
+    DT_WIRE_DELETE, DT_WIRE_APPEND, DT_WIRE_MULTI_GET, DT_WIRE_MULTI_SET, DT_WIRE_CANCEL_WAIT, DT_WIRE_PING, DT_WIRE_QUEUE_PUSH,
+    DT_WIRE_QUEUE_POP, DT_WIRE_QUEUE_LENGTH, DT_WIRE_LIST_KEYS, DT_WIRE_BARRIER, DT_WIRE_QUERY_COUNT
+};
+#define DT_WIRE_MAGIC 0x3C85F7CEu
+enum { DT_WIRE_READY = 0, DT_WIRE_NOT_READY = 1, DT_WIRE_STOP_WAITING = 0, DT_WIRE_WAIT_CANCELED = 1 };
+
+/* "SET", for statistics. */
+const char *dt_wire_query_name(enum dt_wire_query query);
+
+struct dt_wire_request {
+    enum dt_wire_query query;
+    uint32_t word;                 /* VALIDATE's magic, PING's nonce */
+    int64_t number;                /* ADD's delta, BARRIER's world size */
+    struct dt_bytes key, value, desired; /* COMPARE_SET: value is what is expected */
+    size_t count;                  /* of keys (and values, MULTI_SET) */
+    const struct dt_bytes *keys, *values;
+};
+
+struct dt_wire_parser {
+    struct dt_store_limits limits;
+    bool validated;
+    struct dt_text held;           /* the start of an unfinished request */
+    const char *window;            /* what is parsed: the caller's bytes, or held */
+    size_t window_size, start, at; /* start of the request, and how far it is parsed */
+    /* the request under way; positions are from its start */
+    bool begun;
+    int query;
+    const char *field;             /* next one to parse */
+    size_t todo, done;             /* of a repeated field: keys or pairs */
+    struct dt_wire_span { size_t at, size; } *spans; /* strings found so far */
+    size_t span_count, span_capacity;
+    struct dt_bytes *bytes;        /* the same, resolved */
+    size_t bytes_capacity;
+    uint32_t word;
+    int64_t number;
+};
+
+void dt_wire_parser_init(struct dt_wire_parser *p, const struct dt_store_limits *limits);
+void dt_wire_parser_clear(struct dt_wire_parser *p);
+/* Bytes the parser holds back. */
+size_t dt_wire_parser_held(const struct dt_wire_parser *p);
+/* Gives the parser what was read. The bytes must stay until dt_wire_next has returned 0 or -1. */
+void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size);
+/* 1: a request, valid until the next call; 0: everything is consumed, feed more; -1: bad input, close the connection. */
+int dt_wire_next(struct dt_wire_parser *p, struct dt_wire_request *out, struct dt_error *err);
+
+/* Carries a request out on the table and appends its answer, if there is one now, to out. A WAIT or BARRIER that is not over parks w;
+ * w->ready then owes the client one byte DT_WIRE_STOP_WAITING. -1: refused, close the connection. */
+int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_text *out, struct dt_error *err);
+
+/* Writers. A request is written as its query's layout says, from the same members that the parser fills in. */
+void dt_wire_put_request(struct dt_text *out, const struct dt_wire_request *r);
+void dt_wire_put_u8(struct dt_text *out, uint8_t value);
+void dt_wire_put_u32(struct dt_text *out, uint32_t value);
+void dt_wire_put_i64(struct dt_text *out, int64_t value);
+void dt_wire_put_bytes(struct dt_text *out, const void *data, size_t size); /* length and bytes */
+uint32_t dt_wire_read_u32(const void *p);
+int64_t dt_wire_read_i64(const void *p);
+
+#endif

@@ -1,0 +1,552 @@
+/* Clients live in two lists: `fresh` ones have not finished the handshake (oldest last, so the timer looks at the end only), the
+ * others are `active`. Answers are gathered per client while one read is processed and written afterwards, together with what
+ * the read woke: first by uv_try_write, the rest by uv_write. A client is closed by drop() at any point; its memory goes when libuv
+ * has closed the handle, and until then `closing` keeps everybody off it. */
+#include "launcher/store_server.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "collectives/net.h"
+#include "collectives/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { read_bytes = 65536, sweep_ms = 1000 };
+
+struct client {
+    uv_tcp_t handle;
+    struct store_server *server;
+    struct client *next, *previous; /* of fresh or active */
+    struct client *next_dirty;
+    bool is_fresh, is_dirty, closing;
+    double since_s;
+    struct dt_wire_parser parser;
+    size_t held;                /* what the parser held when last counted */
+    struct dt_store_waiter waiter;
+    struct dt_text output;      /* answers not handed to libuv yet */
+    size_t in_flight;           /* bytes libuv still has */
+};
+
+struct list {
+    struct client *first, *last;
+    size_t count;
+};
+
+struct store_server {
+    struct store_server_options options;
+    uv_loop_t *loop;
+    uv_tcp_t listener;
+    uv_timer_t timer;
+    int port;
+    int handles;                /* not closed yet: listener, timer, clients */
+    bool closing;
+    void (*closed)(void *user);
+    void *closed_user;
+    struct dt_store_table *table;
+    struct list fresh, active;
+    struct client *dirty;
+    size_t held;                /* bytes in all parsers */
+    double warned_s;            /* last line about failing accepts */
+    uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
+    char buffer[read_bytes];    /* reads of all clients: libuv reads and calls back at once */
+};
+
+struct write {
+    uv_write_t request;
+    size_t size;
+    struct client *client;
+    struct dt_text bytes;
+};
+
+/* ---- lists and the end of clients ---- */
+
+static void list_add(struct list *l, struct client *c)
+{
+    c->previous = NULL;
+    c->next = l->first;
+    *(l->first != NULL ? &l->first->previous : &l->last) = c;
+    l->first = c;
+    l->count++;
+}
+
+static void list_remove(struct list *l, struct client *c)
+{
+    *(c->previous != NULL ? &c->previous->next : &l->first) = c->next;
+    *(c->next != NULL ? &c->next->previous : &l->last) = c->previous;
+    l->count--;
+}
+
+static void handle_closed(struct store_server *s)
+{
+    if (--s->handles > 0 || !s->closing) {
+        return;
+    }
+    void (*closed)(void *user) = s->closed;
+    void *user = s->closed_user;
+    dt_store_table_close(s->table);
+    free(s);
+    if (closed != NULL) {
+        closed(user);
+    }
+}
+
+static void on_client_closed(uv_handle_t *handle)
+{
+    struct client *c = handle->data;
+    struct store_server *s = c->server;
+    dt_wire_parser_clear(&c->parser);
+    dt_text_clear(&c->output);
+    free(c);
+    handle_closed(s);
+}
+
+static void on_own_closed(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
+static const char *peer_name(const struct client *c, char *out, size_t out_bytes)
+{
+    struct sockaddr_storage from = {0};
+    int size = sizeof from;
+    char host[NI_MAXHOST] = "?", service[NI_MAXSERV] = "0";
+    if (uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size) == 0) {
+        (void)getnameinfo((struct sockaddr *)&from, (socklen_t)size, host, sizeof host, service, sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
+    }
+    return dt_net_name(host, atoi(service), out, out_bytes);
+}
+
+/* Closes a client, saying why in one line unless why is null. Harmless twice. */
+static void drop(struct client *c, const char *why)
+{
+    struct store_server *s = c->server;
+    if (c->closing) {
+        return;
+    }
+    if (why != NULL) {
+        char name[320];
+        dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", peer_name(c, name, sizeof name), why);
+        s->dropped++;
+    }
+    c->closing = true;
+    s->held -= c->held;
+    c->held = 0;
+    dt_store_table_cancel(s->table, &c->waiter);
+    list_remove(c->is_fresh ? &s->fresh : &s->active, c);
+    if (c->is_dirty) {
+        struct client **place = &s->dirty;
+        while (*place != c) {
+            place = &(*place)->next_dirty;
+        }
+        *place = c->next_dirty;
+        c->is_dirty = false;
+    }
+    uv_close((uv_handle_t *)&c->handle, on_client_closed);
+}
+
+/* ---- answers ---- */
+
+static void mark_dirty(struct client *c)
+{
+    if (!c->is_dirty && !c->closing) {
+        c->is_dirty = true;
+        c->next_dirty = c->server->dirty;
+        c->server->dirty = c;
+    }
+}
+
+static void on_ready(struct dt_store_waiter *w)
+{
+    struct client *c = w->user;
+    dt_wire_put_u8(&c->output, DT_WIRE_STOP_WAITING);
+    mark_dirty(c);
+}
+
+static void on_written(uv_write_t *request, int status)
+{
+    struct write *w = request->data;
+    struct client *c = w->client;
+    c->in_flight -= w->size;
+    if (status < 0 && status != UV_ECANCELED) {
+        drop(c, status == UV_EPIPE || status == UV_ECONNRESET ? NULL : uv_strerror(status));
+    }
+    dt_text_clear(&w->bytes);
+    free(w);
+}
+
+static void send_output(struct client *c)
+{
+    struct store_server *s = c->server;
+    size_t sent = 0;
+    if (c->in_flight == 0) {
+        uv_buf_t buf = uv_buf_init(c->output.data, (unsigned)(c->output.size < (1u << 30) ? c->output.size : (1u << 30)));
+        int rc = uv_try_write((uv_stream_t *)&c->handle, &buf, 1);
+        if (rc < 0 && rc != UV_EAGAIN) {
+            drop(c, rc == UV_EPIPE || rc == UV_ECONNRESET ? NULL : uv_strerror(rc));
+            return;
+        }
+        sent = rc > 0 ? (size_t)rc : 0;
+    }
+    size_t rest = c->output.size - sent;
+    if (rest == 0) {
+        if (c->output.capacity > read_bytes) {
+            dt_text_clear(&c->output);
+        } else {
+            dt_text_reset(&c->output);
+        }
+        return;
+    }
+    if (c->in_flight + rest > s->options.output_bytes) {
+        drop(c, "does not read its answers");
+        return;
+    }
+    struct write *w = dt_alloc(sizeof *w);
+    *w = (struct write){.client = c, .size = rest, .bytes = c->output};
+    w->request.data = w;
+    dt_text_init(&c->output);
+    uv_buf_t buf = uv_buf_init(w->bytes.data + sent, (unsigned)rest);
+    int rc = uv_write(&w->request, (uv_stream_t *)&c->handle, &buf, 1, on_written);
+    if (rc < 0) {
+        dt_text_clear(&w->bytes);
+        free(w);
+        drop(c, uv_strerror(rc));
+        return;
+    }
+    c->in_flight += rest;
+}
+
+void store_server_flush(struct store_server *s)
+{
+    while (s->dirty != NULL) {
+        struct client *c = s->dirty;
+        s->dirty = c->next_dirty;
+        c->is_dirty = false;
+        send_output(c);
+    }
+}
+
+/* ---- requests ---- */
+
+static void count_held(struct client *c)
+{
+    size_t held = dt_wire_parser_held(&c->parser);
+    c->server->held += held - c->held;
+    c->held = held;
+}
+
+static void serve(struct client *c, const char *data, size_t size)
+{
+    struct store_server *s = c->server;
+    struct dt_wire_request r;
+    struct dt_error err = {0};
+    int rc;
+    dt_wire_feed(&c->parser, data, size);
+    while ((rc = dt_wire_next(&c->parser, &r, &err)) == 1) {
+        if (c->is_fresh) {
+            list_remove(&s->fresh, c);
+            c->is_fresh = false;
+            list_add(&s->active, c);
+        }
+        s->requests[r.query]++;
+        if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
+            c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
+        }
+        if (dt_wire_answer(s->table, &c->waiter, &r, &c->output, &err) != 0) {
+            rc = -1;
+            break;
+        }
+        if (c->output.size > s->options.output_bytes) {
+            rc = dt_fail(&err, DT_INVALID, "does not read its answers");
+            break;
+        }
+    }
+    if (rc != 0) {
+        drop(c, err.text);
+        return;
+    }
+    count_held(c);
+    if (s->held > s->options.limits.total_bytes) {
+        drop(c, "unfinished requests of all clients take too much memory");
+        return;
+    }
+    if (c->output.size > 0) {
+        mark_dirty(c);
+    }
+}
+
+/* The first byte was not 0x00: out of libuv's hands by a duplicate of the socket. */
+static void give_away(struct client *c, const char *data, size_t size)
+{
+    struct store_server *s = c->server;
+    int fd = -1, copy = -1;
+    char name[320];
+    if (s->options.take != NULL && uv_fileno((uv_handle_t *)&c->handle, &fd) == 0) {
+        copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    }
+    (void)uv_read_stop((uv_stream_t *)&c->handle);
+    if (copy >= 0 && s->options.take(s->options.user, copy, data, size, peer_name(c, name, sizeof name))) {
+        s->taken++;
+        drop(c, NULL);
+        return;
+    }
+    if (copy >= 0) {
+        (void)close(copy);
+    }
+    drop(c, "does not speak the store's protocol");
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct client *c = handle->data;
+    (void)suggested;
+    *buf = uv_buf_init(c->server->buffer, read_bytes);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
+{
+    struct client *c = stream->data;
+    struct store_server *s = c->server;
+    if (size == 0 || c->closing) {
+        return;
+    }
+    if (size < 0) {
+        bool usual = size == UV_EOF || size == UV_ECONNRESET || size == UV_EPIPE;
+        drop(c, usual ? NULL : uv_strerror((int)size));
+    } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && buf->base[0] != DT_WIRE_VALIDATE) {
+        give_away(c, buf->base, (size_t)size);
+    } else {
+        serve(c, buf->base, (size_t)size);
+    }
+    store_server_flush(s);
+}
+
+/* ---- connections ---- */
+
+/* fd -1: takes the next connection from the listener. */
+static void welcome(struct store_server *s, int fd)
+{
+    struct client *c = dt_alloc(sizeof *c);
+    c->server = s;
+    c->handle.data = c;
+    dt_wire_parser_init(&c->parser, &s->options.limits);
+    c->waiter.ready = on_ready;
+    c->waiter.user = c;
+    c->since_s = dt_now_s();
+    int rc = uv_tcp_init(s->loop, &c->handle);
+    if (rc != 0) {
+        free(c);
+        return;
+    }
+    s->handles++;
+    rc = fd >= 0 ? uv_tcp_open(&c->handle, fd) : uv_accept((uv_stream_t *)&s->listener, (uv_stream_t *)&c->handle);
+    if (rc != 0) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        c->closing = true;
+        uv_close((uv_handle_t *)&c->handle, on_client_closed);
+        return;
+    }
+    s->accepted++;
+    c->is_fresh = true;
+    list_add(&s->fresh, c);
+    (void)uv_tcp_nodelay(&c->handle, 1);
+    if (s->options.client_count > 0 && s->fresh.count + s->active.count > s->options.client_count) {
+        drop(c, "too many connections");
+        return;
+    }
+    int socket = -1;
+    if (uv_fileno((uv_handle_t *)&c->handle, &socket) == 0) {
+        int on = 1, idle_s = 30, interval_s = 10, probes = 3, unsent_ms = 120000;
+        (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+        (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+        (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+        (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+        (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof unsent_ms);
+    }
+    rc = uv_read_start((uv_stream_t *)&c->handle, on_alloc, on_read);
+    if (rc != 0) {
+        drop(c, uv_strerror(rc));
+    }
+}
+
+/* libuv accepts until the queue is empty and calls here for each. */
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct store_server *s = listener->data;
+    if (status == 0) {
+        welcome(s, -1);
+        return;
+    }
+    if (dt_now_s() - s->warned_s > 10) {
+        s->warned_s = dt_now_s();
+        dt_log(DT_LOG_WARN, "store", "accept: %s; clients %zu", uv_strerror(status), s->fresh.count + s->active.count);
+    }
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct store_server *s = timer->data;
+    double now_s = dt_now_s();
+    while (s->fresh.last != NULL && now_s - s->fresh.last->since_s > s->options.hello_s) {
+        drop(s->fresh.last, "connected, but sent no valid beginning in time");
+    }
+}
+
+/* ---- open, reset, close ---- */
+
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err)
+{
+    struct dt_net net = {.fd = -1};
+    int port = 0, backlog = options->backlog > 0 ? options->backlog : 4096;
+    if (dt_net_listen(&net, options->host, options->port, backlog, NULL, &port, err) != 0) {
+        return -1;
+    }
+    struct store_server *s = dt_alloc(sizeof *s);
+    s->options = *options;
+    s->options.limits = dt_store_limits_or_default(&options->limits);
+    s->options.output_bytes = options->output_bytes > 0 ? options->output_bytes : (size_t)256 << 20;
+    s->options.hello_s = options->hello_s > 0 ? options->hello_s : 30;
+    s->options.host = NULL;
+    s->loop = loop;
+    s->port = port;
+    s->table = dt_store_table_open(&s->options.limits);
+    raise_file_limit();
+    (void)uv_timer_init(loop, &s->timer);
+    (void)uv_tcp_init(loop, &s->listener);
+    s->timer.data = s->listener.data = s;
+    s->handles = 2;
+    int rc = uv_tcp_open(&s->listener, net.fd);
+    if (rc != 0) {
+        dt_net_close(&net);
+    }
+    rc = rc == 0 ? uv_listen((uv_stream_t *)&s->listener, backlog, on_connection) : rc;
+    if (rc != 0) {
+        store_server_close(s, NULL, NULL);
+        return dt_fail(err, DT_IO, "%s: listen: %s", net.name, uv_strerror(rc));
+    }
+    (void)uv_timer_start(&s->timer, on_sweep, sweep_ms, sweep_ms);
+    uv_unref((uv_handle_t *)&s->timer);
+    *out = s;
+    return 0;
+}
+
+int store_server_port(const struct store_server *s)
+{
+    return s->port;
+}
+
+struct dt_store_table *store_server_table(struct store_server *s)
+{
+    return s->table;
+}
+
+static int first_byte(int fd)
+{
+    unsigned char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 ? byte : -1;
+}
+
+/* Connections of the old round may still lie in the accept queue with requests in their buffers: those must not reach the new table. */
+static void drain_accept_queue(struct store_server *s)
+{
+    int listener = -1, fd;
+    if (uv_fileno((uv_handle_t *)&s->listener, &listener) != 0) {
+        return;
+    }
+    while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+        if (first_byte(fd) == DT_WIRE_VALIDATE) {
+            (void)close(fd);
+        } else {
+            welcome(s, fd);
+        }
+    }
+}
+
+void store_server_reset(struct store_server *s)
+{
+    while (s->active.first != NULL) {
+        drop(s->active.first, NULL);
+    }
+    for (struct client *c = s->fresh.first, *next; c != NULL; c = next) {
+        int fd = -1;
+        next = c->next;
+        if (dt_wire_parser_held(&c->parser) > 0 || (uv_fileno((uv_handle_t *)&c->handle, &fd) == 0 && first_byte(fd) == DT_WIRE_VALIDATE)) {
+            drop(c, NULL);
+        }
+    }
+    drain_accept_queue(s);
+    dt_store_table_reset(s->table);
+    s->rounds++;
+}
+
+void store_server_close(struct store_server *s, void (*closed)(void *user), void *user)
+{
+    s->closing = true;
+    s->closed = closed;
+    s->closed_user = user;
+    while (s->active.first != NULL) {
+        drop(s->active.first, NULL);
+    }
+    while (s->fresh.first != NULL) {
+        drop(s->fresh.first, NULL);
+    }
+    uv_close((uv_handle_t *)&s->timer, on_own_closed);
+    uv_close((uv_handle_t *)&s->listener, on_own_closed);
+}
+
+/* ---- statistics ---- */
+
+struct waits {
+    struct dt_text *out;
+    double now_s;
+    size_t shown;
+};
+
+static void show_wait(void *user, const struct dt_store_waiter *w, struct dt_bytes key)
+{
+    struct waits *l = user;
+    if (l->shown >= 64) { /* enough to see for whom everybody waits */
+        return;
+    }
+    char name[320], text[256];
+    dt_text_printf(l->out, "%s{\"peer\":\"%s\",\"key\":", l->shown++ > 0 ? "," : "", peer_name(w->user, name, sizeof name));
+    dt_text_json(l->out, dt_store_key_text(key, text, sizeof text), strlen(text));
+    dt_text_printf(l->out, ",\"missing\":%zu,\"age_s\":%.1f}", w->missing_count, l->now_s - w->since_s);
+}
+
+void store_server_stats(const struct store_server *s, struct dt_text *out)
+{
+    dt_text_printf(out, "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,\"bytes\":%zu,\"requests\":{",
+                   s->fresh.count + s->active.count, (unsigned long long)s->accepted, (unsigned long long)s->dropped, (unsigned long long)s->taken,
+                   (unsigned long long)s->rounds, (long long)dt_store_table_key_count(s->table), dt_store_table_bytes(s->table));
+    const char *comma = "";
+    for (int i = 0; i < DT_WIRE_QUERY_COUNT; i++) {
+        if (s->requests[i] > 0) {
+            dt_text_printf(out, "%s\"%s\":%llu", comma, dt_wire_query_name((enum dt_wire_query)i), (unsigned long long)s->requests[i]);
+            comma = ",";
+        }
+    }
+    dt_text_puts(out, "},\"waits\":[");
+    struct waits l = {out, (double)uv_now(s->loop) * 1e-3, 0};
+    dt_store_table_each_waiter(s->table, show_wait, &l);
+    dt_text_puts(out, "]}");
+}
