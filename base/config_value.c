@@ -1,0 +1,330 @@
+/* What single values look like: read by a rule, shown in a message, written as JSON, described as JSON Schema. */
+#include "base/config_value.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define LARGEST_INTEGER 9007199254740992.0 /* 2^53 */
+
+static bool in_range(const struct dt_rule *rule, double v)
+{
+    return (rule->open_min ? v > rule->min : v >= rule->min) && (rule->open_max ? v < rule->max : v <= rule->max);
+}
+
+static bool integer_of(const struct dt_rule *rule, const cJSON *value, int64_t *out)
+{
+    if (!cJSON_IsNumber(value) || value->valuedouble != floor(value->valuedouble) || fabs(value->valuedouble) > LARGEST_INTEGER ||
+        !in_range(rule, value->valuedouble)) {
+        return false;
+    }
+    *out = (int64_t)value->valuedouble;
+    return true;
+}
+
+/* The place of `word` in "a|b|c", or -1. */
+static int choice_of(const char *choices, const char *word, const char **at, size_t *size)
+{
+    int index = 0;
+    for (const char *p = choices; *word != 0 && *p != 0; index++) {
+        size_t n = strcspn(p, "|");
+        if (strlen(word) == n && strncasecmp(p, word, n) == 0) {
+            *at = p;
+            *size = n;
+            return index;
+        }
+        p += n + (p[n] == '|');
+    }
+    return -1;
+}
+
+bool dt_value_is_later(const struct dt_rule *rule, const cJSON *value)
+{
+    const char *at = NULL;
+    size_t size = 0;
+    return rule->later != NULL && cJSON_IsString(value) && choice_of(rule->later, value->valuestring, &at, &size) >= 0;
+}
+
+static bool parse_null(const struct dt_rule *rule, void *out)
+{
+    switch (rule->type) {
+    case DT_RULE_INTEGER:
+        *(int64_t *)out = rule->null_value;
+        return true;
+    case DT_RULE_NUMBER:
+        *(double *)out = rule->null_value;
+        return true;
+    case DT_RULE_STRING:
+    case DT_RULE_CHOICE:
+        *(const char **)out = NULL;
+        return true;
+    case DT_RULE_ENUM:
+        *(int *)out = rule->null_value;
+        return true;
+    case DT_RULE_PAIR:
+        ((int64_t *)out)[0] = ((int64_t *)out)[1] = rule->null_value;
+        return true;
+    case DT_RULE_BOOL:
+        break;
+    }
+    return false;
+}
+
+bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
+{
+    if (cJSON_IsNull(value)) {
+        return rule->null && parse_null(rule, out);
+    }
+    const char *at = NULL;
+    size_t size = 0;
+    switch (rule->type) {
+    case DT_RULE_BOOL:
+        if (!cJSON_IsBool(value)) {
+            return false;
+        }
+        *(bool *)out = cJSON_IsTrue(value);
+        return true;
+    case DT_RULE_INTEGER:
+        return integer_of(rule, value, out);
+    case DT_RULE_NUMBER:
+        if (!cJSON_IsNumber(value) || !in_range(rule, value->valuedouble)) {
+            return false;
+        }
+        *(double *)out = value->valuedouble;
+        return true;
+    case DT_RULE_STRING:
+        if (!cJSON_IsString(value) || value->valuestring[0] == 0) {
+            return false;
+        }
+        *(const char **)out = dt_arena_strdup(arena, value->valuestring);
+        return true;
+    case DT_RULE_CHOICE:
+        if (!cJSON_IsString(value) || choice_of(rule->choices, value->valuestring, &at, &size) < 0) {
+            return false;
+        }
+        *(const char **)out = dt_arena_printf(arena, "%.*s", (int)size, at);
+        return true;
+    case DT_RULE_ENUM: {
+        int index = cJSON_IsString(value) ? choice_of(rule->choices, value->valuestring, &at, &size) : -1;
+        if (index < 0) {
+            return false;
+        }
+        *(int *)out = index;
+        return true;
+    }
+    case DT_RULE_PAIR: {
+        int64_t pair[2];
+        if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2 || !integer_of(rule, value->child, &pair[0]) ||
+            !integer_of(rule, value->child->next, &pair[1])) {
+            return false;
+        }
+        memcpy(out, pair, sizeof pair);
+        return true;
+    }
+    }
+    return false;
+}
+
+/* The shortest decimal that reads back to the same double. */
+static void add_double(double v, struct dt_text *out)
+{
+    char buffer[40];
+    if (v == floor(v) && fabs(v) < 1e15) {
+        dt_text_printf(out, "%.0f", v + 0.0);
+        return;
+    }
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(buffer, sizeof buffer, "%.*g", digits, v);
+        if (strtod(buffer, NULL) == v) {
+            break;
+        }
+    }
+    dt_text_puts(out, buffer);
+}
+
+void dt_value_show(const cJSON *value, struct dt_text *out)
+{
+    if (cJSON_IsObject(value) || cJSON_IsArray(value)) {
+        dt_text_puts(out, cJSON_IsObject(value) ? "an object" : "a list");
+    } else if (cJSON_IsString(value)) {
+        size_t size = strlen(value->valuestring);
+        dt_text_json(out, value->valuestring, size > 60 ? 60 : size);
+        dt_text_puts(out, size > 60 ? "..." : "");
+    } else if (cJSON_IsNumber(value)) {
+        add_double(value->valuedouble, out);
+    } else {
+        dt_text_puts(out, cJSON_IsNull(value) ? "null" : cJSON_IsTrue(value) ? "true" : "false");
+    }
+}
+
+static void add_range(const struct dt_rule *rule, struct dt_text *out)
+{
+    bool low = rule->min > -LARGEST_INTEGER, high = rule->max < LARGEST_INTEGER;
+    if (low) {
+        dt_text_puts(out, rule->open_min ? " above " : high ? " from " : " of at least ");
+        add_double(rule->min, out);
+    }
+    if (high) {
+        dt_text_puts(out, rule->open_max ? (low ? " and below " : " below ") : low ? (rule->open_min ? " and at most " : " to ") : " of at most ");
+        add_double(rule->max, out);
+    }
+}
+
+void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
+{
+    switch (rule->type) {
+    case DT_RULE_BOOL:
+        dt_text_puts(out, "true or false");
+        break;
+    case DT_RULE_INTEGER:
+        dt_text_puts(out, "a whole number");
+        add_range(rule, out);
+        break;
+    case DT_RULE_NUMBER:
+        dt_text_puts(out, "a number");
+        add_range(rule, out);
+        break;
+    case DT_RULE_STRING:
+        dt_text_puts(out, "a string that is not empty");
+        break;
+    case DT_RULE_PAIR:
+        dt_text_puts(out, "a list of two whole numbers");
+        add_range(rule, out);
+        break;
+    case DT_RULE_CHOICE:
+    case DT_RULE_ENUM:
+        dt_text_puts(out, strchr(rule->choices, '|') != NULL ? "one of: " : "");
+        for (const char *p = rule->choices; *p != 0; p++) {
+            dt_text_printf(out, *p == '|' ? ", " : "%c", *p);
+        }
+        break;
+    }
+    if (rule->null) {
+        dt_text_puts(out, ", or null");
+    }
+}
+
+static bool is_null(const struct dt_rule *rule, const void *in)
+{
+    switch (rule->type) {
+    case DT_RULE_INTEGER:
+        return rule->null && *(const int64_t *)in == rule->null_value;
+    case DT_RULE_PAIR:
+        return rule->null && ((const int64_t *)in)[0] == rule->null_value && ((const int64_t *)in)[1] == rule->null_value;
+    case DT_RULE_STRING:
+    case DT_RULE_CHOICE:
+        return *(const char *const *)in == NULL;
+    case DT_RULE_BOOL:
+    case DT_RULE_NUMBER:
+    case DT_RULE_ENUM:
+        break;
+    }
+    return false;
+}
+
+void dt_config_format(const struct dt_field *field, const void *in, struct dt_text *out)
+{
+    const struct dt_rule *rule = field->rule;
+    in = (const char *)in + field->offset;
+    if (is_null(rule, in)) {
+        dt_text_puts(out, "null");
+        return;
+    }
+    switch (rule->type) {
+    case DT_RULE_BOOL:
+        dt_text_puts(out, *(const bool *)in ? "true" : "false");
+        break;
+    case DT_RULE_INTEGER:
+        dt_text_printf(out, "%" PRId64, *(const int64_t *)in);
+        break;
+    case DT_RULE_NUMBER:
+        add_double(*(const double *)in, out);
+        break;
+    case DT_RULE_STRING:
+    case DT_RULE_CHOICE:
+        dt_text_json(out, *(const char *const *)in, strlen(*(const char *const *)in));
+        break;
+    case DT_RULE_PAIR:
+        dt_text_printf(out, "[%" PRId64 ", %" PRId64 "]", ((const int64_t *)in)[0], ((const int64_t *)in)[1]);
+        break;
+    case DT_RULE_ENUM: {
+        const char *p = rule->choices;
+        for (int i = *(const int *)in; i > 0; i--) {
+            p += strcspn(p, "|") + 1;
+        }
+        dt_text_json(out, p, strcspn(p, "|"));
+        break;
+    }
+    }
+}
+
+static void schema_range(const struct dt_rule *rule, struct dt_text *out)
+{
+    if (rule->min > -LARGEST_INTEGER) {
+        dt_text_puts(out, rule->open_min ? ", \"exclusiveMinimum\": " : ", \"minimum\": ");
+        add_double(rule->min, out);
+    }
+    if (rule->max < LARGEST_INTEGER) {
+        dt_text_puts(out, rule->open_max ? ", \"exclusiveMaximum\": " : ", \"maximum\": ");
+        add_double(rule->max, out);
+    }
+}
+
+/* "type" and what limits it. "auto" is a string beside numbers and bools that have a default. */
+static void schema_type(const struct dt_field *f, struct dt_text *out)
+{
+    const struct dt_rule *rule = f->rule;
+    const char *null = rule->null ? ", \"null\"" : "", *word = f->fallback != NULL ? ", \"string\"" : "";
+    switch (rule->type) {
+    case DT_RULE_BOOL:
+    case DT_RULE_INTEGER:
+    case DT_RULE_NUMBER:
+        dt_text_printf(out, "\"type\": [\"%s\"%s%s]",
+                       rule->type == DT_RULE_BOOL ? "boolean" : rule->type == DT_RULE_INTEGER ? "integer" : "number", null, word);
+        dt_text_puts(out, *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
+        if (rule->type != DT_RULE_BOOL) {
+            schema_range(rule, out);
+        }
+        break;
+    case DT_RULE_STRING:
+        dt_text_printf(out, "\"type\": [\"string\"%s], \"minLength\": 1", null);
+        break;
+    case DT_RULE_PAIR:
+        dt_text_printf(out, "\"type\": [\"array\"%s%s]%s, \"minItems\": 2, \"maxItems\": 2, \"items\": {\"type\": \"integer\"", null, word,
+                       *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
+        schema_range(rule, out);
+        dt_text_puts(out, "}");
+        break;
+    case DT_RULE_CHOICE:
+    case DT_RULE_ENUM:
+        dt_text_puts(out, "\"enum\": [");
+        for (const char *p = rule->choices; *p != 0;) {
+            size_t n = strcspn(p, "|");
+            dt_text_puts(out, p == rule->choices ? "" : ", ");
+            dt_text_json(out, p, n);
+            p += n + (p[n] == '|');
+        }
+        dt_text_puts(out, rule->null ? ", null]" : "]");
+        break;
+    }
+}
+
+void dt_config_schema(const struct dt_field *fields, int indent, struct dt_text *out)
+{
+    for (const struct dt_field *f = fields; f->key != NULL; f++) {
+        dt_text_printf(out, "%s%*s\"%s\": {", f == fields ? "" : ",\n", indent, "", f->key);
+        schema_type(f, out);
+        if (f->fallback != NULL) {
+            dt_text_printf(out, ", \"default\": %s", f->fallback);
+        }
+        dt_text_puts(out, ", \"description\": ");
+        dt_text_json(out, f->help, strlen(f->help));
+        dt_text_puts(out, "}");
+    }
+    dt_text_puts(out, "\n");
+}

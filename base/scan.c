@@ -1,0 +1,526 @@
+/* The pre-scan of JSON: one pass without recursion over the text, one small stack of open brackets. Keys are compared after
+ * their escapes were decoded ("a" and "\u0061" are the same key), by a 128-bit hash seeded with the object they belong to. */
+#include "base/scan.h"
+
+#include "base/text.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct level {
+    bool object;
+    uint64_t id; /* number of the object, seed of its keys' hashes */
+};
+
+struct scanner {
+    const unsigned char *text;
+    size_t size, at;
+    uint32_t line, column; /* of text[at] */
+    const char *where;
+    struct dt_scan *out;
+    size_t value_count;
+    struct level levels[DT_SCAN_DEPTH];
+    int depth;
+    uint64_t object_count;
+    XXH128_hash_t *keys; /* open addressing; all zero is free */
+    size_t key_count, key_capacity;
+    struct dt_text decoded;
+    struct dt_error *err;
+};
+
+static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    (void)dt_fail_v(s->err, DT_INVALID, fmt, args);
+    va_end(args);
+    return dt_wrap(s->err, "%s:%u:%u", s->where, line, column);
+}
+#define fail(s, ...) fail_at(s, (s)->line, (s)->column, __VA_ARGS__)
+
+/* Bytes of the UTF-8 character at p (1 to 4), or 0 when it is not valid. */
+static size_t character(const unsigned char *p, size_t size)
+{
+    unsigned char a = p[0];
+    size_t n = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
+    if (n == 0 || n > size) {
+        return 0;
+    }
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    bool overlong = (a == 0xe0 && p[1] < 0xa0) || (a == 0xf0 && p[1] < 0x90);
+    bool outside = (a == 0xed && p[1] >= 0xa0) || (a == 0xf4 && p[1] >= 0x90);
+    return overlong || outside ? 0 : n;
+}
+
+static void skip_space(struct scanner *s)
+{
+    while (s->at < s->size) {
+        unsigned char c = s->text[s->at];
+        if (c == '\n') {
+            s->line++;
+            s->column = 1;
+        } else if (c == ' ' || c == '\t' || c == '\r') {
+            s->column++;
+        } else {
+            return;
+        }
+        s->at++;
+    }
+}
+
+/* Says what stands here instead of `wanted`. */
+static int unexpected(struct scanner *s, const char *wanted)
+{
+    if (s->at >= s->size) {
+        return fail(s, "the text ends here; expected %s", wanted);
+    }
+    const unsigned char *p = s->text + s->at;
+    size_t n = character(p, s->size - s->at);
+    if (*p == 0) {
+        return fail(s, "NUL byte; expected %s", wanted);
+    }
+    if (n == 0) {
+        return fail(s, "byte 0x%02x is not valid UTF-8", *p);
+    }
+    if (*p == '#' || (*p == '/' && s->at + 1 < s->size && (p[1] == '/' || p[1] == '*'))) {
+        return fail(s, "comments are not part of JSON; remove it");
+    }
+    if (*p == '\'') {
+        return fail(s, "expected %s; JSON strings have double quotes", wanted);
+    }
+    if (*p < 0x20 || *p == 0x7f) {
+        return fail(s, "control character 0x%02x; expected %s", *p, wanted);
+    }
+    return fail(s, "unexpected \"%.*s\"; expected %s", (int)n, (const char *)p, wanted);
+}
+
+static int hex4(struct scanner *s, unsigned *out)
+{
+    unsigned value = 0;
+    for (size_t i = 0; i < 4; i++) {
+        unsigned char c = s->at + i < s->size ? s->text[s->at + i] : 0;
+        unsigned digit = c >= '0' && c <= '9' ? c - '0' + 0u : c >= 'a' && c <= 'f' ? c - 'a' + 10u : c >= 'A' && c <= 'F' ? c - 'A' + 10u : 16;
+        if (digit == 16) {
+            return fail(s, "\\u needs four hexadecimal digits");
+        }
+        value = value << 4 | digit;
+    }
+    s->at += 4;
+    s->column += 4;
+    *out = value;
+    return 0;
+}
+
+static void add_character(struct dt_text *t, unsigned code)
+{
+    unsigned char b[4];
+    size_t n;
+    if (code < 0x80) {
+        b[0] = (unsigned char)code;
+        n = 1;
+    } else if (code < 0x800) {
+        b[0] = (unsigned char)(0xc0 | code >> 6);
+        b[1] = (unsigned char)(0x80 | (code & 63));
+        n = 2;
+    } else if (code < 0x10000) {
+        b[0] = (unsigned char)(0xe0 | code >> 12);
+        b[1] = (unsigned char)(0x80 | (code >> 6 & 63));
+        b[2] = (unsigned char)(0x80 | (code & 63));
+        n = 3;
+    } else {
+        b[0] = (unsigned char)(0xf0 | code >> 18);
+        b[1] = (unsigned char)(0x80 | (code >> 12 & 63));
+        b[2] = (unsigned char)(0x80 | (code >> 6 & 63));
+        b[3] = (unsigned char)(0x80 | (code & 63));
+        n = 4;
+    }
+    dt_text_add(t, b, n);
+}
+
+/* After the backslash. */
+static int scan_escape(struct scanner *s)
+{
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    unsigned char c = s->at < s->size ? s->text[s->at] : 0;
+    const char *found = c != 0 ? strchr(names, c) : NULL;
+    if (found != NULL) {
+        dt_text_add(&s->decoded, values + (found - names), 1);
+        s->at++;
+        s->column++;
+        return 0;
+    }
+    if (c != 'u') {
+        return fail(s, "unknown escape; JSON knows \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
+    }
+    uint32_t line = s->line, column = s->column;
+    unsigned code = 0, low = 0;
+    s->at++;
+    s->column++;
+    if (hex4(s, &code) != 0) {
+        return -1;
+    }
+    if (code >= 0xd800 && code < 0xdc00 && s->at + 1 < s->size && s->text[s->at] == '\\' && s->text[s->at + 1] == 'u') {
+        s->at += 2;
+        s->column += 2;
+        if (hex4(s, &low) != 0) {
+            return -1;
+        }
+        if (low >= 0xdc00 && low < 0xe000) {
+            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        }
+    }
+    if (code >= 0xd800 && code < 0xe000) {
+        return fail_at(s, line, column, "\\u%04x is half of a surrogate pair", code);
+    }
+    if (code == 0) {
+        return fail_at(s, line, column, "\\u0000 is not allowed in strings");
+    }
+    add_character(&s->decoded, code);
+    return 0;
+}
+
+/* A string, from its opening quote; leaves its decoded bytes in s->decoded. */
+static int scan_string(struct scanner *s)
+{
+    uint32_t line = s->line, column = s->column;
+    dt_text_reset(&s->decoded);
+    s->at++;
+    s->column++;
+    while (s->at < s->size) {
+        unsigned char c = s->text[s->at];
+        if (c == '"') {
+            s->at++;
+            s->column++;
+            return 0;
+        }
+        if (c == '\\') {
+            s->at++;
+            s->column++;
+            if (scan_escape(s) != 0) {
+                return -1;
+            }
+            continue;
+        }
+        if (c == '\n') {
+            return fail_at(s, line, column, "the string does not end on its line; a closing quote is missing");
+        }
+        size_t n = character(s->text + s->at, s->size - s->at);
+        if (n == 0) {
+            return fail(s, "byte 0x%02x is not valid UTF-8", c);
+        }
+        if (c < 0x20) {
+            return c == 0 ? fail(s, "NUL byte in a string") : fail(s, "control character 0x%02x in a string; write \\u%04x", c, c);
+        }
+        dt_text_add(&s->decoded, s->text + s->at, n);
+        s->at += n;
+        s->column++;
+    }
+    return fail_at(s, line, column, "the string does not end; a closing quote is missing");
+}
+
+static bool digit_at(const struct scanner *s, size_t at)
+{
+    return at < s->size && s->text[at] >= '0' && s->text[at] <= '9';
+}
+
+static int scan_number(struct scanner *s)
+{
+    size_t at = s->at, first = s->at;
+    bool integer = true, zero = true;
+    if (s->text[at] == '-') {
+        at++;
+    }
+    if (!digit_at(s, at)) {
+        s->column++;
+        s->at = at;
+        return unexpected(s, "a digit after the minus sign");
+    }
+    if (s->text[at] == '0' && digit_at(s, at + 1)) {
+        return fail(s, "numbers do not begin with 0");
+    }
+    for (; digit_at(s, at); at++) {
+        zero = zero && s->text[at] == '0';
+    }
+    if (at < s->size && s->text[at] == '.') {
+        integer = false;
+        at++;
+        if (!digit_at(s, at)) {
+            return fail(s, "a number needs digits after its point");
+        }
+        for (; digit_at(s, at); at++) {
+            zero = zero && s->text[at] == '0';
+        }
+    }
+    if (at < s->size && (s->text[at] == 'e' || s->text[at] == 'E')) {
+        integer = false;
+        at++;
+        if (at < s->size && (s->text[at] == '+' || s->text[at] == '-')) {
+            at++;
+        }
+        if (!digit_at(s, at)) {
+            return fail(s, "a number needs digits after its exponent sign");
+        }
+        while (digit_at(s, at)) {
+            at++;
+        }
+    }
+    size_t length = at - first;
+    char buffer[512];
+    if (length >= sizeof buffer) {
+        return fail(s, "a number of %zu characters; the limit is %zu", length, sizeof buffer - 1);
+    }
+    memcpy(buffer, s->text + first, length);
+    buffer[length] = 0;
+    double value = strtod(buffer, NULL);
+    if (!isfinite(value)) {
+        return fail(s, "%.40s is too large for a double", buffer);
+    }
+    if (value == 0 && !zero) {
+        return fail(s, "%.40s is too small for a double", buffer);
+    }
+    if (integer && fabs(value) >= 9007199254740992.0 && strcmp(buffer[0] == '-' ? buffer + 1 : buffer, "9007199254740992") != 0) {
+        return fail(s, "%.40s is beyond 2^53 and cannot be kept exactly; write it as a string", buffer);
+    }
+    s->at = at;
+    s->column += (uint32_t)length;
+    return 0;
+}
+
+static int scan_word(struct scanner *s)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    size_t length = 0;
+    while (s->at + length < s->size && length < 12) {
+        unsigned char c = s->text[s->at + length];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_')) {
+            break;
+        }
+        length++;
+    }
+    const char *p = (const char *)s->text + s->at;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (length == strlen(words[i]) && memcmp(p, words[i], length) == 0) {
+            s->at += length;
+            s->column += (uint32_t)length;
+            return 0;
+        }
+    }
+    if (length == 0) {
+        return unexpected(s, "a value");
+    }
+    return fail(s, "\"%.*s\" is not a JSON value; words are true, false and null, strings have quotes", (int)length, p);
+}
+
+/* Remembers a key of the innermost object: false when it was there already. */
+static bool key_is_new(struct scanner *s, XXH128_hash_t hash)
+{
+    if (hash.low64 == 0 && hash.high64 == 0) {
+        hash.low64 = 1;
+    }
+    if (s->key_count * 2 >= s->key_capacity) {
+        size_t capacity = s->key_capacity == 0 ? 64 : s->key_capacity * 2;
+        XXH128_hash_t *keys = dt_alloc(capacity * sizeof *keys);
+        for (size_t i = 0; i < s->key_capacity; i++) {
+            if (s->keys[i].low64 != 0 || s->keys[i].high64 != 0) {
+                size_t slot = s->keys[i].low64 & (capacity - 1);
+                while (keys[slot].low64 != 0 || keys[slot].high64 != 0) {
+                    slot = (slot + 1) & (capacity - 1);
+                }
+                keys[slot] = s->keys[i];
+            }
+        }
+        free(s->keys);
+        s->keys = keys;
+        s->key_capacity = capacity;
+    }
+    size_t slot = hash.low64 & (s->key_capacity - 1);
+    while (s->keys[slot].low64 != 0 || s->keys[slot].high64 != 0) {
+        if (XXH128_isEqual(s->keys[slot], hash)) {
+            return false;
+        }
+        slot = (slot + 1) & (s->key_capacity - 1);
+    }
+    s->keys[slot] = hash;
+    s->key_count++;
+    return true;
+}
+
+static int note_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
+{
+    if (++s->value_count > DT_SCAN_VALUES) {
+        return fail(s, "more than %zu values; this is not a file of ours", DT_SCAN_VALUES);
+    }
+    if (s->out == NULL) {
+        return 0;
+    }
+    if (s->out->count == s->out->capacity) {
+        s->out->capacity = s->out->capacity == 0 ? 64 : s->out->capacity * 2;
+        s->out->places = dt_realloc(s->out->places, s->out->capacity * sizeof *s->out->places);
+    }
+    s->out->places[s->out->count++] = (struct dt_scan_place){.line = s->line, .column = s->column,
+        .key_line = key_line != 0 ? key_line : s->line, .key_column = key_line != 0 ? key_column : s->column};
+    return 0;
+}
+
+/* `"key" :`, in an object. */
+static int scan_key(struct scanner *s, uint32_t *line, uint32_t *column)
+{
+    skip_space(s);
+    if (s->at >= s->size || s->text[s->at] != '"') {
+        if (s->at < s->size && s->text[s->at] == '}') {
+            return fail(s, "a comma before \"}\"; remove the comma");
+        }
+        return unexpected(s, "a key in double quotes");
+    }
+    *line = s->line;
+    *column = s->column;
+    if (scan_string(s) != 0) {
+        return -1;
+    }
+    uint64_t object = s->levels[s->depth - 1].id;
+    if (!key_is_new(s, XXH3_128bits_withSeed(dt_text_str(&s->decoded), s->decoded.size, object))) {
+        return fail_at(s, *line, *column, "%.100s: the key stands twice in one object", dt_text_str(&s->decoded));
+    }
+    skip_space(s);
+    if (s->at >= s->size || s->text[s->at] != ':') {
+        return unexpected(s, "\":\" after a key");
+    }
+    s->at++;
+    s->column++;
+    return 0;
+}
+
+/* One value; for an array or object only its opening bracket. */
+static int scan_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
+{
+    skip_space(s);
+    if (s->at >= s->size) {
+        return unexpected(s, "a value");
+    }
+    unsigned char c = s->text[s->at];
+    if (note_value(s, key_line, key_column) != 0) {
+        return -1;
+    }
+    if (c == '{' || c == '[') {
+        if (s->depth == DT_SCAN_DEPTH) {
+            return fail(s, "nested deeper than %d levels", DT_SCAN_DEPTH);
+        }
+        s->levels[s->depth++] = (struct level){.object = c == '{', .id = ++s->object_count};
+        s->at++;
+        s->column++;
+        return 0;
+    }
+    return c == '"' ? scan_string(s) : c == '-' || (c >= '0' && c <= '9') ? scan_number(s) : scan_word(s);
+}
+
+/* After a value: closes brackets and eats the comma. 1: another value follows in the innermost bracket; 0: all is closed. */
+static int scan_end(struct scanner *s, bool just_opened)
+{
+    while (s->depth > 0) {
+        bool object = s->levels[s->depth - 1].object;
+        skip_space(s);
+        unsigned char c = s->at < s->size ? s->text[s->at] : 0;
+        if (s->at < s->size && c == (object ? '}' : ']')) {
+            s->depth--;
+            s->at++;
+            s->column++;
+            just_opened = false;
+            continue;
+        }
+        if (just_opened) {
+            return 1;
+        }
+        if (s->at >= s->size || c != ',') {
+            return unexpected(s, object ? "\",\" or \"}\"" : "\",\" or \"]\"");
+        }
+        s->at++;
+        s->column++;
+        skip_space(s);
+        if (!object && s->at < s->size && s->text[s->at] == ']') {
+            return fail(s, "a comma before \"]\"; remove the comma");
+        }
+        return 1;
+    }
+    return 0;
+}
+
+static int scan_all(struct scanner *s)
+{
+    if (s->size > DT_SCAN_BYTES) {
+        return dt_fail(s->err, DT_INVALID, "%s: larger than the limit of %zu bytes", s->where, DT_SCAN_BYTES);
+    }
+    if (s->size >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0) {
+        return fail(s, "begins with a byte order mark; save it as UTF-8 without one");
+    }
+    if (s->size >= 2 && ((s->text[0] == 0xff && s->text[1] == 0xfe) || (s->text[0] == 0xfe && s->text[1] == 0xff))) {
+        return fail(s, "looks like UTF-16; save it as UTF-8");
+    }
+    skip_space(s);
+    if (s->at >= s->size) {
+        return fail(s, "empty; expected a JSON value");
+    }
+    int more = 1;
+    while (more == 1) {
+        uint32_t line = 0, column = 0;
+        int depth = s->depth;
+        if (depth > 0 && s->levels[depth - 1].object && scan_key(s, &line, &column) != 0) {
+            return -1;
+        }
+        if (scan_value(s, line, column) != 0) {
+            return -1;
+        }
+        more = scan_end(s, s->depth > depth);
+        if (more < 0) {
+            return -1;
+        }
+    }
+    skip_space(s);
+    return s->at < s->size ? unexpected(s, "the end of the text") : 0;
+}
+
+int dt_scan(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err)
+{
+    struct scanner *s = dt_alloc(sizeof *s);
+    s->text = (const unsigned char *)text;
+    s->size = size;
+    s->line = s->column = 1;
+    s->where = where;
+    s->out = out;
+    s->err = err;
+    if (out != NULL) {
+        out->count = 0;
+    }
+    int result = scan_all(s);
+    free(s->keys);
+    dt_text_clear(&s->decoded);
+    free(s);
+    return result;
+}
+
+void dt_scan_clear(struct dt_scan *s)
+{
+    free(s->places);
+    *s = (struct dt_scan){0};
+}
+
+struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err)
+{
+    if (dt_scan(text, size, where, out, err) != 0) {
+        return NULL;
+    }
+    cJSON *tree = cJSON_ParseWithLength(text, size);
+    if (tree == NULL) {
+        (void)dt_fail(err, DT_INVALID, "%s: not readable as JSON", where);
+    }
+    return tree;
+}

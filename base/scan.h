@@ -1,0 +1,35 @@
+/* A strict look at a JSON text before cJSON reads it: limits, grammar, UTF-8, numbers, duplicate keys, and where each value
+ * stands. cJSON alone accepts too much and forgets positions. */
+#ifndef DT_BASE_SCAN_H
+#define DT_BASE_SCAN_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DT_SCAN_BYTES ((size_t)16 << 20) /* largest text */
+#define DT_SCAN_DEPTH 64                 /* deepest nesting of arrays and objects */
+#define DT_SCAN_VALUES ((size_t)200000)  /* most values in one text */
+
+struct dt_scan_place { /* lines and columns count from 1; a column is a character, not a byte */
+    uint32_t line, column;         /* of the value */
+    uint32_t key_line, key_column; /* of its key; those of the value in an array and at the top */
+};
+
+struct dt_scan {
+    struct dt_scan_place *places; /* one per value, in the order of the text: an object or array comes before what it holds */
+    size_t count, capacity;
+};
+
+/* Checks `text` (not NUL-terminated) and fills in `out` (may be null). Refused, with `where:line:column: cause`: more than
+ * DT_SCAN_BYTES, deeper than DT_SCAN_DEPTH, invalid UTF-8, NUL, a byte order mark, comments, trailing text, duplicate keys, lone
+ * surrogates, numbers that a double does not hold (1e999) and integers beyond 2^53. The caller clears `out`, also after errors. */
+int dt_scan(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err);
+void dt_scan_clear(struct dt_scan *s);
+
+struct cJSON;
+/* dt_scan, then cJSON: the tree (cJSON_Delete frees it), or null. `out` may be null. */
+struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err);
+
+#endif
