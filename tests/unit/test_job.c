@@ -1,0 +1,350 @@
+/* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, same_training. */
+#include "base/file.h"
+#include "worker/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char folder[] = "/tmp/test-job-XXXXXX";
+static char job_path[64];
+
+static void write_file(const char *path, const char *text)
+{
+    struct dt_error err = {0};
+    if (dt_file_write(path, text, strlen(text), &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+/* Opens `text` as job.json; problems with the folder's name cut off. */
+static int open_text(struct job *job, const char *text, const char *const *set, int set_count, char *problems, size_t size)
+{
+    struct dt_error err = {0};
+    struct dt_text all;
+    dt_text_init(&all);
+    write_file(job_path, text);
+    struct job_arguments args = {.path = job_path, .set = set, .set_count = set_count};
+    int result = job_open(job, &args, &all, &err);
+    char *out = problems;
+    for (const char *p = dt_text_str(&all); *p != 0 && out + 1 < problems + size;) {
+        if (strncmp(p, folder, strlen(folder)) == 0) {
+            p += strlen(folder) + 1;
+        } else {
+            *out++ = *p++;
+        }
+    }
+    *out = 0;
+    dt_text_clear(&all);
+    return result;
+}
+
+static void refused(const char *text, const char *set, const char *message)
+{
+    struct job job;
+    char problems[4096];
+    assert_int_equal(open_text(&job, text, &set, set != NULL, problems, sizeof problems), -1);
+    assert_string_equal(problems, message);
+}
+
+static void opened(struct job *job, const char *text, const char *set)
+{
+    char problems[4096];
+    if (open_text(job, text, &set, set != NULL, problems, sizeof problems) != 0) {
+        fail_msg("%s", problems);
+    }
+}
+
+#define SMALL "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"}}"
+/* A job with something more in the training section, or one more section. */
+#define TRAINING(more) "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"},\n \"training\": {" more "}}"
+#define SECTION(more) "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"},\n " more "}"
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, SMALL, NULL);
+    assert_string_equal(job.name, "job");
+    assert_string_equal(job.output_dir, "runs/job");
+    assert_string_equal(job.checkpointing.checkpoint_dir, "runs/job/checkpoints");
+    assert_string_equal(job.model.name, "gpt2");
+    assert_int_equal(job.model.n_layer, 12);
+    assert_int_equal(job.model.vocab_size, 50257);
+    assert_int_equal(job.model.n_inner, 0);
+    assert_int_equal(job.data.sequence_length, 1024);
+    assert_true(job.data.shuffle);
+    assert_null(job.data.val);
+    assert_string_equal(job.training.strategy, "auto");
+    assert_string_equal(job.training.lr_scheduler_type, "linear");
+    assert_int_equal(job.training.max_steps, -1);
+    assert_true(job.training.num_epochs == 3);
+    assert_int_equal(job.training.seed, 42);
+    assert_true(job.training.adam_beta2 == 0.999);
+    assert_true(job.training.collective_timeout_s == 600);
+    assert_int_equal(job.zero.stage, -1);
+    assert_int_equal(job.fsdp.backward_prefetch, PREFETCH_PRE);
+    assert_int_equal(job.training.loss_normalization, LOSS_LOCAL_MEAN);
+    assert_int_equal(job.checkpointing.keep_last_n, 3);
+    assert_string_equal(job.checkpointing.resume, "auto");
+    job_close(&job);
+}
+
+static void test_set(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, TRAINING("\"max_steps\": 10"), "training.max_steps=20");
+    assert_int_equal(job.training.max_steps, 20);
+    assert_true(job.training.num_epochs == 0);
+    job_close(&job);
+    opened(&job, SMALL, "data.val=shards/val-*.bin");
+    assert_string_equal(job.data.val, "shards/val-*.bin");
+    job_close(&job);
+    refused(SMALL, "training.sede=1", "--set training.sede=1: training.sede: unknown key; did you mean seed?\n");
+    refused(SMALL, "training", "--set training: not of the form key=value; write for example --set training.seed=7\n");
+}
+
+static void test_bad_keys(void **state)
+{
+    (void)state;
+    refused("{\n  \"model\": {\"name\": \"gpt2\"},\n  \"data\": {\"train\": \"x\"},\n  \"training\": {\n    \"warmup_step\": 3\n  }\n}", NULL,
+            "job.json:5:5: training.warmup_step: unknown key; did you mean warmup_steps?\n");
+    refused("{\"model\": {\"name\": \"gpt2\"}}", NULL, "job.json: data.train: missing; add it (path or glob of the training shards)\n");
+    refused("{\"data\": {\"train\": \"x\"}}", NULL, "job.json: model.name: missing; give model.name (gpt2) or model.load (a Hugging Face folder)\n");
+    refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
+    refused("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}", NULL,
+            "job.json:1:20: model.name: is \"llama\", which is not there yet; give gpt2, or null\n");
+    refused(TRAINING("\"device\": \"cuda\""), NULL, "job.json:2:25: training.device: is \"cuda\", which is not there yet; give one of: auto, cpu\n");
+    refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL, "job.json:2:37: training.batch_size_per_gpu: is 0; give a whole number from 1 to 65536\n");
+    refused(TRAINING("\"seed\": \"x\", \"learning_rate\": -1, \"adam_beta1\": 1"), NULL,
+            "job.json:2:23: training.seed: is \"x\"; give a whole number of at least 0\n"
+            "job.json:2:45: training.learning_rate: is -1; give a number of at least 0\n"
+            "job.json:2:63: training.adam_beta1: is 1; give a number from 0 and below 1\n");
+    refused(SECTION("\"bf16\": {\"enabled\": true}"), NULL, "job.json:2:2: bf16: not there yet; remove it, training runs in fp32\n");
+    refused(SECTION("\"deepspeed\": \"ds.json\""), NULL,
+            "job.json:2:2: deepspeed: not there yet; write zero_optimization.stage or training.strategy instead\n");
+    refused(SECTION("\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true}"), NULL,
+            "job.json:2:36: zero_optimization.overlap_comm: not there yet; remove it\n");
+    refused(SECTION("\"logging\": {\"use_tensorboard\": true}"), NULL, "job.json:2:14: logging.use_tensorboard: not there yet; remove it\n");
+    struct job job;
+    opened(&job, SECTION("\"logging\": {\"use_tensorboard\": false}, \"fp16\": {\"enabled\": false}"), NULL);
+    job_close(&job);
+}
+
+static void test_spans(void **state)
+{
+    (void)state;
+    refused("{\"model\": {\"name\": \"gpt2\", \"n_embd\": 100, \"n_head\": 12}, \"data\": {\"train\": \"x\"}}", NULL,
+            "job.json:1:43: model.n_head: n_embd 100 cannot be split among n_head 12 heads; choose a multiple\n");
+    refused("{\"model\": {\"name\": \"gpt2\", \"n_positions\": 64}, \"data\": {\"train\": \"x\", \"sequence_length\": 65}}", NULL,
+            "job.json:1:71: data.sequence_length: 65 is longer than model.n_positions 64 (job.json:1:28); lower it\n");
+    refused(TRAINING("\"max_steps\": 0"), NULL, "job.json:2:15: training.max_steps: is 0; give a number of steps, or -1 and training.num_epochs\n");
+    refused(TRAINING("\"max_steps\": 10, \"warmup_steps\": 11"), NULL,
+            "job.json:2:32: training.warmup_steps: 11 is more than training.max_steps 10; lower it\n");
+    refused(TRAINING("\"warmup_ratio\": 0.1, \"warmup_steps\": 11"), NULL,
+            "job.json:2:15: training.warmup_ratio: training.warmup_steps says the same (job.json:2:36); remove one\n");
+    refused(TRAINING("\"lr_scheduler_type\": \"constant\", \"warmup_steps\": 11"), NULL,
+            "job.json:2:15: training.lr_scheduler_type: constant has no warm-up; write constant_with_warmup\n");
+    refused(TRAINING("\"eval_every_n_steps\": 5"), NULL,
+            "job.json:2:15: training.eval_every_n_steps: there is nothing to evaluate on; give data.val\n");
+    refused(SECTION("\"training\": {\"seed\": -1}, \"data2\": 1, \"logging\": {\"log_every_n_steps\": 0}"), NULL,
+            "job.json:2:23: training.seed: is -1; give a whole number of at least 0\n"
+            "job.json:2:28: data2: unknown key; did you mean data?\n"
+            "job.json:2:73: logging.log_every_n_steps: is 0; give a whole number of at least 1\n");
+}
+
+static void strategy_is(const char *text, const char *strategy)
+{
+    struct job job;
+    opened(&job, text, NULL);
+    assert_string_equal(job.training.strategy, strategy);
+    job_close(&job);
+}
+
+static void test_strategy(void **state)
+{
+    (void)state;
+    strategy_is(SECTION("\"zero_optimization\": {\"stage\": 3}"), "zero3");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed\"}, \"zero_optimization\": {\"stage\": 1}"), "zero1");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed_stage_2\"}, \"zero_optimization\": {\"stage\": 2}"), "zero2");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"fsdp\"}, \"fsdp\": {\"sharding_strategy\": \"_HYBRID_SHARD_ZERO2\", \"device_mesh\": [2, 2]}"),
+                "hybrid_shard_zero2");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), "full_shard");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"DDP\"}"), "ddp");
+    refused(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"zero_optimization\": {\"stage\": 3}"), NULL,
+            "job.json:2:64: zero_optimization.stage: training.strategy is full_shard (job.json:2:15); say it in one place\n");
+    refused(SECTION("\"training\": {\"strategy\": \"ddp\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), NULL,
+            "job.json:2:44: fsdp.sharding_strategy: training.strategy is ddp (job.json:2:15); say it in one place\n");
+    refused(SECTION("\"zero_optimization\": {\"stage\": 3}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), NULL,
+            "job.json:2:24: zero_optimization.stage: fsdp.sharding_strategy says the same (job.json:2:46); remove one\n");
+    refused(SECTION("\"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\", \"device_mesh\": [2, 2]}"), NULL,
+            "job.json:2:46: fsdp.device_mesh: only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is full_shard "
+            "(fsdp.sharding_strategy); remove it\n");
+}
+
+static void test_load(void **state)
+{
+    (void)state;
+    char path[128], text[512], message[512];
+    struct job job;
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    write_file(path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 4, \"n_embd\": 48, \"n_positions\": 32, \"vocab_size\": 131, \"n_inner\": null,"
+                     "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1}");
+    (void)snprintf(text, sizeof text, "{\"model\": {\"load\": \"%s\", \"n_layer\": 2}, \"data\": {\"train\": \"x\"}}", folder);
+    opened(&job, text, NULL);
+    assert_string_equal(job.model.name, "gpt2");
+    assert_int_equal(job.model.n_embd, 48);
+    assert_int_equal(job.model.n_inner, 0);
+    assert_true(job.model.layer_norm_epsilon == 1e-6);
+    assert_int_equal(job.data.sequence_length, 32);
+    char *first = strdup(job.text);
+    job_close(&job);
+    opened(&job, first, NULL); /* what was saved reads back to the same */
+    assert_string_equal(job.text, first);
+    job_close(&job);
+    free(first);
+    refused(text, "model.n_layer=3", "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
+    write_file(path, "{\"model_type\": \"llama\"}");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: model_type is llama; gpt2 is what there is\n");
+    write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: n_head is 0; expected a whole number from 1 to 10000\n");
+    write_file(path, "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: this value of activation_function is not there yet\n");
+    write_file(path, "{\"model_type\": ");
+    refused(text, NULL, "job.json:1:12: model.load: config.json:1:16: the text ends here; expected a value\n");
+    assert_int_equal(unlink(path), 0);
+    (void)snprintf(message, sizeof message, "job.json:1:12: model.load: config.json: No such file or directory\n");
+    refused(text, NULL, message);
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, SECTION("\"training\": {\"max_steps\": 1e3, \"learning_rate\": 3e-4}, \"fsdp\": {\"sharding_strategy\": \"HYBRID_SHARD\", \"device_mesh\": [1, 2]}"), NULL);
+    char *first = strdup(job.text);
+    job_close(&job);
+    assert_non_null(strstr(first, "\"max_steps\": 1000,"));
+    assert_non_null(strstr(first, "\"learning_rate\": 0.0003,"));
+    assert_non_null(strstr(first, "\"strategy\": \"hybrid_shard\","));
+    assert_non_null(strstr(first, "\"device_mesh\": [1, 2],"));
+    assert_non_null(strstr(first, "\"stage\": null"));
+    opened(&job, first, NULL);
+    assert_string_equal(job.text, first);
+    job_close(&job);
+    free(first);
+}
+
+static void test_print(void **state)
+{
+    (void)state;
+    const char *set = "training.seed=7";
+    struct job_arguments args = {.path = job_path, .set = &set, .set_count = 1};
+    struct dt_text out, problems;
+    struct dt_error err = {0};
+    dt_text_init(&out);
+    dt_text_init(&problems);
+    write_file(job_path, SMALL);
+    assert_int_equal(job_print_config(&args, &out, &problems, &err), 0);
+    assert_non_null(strstr(out.data, "training.seed                                  7                        --set training.seed=7\n"));
+    assert_non_null(strstr(out.data, "training.max_grad_norm                         1                        default\n"));
+    assert_non_null(strstr(out.data, "job.json:1:38\n"));
+    assert_non_null(strstr(out.data, "model.n_positions\n"));
+    dt_text_clear(&out);
+    dt_text_clear(&problems);
+}
+
+static void test_same_training(void **state)
+{
+    (void)state;
+    struct job a, b;
+    struct dt_error err = {0};
+    opened(&a, SMALL, NULL);
+    opened(&b, SECTION("\"training\": {\"strategy\": \"zero3\", \"max_steps\": 7, \"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"), NULL);
+    assert_int_equal(job_same_training(a.text, b.text, &err), 0);
+    job_close(&b);
+    opened(&b, SMALL, "training.learning_rate=0.25");
+    assert_int_equal(job_same_training(a.text, b.text, &err), -1);
+    assert_string_equal(err.text, "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, or begin anew with --fresh or another output_dir");
+    job_close(&b);
+    opened(&b, SMALL, "model.n_layer=3");
+    assert_int_equal(job_same_training(a.text, b.text, &err), -1);
+    assert_int_equal(strncmp(err.text, "model.n_layer: was 12, is now 3; ", 33), 0);
+    job_close(&b);
+    assert_int_equal(job_same_training("{", a.text, &err), -1);
+    assert_int_equal(job_same_training("{}", a.text, &err), 0);
+    assert_int_equal(job_same_training("[1]", a.text, &err), 0);
+    job_close(&a);
+}
+
+/* configs/job.schema.json is what job_schema says; DT_UPDATE=1 writes it anew. */
+static void test_schema(void **state)
+{
+    (void)state;
+    const char *path = "configs/job.schema.json";
+    struct dt_text schema, file;
+    struct dt_error err = {0};
+    dt_text_init(&schema);
+    dt_text_init(&file);
+    job_schema(&schema);
+    if (getenv("DT_UPDATE") != NULL) {
+        write_file(path, schema.data);
+    }
+    if (!dt_file_exists(path)) {
+        skip(); /* not run from the top folder */
+    }
+    assert_int_equal(dt_file_read(path, 1 << 20, &file, &err), 0);
+    assert_string_equal(file.data, schema.data);
+    dt_text_clear(&schema);
+    dt_text_clear(&file);
+}
+
+static void test_configs(void **state)
+{
+    (void)state;
+    if (!dt_file_exists("configs/demo.json")) {
+        skip(); /* not run from the top folder */
+    }
+    struct job job;
+    struct dt_error err = {0};
+    struct dt_text problems;
+    dt_text_init(&problems);
+    struct job_arguments args = {.path = "configs/demo.json"};
+    int result = job_open(&job, &args, &problems, &err);
+    assert_string_equal(dt_text_str(&problems), "");
+    assert_int_equal(result, 0);
+    assert_string_equal(job.name, "demo");
+    job_close(&job);
+    dt_text_clear(&problems);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL) {
+        return -1;
+    }
+    (void)snprintf(job_path, sizeof job_path, "%s/job.json", folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return dt_file_remove_tree(folder, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_set), cmocka_unit_test(test_bad_keys), cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_strategy), cmocka_unit_test(test_load), cmocka_unit_test(test_text), cmocka_unit_test(test_print),
+        cmocka_unit_test(test_same_training), cmocka_unit_test(test_schema), cmocka_unit_test(test_configs),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,345 @@
+/* The job file: reads it through the tables of job_fields.c, fills in what depends on other keys, and makes the checks that
+ * span keys. Whether files exist and the model fits is for those who open them. */
+#include "worker/job.h"
+
+#include "base/config.h"
+#include "base/scan.h"
+#include "worker/job_fields.h"
+#include "worker/job_model.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *name_of(struct dt_arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *base = slash != NULL ? slash + 1 : path;
+    size_t size = strlen(base);
+    if (size > 5 && strcmp(base + size - 5, ".json") == 0) {
+        size -= 5;
+    }
+    return dt_arena_printf(arena, "%.*s", (int)size, size > 0 ? base : "job");
+}
+
+static void check_model(struct job *job, struct dt_config *c)
+{
+    const struct job_model *m = &job->model;
+    if (m->n_embd % m->n_head != 0) {
+        dt_config_problem(c, dt_config_where(c, "model.n_head") != NULL ? "model.n_head" : "model.n_embd",
+                          "n_embd %" PRId64 " cannot be split among n_head %" PRId64 " heads; choose a multiple", m->n_embd, m->n_head);
+    }
+    if (m->n_embd > 0 && m->vocab_size > ((int64_t)1 << 40) / m->n_embd) {
+        dt_config_problem(c, "model.vocab_size", "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights", m->vocab_size, m->n_embd);
+    }
+}
+
+static void check_data(struct job *job, struct dt_config *c)
+{
+    if (job->data.sequence_length == 0) {
+        job->data.sequence_length = job->model.n_positions;
+        dt_config_derived(c, "data.sequence_length", "model.n_positions");
+    } else if (job->data.sequence_length > job->model.n_positions) {
+        dt_config_problem(c, "data.sequence_length", "%" PRId64 " is longer than model.n_positions %" PRId64 " (%s); lower it", job->data.sequence_length,
+                          job->model.n_positions, dt_config_source(c, "model.n_positions"));
+    }
+}
+
+static void check_length(struct job *job, struct dt_config *c)
+{
+    struct job_training *t = &job->training;
+    if (t->max_steps == 0) {
+        dt_config_problem(c, "training.max_steps", "is 0; give a number of steps, or -1 and training.num_epochs");
+    }
+    if (t->max_steps < 0 && t->num_epochs == 0) {
+        if (dt_config_where(c, "training.num_epochs") != NULL && dt_config_where(c, "training.max_steps") == NULL) {
+            dt_config_problem(c, "training.num_epochs", "is 0 and training.max_steps is not given; give one of them");
+        }
+        t->num_epochs = 3;
+        dt_config_derived(c, "training.num_epochs", "default when there is no max_steps");
+    }
+    if (t->warmup_steps > 0 && t->warmup_ratio > 0) {
+        dt_config_problem(c, "training.warmup_ratio", "training.warmup_steps says the same (%s); remove one", dt_config_source(c, "training.warmup_steps"));
+    }
+    if (t->max_steps > 0 && t->warmup_steps > t->max_steps) {
+        dt_config_problem(c, "training.warmup_steps", "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps, t->max_steps);
+    }
+    if (strcmp(t->lr_scheduler_type, "constant") == 0 && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
+        dt_config_problem(c, "training.lr_scheduler_type", "constant has no warm-up; write constant_with_warmup");
+    }
+    if (t->eval_every_n_steps > 0 && job->data.val == NULL) {
+        dt_config_problem(c, "training.eval_every_n_steps", "there is nothing to evaluate on; give data.val");
+    }
+}
+
+/* "FULL_SHARD" -> "full_shard", "_HYBRID_SHARD_ZERO2" -> "hybrid_shard_zero2". */
+static const char *lower_strategy(struct dt_arena *arena, const char *name)
+{
+    char *s = dt_arena_strdup(arena, *name == '_' ? name + 1 : name);
+    for (char *p = s; *p != 0; p++) {
+        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+    }
+    return s;
+}
+
+static bool starts_with(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+/* The name of the row behind an alias that spells it out: "deepspeed_stage_3" and "zero_stage_3" are "zero3", "fsdp_no_shard" is "no_shard". */
+static const char *row_name(struct dt_arena *arena, const char *name)
+{
+    const char *stage = strstr(name, "_stage_");
+    return stage != NULL ? dt_arena_printf(arena, "zero%s", stage + 7) : starts_with(name, "fsdp_") ? name + 5 : name;
+}
+
+/* The strategy has one owner: training.strategy, fsdp.sharding_strategy or zero_optimization.stage. Afterwards training.strategy holds
+ * what either of the blocks says. A family name (fsdp, deepspeed) leaves the choice to its block. */
+static void check_strategy(struct job *job, struct dt_config *c)
+{
+    const char *strategy = job->training.strategy, *from = NULL, *block = NULL;
+    char zero[8] = "zero";
+    if (job->fsdp.sharding_strategy != NULL && job->zero.stage >= 0) {
+        dt_config_problem(c, "zero_optimization.stage", "fsdp.sharding_strategy says the same (%s); remove one",
+                          dt_config_source(c, "fsdp.sharding_strategy"));
+        return;
+    }
+    bool family = strcmp(strategy, "auto") == 0;
+    if (job->fsdp.sharding_strategy != NULL) {
+        from = "fsdp.sharding_strategy";
+        block = lower_strategy(&job->arena, job->fsdp.sharding_strategy);
+        family = family || strcmp(strategy, "fsdp") == 0;
+    } else if (job->zero.stage >= 0) {
+        from = "zero_optimization.stage";
+        zero[4] = (char)('0' + job->zero.stage);
+        block = dt_arena_strdup(&job->arena, zero);
+        family = family || strcmp(strategy, "deepspeed") == 0;
+    }
+    if (block != NULL && !family && strcmp(row_name(&job->arena, strategy), block) != 0) {
+        dt_config_problem(c, from, "training.strategy is %s (%s); say it in one place", strategy, dt_config_source(c, "training.strategy"));
+        return;
+    }
+    if (block != NULL) {
+        job->training.strategy = block;
+        dt_config_derived(c, "training.strategy", from);
+    }
+    strategy = row_name(&job->arena, job->training.strategy);
+    if (job->fsdp.device_mesh[0] != 0 && !starts_with(strategy, "hybrid_shard")) {
+        dt_config_problem(c, "fsdp.device_mesh", "only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is %s (%s); remove it", strategy,
+                          dt_config_source(c, "training.strategy"));
+    }
+}
+
+static void fill_folders(struct job *job, struct dt_config *c)
+{
+    if (job->output_dir == NULL) {
+        job->output_dir = dt_arena_printf(&job->arena, "runs/%s", job->name);
+        dt_config_derived(c, "output_dir", "name of the job file");
+    }
+    if (job->checkpointing.checkpoint_dir == NULL) {
+        job->checkpointing.checkpoint_dir = dt_arena_printf(&job->arena, "%s/checkpoints", job->output_dir);
+        dt_config_derived(c, "checkpointing.checkpoint_dir", "output_dir");
+    }
+}
+
+static void *section_of(struct job *job, const struct job_section *s)
+{
+    return (char *)job + s->offset;
+}
+
+static void write_text(struct job *job)
+{
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_puts(&t, "{\n");
+    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
+        bool top = *s->name == 0;
+        if (!top) {
+            dt_text_printf(&t, "  \"%s\": {\n", s->name);
+        }
+        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
+            dt_text_printf(&t, "%s\"%s\": ", top ? "  " : "    ", f->key);
+            dt_config_format(f, section_of(job, s), &t);
+            dt_text_puts(&t, top || f[1].key != NULL ? ",\n" : "\n");
+        }
+        if (!top) {
+            dt_text_puts(&t, s[1].name != NULL ? "  },\n" : "  }\n");
+        }
+    }
+    dt_text_puts(&t, "}\n");
+    job->text = t.data;
+}
+
+static void print_sources(struct job *job, const struct dt_config *c, struct dt_text *out)
+{
+    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
+        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
+            char path[128];
+            (void)snprintf(path, sizeof path, "%s%s%s", s->name, *s->name != 0 ? "." : "", f->key);
+            struct dt_text value;
+            dt_text_init(&value);
+            dt_config_format(f, section_of(job, s), &value);
+            dt_text_printf(out, "%-46s %-24s %s\n", path, dt_text_str(&value), dt_config_source(c, path));
+            dt_text_clear(&value);
+        }
+    }
+}
+
+/* A check across keys would blame the wrong one where a default stands in for a bad value, so it asks for good sections. */
+static void check_sections(struct job *job, struct dt_config *c, const bool *good)
+{
+    if (good[JOB_MODEL]) {
+        check_model(job, c);
+    }
+    if (good[JOB_MODEL] && good[JOB_DATA]) {
+        check_data(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_DATA]) {
+        check_length(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_FSDP] && good[JOB_ZERO]) {
+        check_strategy(job, c);
+    }
+}
+
+static int open_job(struct job *job, const struct job_arguments *args, struct dt_text *sources, struct dt_text *problems, struct dt_error *err)
+{
+    struct dt_config *c = NULL;
+    *job = (struct job){0};
+    dt_arena_init(&job->arena);
+    job->path = dt_arena_strdup(&job->arena, args->path);
+    job->name = name_of(&job->arena, args->path);
+    job->fresh = args->fresh;
+    bool bad = dt_config_open(&c, job->path, &job->arena, err) != 0;
+    for (int i = 0; !bad && i < args->set_count; i++) {
+        bad = dt_config_set(c, args->set[i], err) != 0;
+    }
+    if (bad) {
+        if (problems != NULL && err != NULL) {
+            dt_text_printf(problems, "%s\n", err->text);
+        }
+        if (c != NULL) {
+            (void)dt_config_close(c, NULL, NULL);
+        }
+        return -1;
+    }
+    dt_config_hints(c, job_hints);
+    bool good[JOB_SECTION_COUNT] = {false};
+    for (int i = 0; i < JOB_SECTION_COUNT; i++) {
+        good[i] = dt_config_read(c, job_sections[i].name, job_sections[i].fields, section_of(job, &job_sections[i])) == 0;
+    }
+    good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
+    check_sections(job, c, good);
+    fill_folders(job, c);
+    if (sources != NULL) {
+        print_sources(job, c, sources);
+    }
+    return dt_config_close(c, problems, err);
+}
+
+int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err)
+{
+    if (open_job(job, args, NULL, problems, err) != 0) {
+        job_close(job);
+        return -1;
+    }
+    write_text(job);
+    return 0;
+}
+
+void job_close(struct job *job)
+{
+    free(job->text);
+    dt_arena_clear(&job->arena);
+    *job = (struct job){0};
+}
+
+int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err)
+{
+    struct job job;
+    struct dt_text sources;
+    dt_text_init(&sources);
+    int result = open_job(&job, args, &sources, problems, err);
+    if (result == 0) {
+        dt_text_puts(out, dt_text_str(&sources));
+    }
+    dt_text_clear(&sources);
+    job_close(&job);
+    return result;
+}
+
+void job_schema(struct dt_text *out)
+{
+    dt_text_puts(out, "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n  \"title\": \"job of train\",\n  \"type\": \"object\",\n"
+                      "  \"additionalProperties\": false,\n  \"required\": [\"data\"],\n  \"properties\": {\n");
+    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
+        bool required = false;
+        if (*s->name == 0) {
+            struct dt_text fields;
+            dt_text_init(&fields);
+            dt_config_schema(s->fields, 4, &fields);
+            dt_text_add(out, dt_text_str(&fields), fields.size - 1); /* without the newline: sections follow */
+            dt_text_clear(&fields);
+            continue;
+        }
+        dt_text_printf(out, ",\n    \"%s\": {\n      \"type\": \"object\", \"description\": ", s->name);
+        dt_text_json(out, s->help, strlen(s->help));
+        dt_text_puts(out, ", \"additionalProperties\": false,\n");
+        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
+            if (f->fallback == NULL) {
+                dt_text_printf(out, "%s\"%s\"", required ? ", " : "      \"required\": [", f->key);
+                required = true;
+            }
+        }
+        dt_text_puts(out, required ? "],\n      \"properties\": {\n" : "      \"properties\": {\n");
+        dt_config_schema(s->fields, 8, out);
+        dt_text_puts(out, "      }\n    }");
+    }
+    dt_text_puts(out, "\n  }\n}\n");
+}
+
+/* Keys that change the model, the data or the optimizer. Strategy, world size, batch split and number of steps are not among them. */
+static const char *const kept[] = {
+    "model.name", "model.n_layer", "model.n_head", "model.n_embd", "model.n_positions", "model.vocab_size", "model.n_inner",
+    "model.layer_norm_epsilon", "model.initializer_range", "data.train", "data.tokenizer", "data.sequence_length", "data.shuffle",
+    "training.seed", "training.learning_rate", "training.lr_scheduler_type", "training.warmup_steps", "training.warmup_ratio", "training.min_lr_ratio",
+    "training.weight_decay", "training.adam_beta1", "training.adam_beta2", "training.adam_epsilon", "training.max_grad_norm", "training.loss_normalization",
+    "training.partial_accumulation",
+};
+
+static const cJSON *value_at(const cJSON *tree, const char *path)
+{
+    char section[32];
+    const char *dot = strchr(path, '.');
+    (void)snprintf(section, sizeof section, "%.*s", (int)(dot - path), path);
+    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(tree, section), dot + 1);
+}
+
+int job_same_training(const char *saved, const char *now, struct dt_error *err)
+{
+    int result = -1;
+    cJSON *b = NULL, *a = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, err);
+    b = a != NULL ? dt_scan_parse(now, strlen(now), "this job", NULL, err) : NULL;
+    if (a == NULL || b == NULL) {
+        goto out;
+    }
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
+        const cJSON *x = value_at(a, kept[i]), *y = value_at(b, kept[i]);
+        if (x == NULL || y == NULL || cJSON_Compare(x, y, true)) { /* a key that one version did not know says nothing */
+            continue;
+        }
+        char *was = cJSON_PrintUnformatted(x), *is = cJSON_PrintUnformatted(y);
+        (void)dt_fail(err, DT_INVALID, "%s: was %.100s, is now %.100s; go back to the old value, or begin anew with --fresh or another output_dir", kept[i], was, is);
+        cJSON_free(was);
+        cJSON_free(is);
+        goto out;
+    }
+    result = 0;
+out:
+    cJSON_Delete(a);
+    cJSON_Delete(b);
+    return result;
+}

@@ -1,0 +1,257 @@
+/* One row per key of the job file: JSON text of the default, one line of help, where it goes, what is allowed. The reader, the
+ * printed configuration, the saved job and the JSON Schema all come from these tables. */
+#include "worker/job_fields.h"
+
+#include <stddef.h>
+
+#define ANY 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
+
+static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
+static const struct dt_rule string = {.type = DT_RULE_STRING};
+static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
+static const struct dt_rule at_least_0 = {.type = DT_RULE_INTEGER, .min = 0, .max = ANY};
+static const struct dt_rule at_least_1 = {.type = DT_RULE_INTEGER, .min = 1, .max = ANY};
+static const struct dt_rule minus_1_or_more = {.type = DT_RULE_INTEGER, .min = -1, .max = ANY};
+static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
+static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
+static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
+static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 2, .max = 16777216};
+static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
+static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
+static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
+static const struct dt_rule stage = {.type = DT_RULE_INTEGER, .min = 0, .max = 3, .null = true, .null_value = -1};
+static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = ANY};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = ANY};
+static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
+static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
+static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
+static const struct dt_rule format = {.type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
+static const struct dt_rule model_name = {.type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
+static const struct dt_rule strategy = {.type = DT_RULE_CHOICE, .choices =
+    "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+    "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+    "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true",
+    .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+             "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
+static const struct dt_rule sharding = {.type = DT_RULE_CHOICE, .null = true, .choices =
+    "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
+static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE, .choices = "constant|constant_with_warmup|linear|cosine",
+                                          .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
+static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu", .later = "cuda|gpu"};
+static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
+static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
+static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
+static const struct dt_rule prefetch = {.type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
+static const struct dt_rule level = {.type = DT_RULE_CHOICE, .choices = "block", .later = "attention|full|selective"};
+
+static const struct dt_field top_fields[] = {
+    {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir), &string_or_null},
+    {0},
+};
+
+#define AT(member) offsetof(struct job_model, member)
+static const struct dt_field model_fields[] = {
+    {"name", "null", "which model; from config.json when `load` is given", AT(name), &model_name},
+    {"load", "null", "Hugging Face folder with config.json and safetensors to begin with", AT(load), &string_or_null},
+    {"n_layer", "12", "number of layers", AT(n_layer), &layers},
+    {"n_head", "12", "attention heads per layer", AT(n_head), &layers},
+    {"n_embd", "768", "width of the residual stream", AT(n_embd), &width},
+    {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &length},
+    {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
+    {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
+    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
+    {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_data, member)
+static const struct dt_field data_fields[] = {
+    {"train", NULL, "path or glob of the training shards", AT(train), &string},
+    {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
+    {"format", "\"auto\"", "tokens: llm.c shards; tensors: safetensors with input_ids", AT(format), &format},
+    {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
+    {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
+    {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_training, member)
+static const struct dt_field training_fields[] = {
+    {"strategy", "\"auto\"", "where weights, gradients and optimizer state live", AT(strategy), &strategy},
+    {"batch_size_per_gpu", "8", "samples per rank in one micro-step", AT(batch_size_per_gpu), &small},
+    {"gradient_accumulation_steps", "1", "micro-steps per optimizer step", AT(gradient_accumulation_steps), &small},
+    {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &minus_1_or_more},
+    {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &from_0},
+    {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
+    {"lr_scheduler_type", "\"linear\"", "course of the learning rate after the warm-up", AT(lr_scheduler_type), &scheduler},
+    {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &minus_1_or_more},
+    {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
+    {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
+    {"weight_decay", "0", "AdamW's decoupled weight decay", AT(weight_decay), &from_0},
+    {"adam_beta1", "0.9", "decay of the first moment", AT(adam_beta1), &beta},
+    {"adam_beta2", "0.999", "decay of the second moment", AT(adam_beta2), &beta},
+    {"adam_epsilon", "1e-08", "added to the root of the second moment", AT(adam_epsilon), &above_0},
+    {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
+    {"seed", "42", "of initial weights and the order of samples", AT(seed), &at_least_0},
+    {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &at_least_0},
+    {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &at_least_0},
+    {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
+    {"deterministic", "false", "same bits for every strategy and number of ranks", AT(deterministic), &boolean},
+    {"device", "\"auto\"", "where to compute", AT(device), &device},
+    {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
+    {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
+    {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
+    {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch", AT(partial_accumulation), &partial},
+    {"threads", "0", "CPU threads per rank; 0: cores this process may use / local ranks", AT(threads), &threads},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_fsdp, member)
+static const struct dt_field fsdp_fields[] = {
+    {"sharding_strategy", "null", "as training.strategy, in FSDP's words", AT(sharding_strategy), &sharding},
+    {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null", AT(device_mesh), &mesh},
+    {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched", AT(backward_prefetch), &prefetch},
+    {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
+    {"limit_all_gathers", "true", "at most two gathers ahead", AT(limit_all_gathers), &boolean},
+    {0},
+};
+#undef AT
+static const struct dt_field ddp_fields[] = {
+    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce", offsetof(struct job_ddp, bucket_cap_mb), &bucket},
+    {0},
+};
+static const struct dt_field zero_fields[] = {
+    {"stage", "null", "as training.strategy zero0 to zero3, in DeepSpeed's words", offsetof(struct job_zero, stage), &stage},
+    {0},
+};
+static const struct dt_field recompute_fields[] = {
+    {"enabled", "false", "compute activations again in backward instead of keeping them", offsetof(struct job_recompute, enabled), &boolean},
+    {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers), &layers},
+    {"level", "\"block\"", "what is computed again", offsetof(struct job_recompute, level), &level},
+    {0},
+};
+#define AT(member) offsetof(struct job_checkpointing, member)
+static const struct dt_field checkpointing_fields[] = {
+    {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &at_least_0},
+    {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &at_least_0},
+    {"resume", "\"auto\"", "auto, never, or the folder of a checkpoint", AT(resume), &string},
+    {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
+    {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
+    {0},
+};
+#undef AT
+static const struct dt_field logging_fields[] = {
+    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps), &at_least_1},
+    {0},
+};
+
+const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
+    {"", "the job", top_fields, 0},
+    {"model", "what is trained", model_fields, offsetof(struct job, model)},
+    {"data", "on what", data_fields, offsetof(struct job, data)},
+    {"training", "how", training_fields, offsetof(struct job, training)},
+    {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
+    {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
+    {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
+    {"activation_checkpointing", "memory for time", recompute_fields, offsetof(struct job, recompute)},
+    {"checkpointing", "what is saved, and when", checkpointing_fields, offsetof(struct job, checkpointing)},
+    {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
+    {0},
+};
+
+#define LATER "not there yet; remove it"
+#define FP32 "not there yet; remove it, training runs in fp32"
+const struct dt_config_hint job_hints[] = {
+    {"deepspeed", "not there yet; write zero_optimization.stage or training.strategy instead"},
+    {"strategies", LATER},
+    {"plugins", LATER},
+    {"mixed_precision", FP32},
+    {"bf16", FP32},
+    {"fp16", FP32},
+    {"amp", FP32},
+    {"use_amp", FP32},
+    {"training.use_amp", FP32},
+    {"training.precision", FP32},
+    {"training.bf16", FP32},
+    {"training.fp16", FP32},
+    {"elasticity", LATER},
+    {"aio", LATER},
+    {"flops_profiler", LATER},
+    {"wall_clock_breakdown", LATER},
+    {"tensorboard", LATER},
+    {"wandb", LATER},
+    {"csv_monitor", LATER},
+    {"curriculum_learning", LATER},
+    {"compression_training", LATER},
+    {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
+    {"optimizer", "DeepSpeed's block is not there yet; write training.learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon"},
+    {"scheduler", "DeepSpeed's block is not there yet; write training.lr_scheduler_type, warmup_steps, min_lr_ratio"},
+    {"train_batch_size", "not there yet; write training.batch_size_per_gpu and gradient_accumulation_steps"},
+    {"train_micro_batch_size_per_gpu", "DeepSpeed's name; here it is training.batch_size_per_gpu"},
+    {"gradient_accumulation_steps", "DeepSpeed's place; here it is training.gradient_accumulation_steps"},
+    {"gradient_clipping", "DeepSpeed's name; here it is training.max_grad_norm"},
+    {"steps_per_print", "DeepSpeed's name; here it is logging.log_every_n_steps"},
+    {"zero_optimization.offload_optimizer", LATER},
+    {"zero_optimization.offload_param", LATER},
+    {"zero_optimization.cpu_offload", LATER},
+    {"zero_optimization.reduce_bucket_size", LATER},
+    {"zero_optimization.allgather_bucket_size", LATER},
+    {"zero_optimization.allgather_partitions", LATER},
+    {"zero_optimization.reduce_scatter", LATER},
+    {"zero_optimization.overlap_comm", LATER},
+    {"zero_optimization.contiguous_gradients", LATER},
+    {"zero_optimization.round_robin_gradients", LATER},
+    {"zero_optimization.sub_group_size", LATER},
+    {"zero_optimization.stage3_prefetch_bucket_size", LATER},
+    {"zero_optimization.stage3_param_persistence_threshold", LATER},
+    {"zero_optimization.stage3_max_live_parameters", LATER},
+    {"zero_optimization.stage3_max_reuse_distance", LATER},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", LATER},
+    {"zero_optimization.zero_quantized_weights", LATER},
+    {"zero_optimization.zero_quantized_gradients", LATER},
+    {"zero_optimization.zero_hpz_partition_size", LATER},
+    {"zero_optimization.ignore_unused_parameters", LATER},
+    {"fsdp.cpu_offload", LATER},
+    {"fsdp.mixed_precision", FP32},
+    {"fsdp.auto_wrap_policy", "not there yet; each layer is a unit of its own; remove it"},
+    {"fsdp.min_num_params", "not there yet; each layer is a unit of its own; remove it"},
+    {"fsdp.use_orig_params", LATER},
+    {"fsdp.sync_module_states", LATER},
+    {"fsdp.ignored_modules", LATER},
+    {"ddp.find_unused_parameters", LATER},
+    {"ddp.static_graph", LATER},
+    {"ddp.gradient_as_bucket_view", LATER},
+    {"ddp.first_bucket_mb", LATER},
+    {"ddp.broadcast_buffers", LATER},
+    {"activation_checkpointing.partition_activations", LATER},
+    {"activation_checkpointing.cpu_checkpointing", LATER},
+    {"activation_checkpointing.contiguous_memory_optimization", LATER},
+    {"activation_checkpointing.number_checkpoints", LATER},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", LATER},
+    {"activation_checkpointing.profile", LATER},
+    {"logging.use_tensorboard", LATER},
+    {"logging.use_wandb", LATER},
+    {"training.report_to", LATER},
+    {"training.optimizer", "not there yet; AdamW is what there is; remove it"},
+    {"training.model_name", "here it is model.name"},
+    {"training.max_length", "here it is data.sequence_length"},
+    {"training.sequence_length", "here it is data.sequence_length"},
+    {"training.per_device_train_batch_size", "Hugging Face's name; here it is training.batch_size_per_gpu"},
+    {"training.num_train_epochs", "Hugging Face's name; here it is training.num_epochs"},
+    {"training.max_epochs", "Lightning's name; here it is training.num_epochs"},
+    {"training.accumulate_grad_batches", "Lightning's name; here it is training.gradient_accumulation_steps"},
+    {"training.gradient_clip_val", "Lightning's name; here it is training.max_grad_norm"},
+    {"training.save_steps", "here it is checkpointing.save_every_n_steps"},
+    {"training.save_total_limit", "here it is checkpointing.keep_last_n"},
+    {"training.load_best_model_at_end", LATER},
+    {"training.early_stopping", LATER},
+    {"model.hidden_size", "a key of Llama and BERT, which are not there yet; gpt2 has n_embd"},
+    {"model.num_hidden_layers", "a key of Llama and BERT, which are not there yet; gpt2 has n_layer"},
+    {"model.num_attention_heads", "a key of Llama and BERT, which are not there yet; gpt2 has n_head"},
+    {"model.num_key_value_heads", "a key of Llama, which is not there yet"},
+    {"model.intermediate_size", "a key of Llama and BERT, which are not there yet; gpt2 has n_inner"},
+    {0},
+};
