@@ -25,8 +25,8 @@ struct dt_page {
     uint32_t version, round;
     /* written by the agent */
     _Atomic uint32_t order; /* enum dt_order; also a futex */
-    uint32_t spare0;
     /* written by the worker */
+    _Atomic uint32_t pulse_limit_ms; /* a pulse that stands still for longer is a hang; 0: nobody watches */
     _Atomic int64_t pulse_count;       /* grows with every sign of life */
     _Atomic double pulse_s;            /* dt_now_s() of the last one */
     _Atomic int64_t step;              /* optimizer step, -1 before the first */

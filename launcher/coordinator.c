@@ -1,0 +1,300 @@
+/* One function per kind of event, then two questions that any event can change the answer of: can a round begin, is the job over?
+ * Events of older rounds are late news and change nothing: the round they speak of has been ended already. */
+#include "launcher/coordinator.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void coordinator_init(struct coordinator *c, const struct coordinator_options *options)
+{
+    memset(c, 0, sizeof *c);
+    c->options = *options;
+    c->waiting_since_s = c->complete_since_s = -1;
+    c->best_step = c->best_saved = -1;
+}
+
+static struct coordinator_node *find(struct coordinator *c, int node)
+{
+    for (int i = 0; i < c->node_count; i++) {
+        if (c->nodes[i].node == node) {
+            return &c->nodes[i];
+        }
+    }
+    return NULL;
+}
+
+static int count_of(const struct coordinator *c, enum node_state state)
+{
+    int count = 0;
+    for (int i = 0; i < c->node_count; i++) {
+        count += c->nodes[i].state == state;
+    }
+    return count;
+}
+
+static struct action *add(struct actions *out, enum action_kind kind, int node, int code)
+{
+    struct action *a = &out->list[out->count++];
+    memset(a, 0, sizeof *a);
+    a->kind = kind;
+    a->node = node;
+    a->code = code;
+    return a;
+}
+
+/* The job is over: everybody who is here hears it once. */
+static void finish(struct coordinator *c, int code, struct actions *out)
+{
+    if (c->finished) {
+        return;
+    }
+    c->finished = true;
+    c->running = false;
+    c->code = code;
+    for (int i = 0; i < c->node_count; i++) {
+        (void)add(out, ACTION_FINISH, c->nodes[i].node, code);
+    }
+}
+
+/* The round is over for those that still run; `except` knows it already (-1: nobody). They join again when their workers are gone. */
+static void end_round(struct coordinator *c, int except, struct actions *out)
+{
+    c->running = false;
+    for (int i = 0; i < c->node_count; i++) {
+        struct coordinator_node *n = &c->nodes[i];
+        if (n->state != NODE_IN && n->state != NODE_DONE) {
+            continue;
+        }
+        n->state = NODE_IN;
+        if (n->node != except) {
+            (void)add(out, ACTION_END, n->node, 0);
+        }
+    }
+}
+
+static void on_join(struct coordinator *c, const struct event *e, double now_s, struct actions *out)
+{
+    struct coordinator_node *n = find(c, e->node);
+    bool full = n == NULL && c->node_count == COORDINATOR_MAX_NODES, over = c->finished || (n == NULL && c->stopping);
+    if (full || over) {
+        (void)add(out, ACTION_REFUSE, e->node, over ? c->code : DT_EXIT_TEMPORARY);
+        return;
+    }
+    if (c->stopping) { /* its workers were being ended when the stop came: they count as stopped */
+        n->state = NODE_STOPPED;
+        return;
+    }
+    if (n == NULL) {
+        n = &c->nodes[c->node_count++];
+        memset(n, 0, sizeof *n);
+    }
+    n->node = e->node;
+    n->state = NODE_WAITING;
+    n->local_world_size = e->local_world_size;
+    n->order = e->order;
+    (void)snprintf(n->role, sizeof n->role, "%s", e->role != NULL ? e->role : "");
+    if (c->waiting_since_s < 0) {
+        c->waiting_since_s = now_s;
+    }
+    if (c->running && !n->member && count_of(c, NODE_IN) < c->options.nodes_max && count_of(c, NODE_DONE) == 0) {
+        end_round(c, -1, out); /* a newcomer, and there is room: costs no restart */
+    }
+}
+
+static bool got_further(struct coordinator *c, const struct event *e)
+{
+    bool further = e->step > c->best_step || e->saved_step > c->best_saved;
+    c->best_step = e->step > c->best_step ? e->step : c->best_step;
+    c->best_saved = e->saved_step > c->best_saved ? e->saved_step : c->best_saved;
+    return further;
+}
+
+static void on_failed(struct coordinator *c, const struct event *e, struct actions *out)
+{
+    if (c->finished || !c->running || e->round != c->round) {
+        return; /* the first failure of a round has been counted; this one follows from it */
+    }
+    if (c->stopping) {
+        return; /* EVENT_STOPPED will come */
+    }
+    if (e->failure != FAILURE_PLAIN) {
+        finish(c, e->code, out);
+        return;
+    }
+    bool further = got_further(c, e);
+    c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
+    if (c->options.watch_progress && c->no_progress >= COORDINATOR_NO_PROGRESS) {
+        finish(c, DT_EXIT_PERMANENT, out);
+    } else if (c->restarts_used >= c->options.restarts_max) {
+        finish(c, e->code, out);
+    } else {
+        c->restarts_used++;
+        end_round(c, e->node, out);
+    }
+}
+
+static void on_stop(struct coordinator *c, const struct event *e, struct actions *out)
+{
+    if (c->stopping || c->finished) {
+        return;
+    }
+    if (count_of(c, NODE_IN) == 0) { /* nothing runs */
+        finish(c, e->code, out);
+        return;
+    }
+    c->stopping = true;
+    c->code = e->code;
+    for (int i = 0; i < c->node_count; i++) {
+        if (c->nodes[i].state == NODE_IN) {
+            (void)add(out, ACTION_STOP, c->nodes[i].node, e->code);
+        }
+    }
+}
+
+static void on_gone(struct coordinator *c, const struct event *e, struct actions *out)
+{
+    struct coordinator_node *n = find(c, e->node);
+    if (n == NULL) {
+        return;
+    }
+    bool was_in = n->state == NODE_IN;
+    *n = c->nodes[--c->node_count];
+    if (was_in && c->running && !c->stopping && !c->finished) {
+        end_round(c, -1, out); /* costs no restart */
+    }
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct coordinator_node *x = *(const struct coordinator_node *const *)a, *y = *(const struct coordinator_node *const *)b;
+    if (x->order != y->order) {
+        return x->order < y->order ? -1 : 1;
+    }
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+/* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the first nodes_max are taken. */
+static void start_round(struct coordinator *c, struct actions *out)
+{
+    struct coordinator_node *in[COORDINATOR_MAX_NODES];
+    int count = 0, world_size = 0, first = out->count;
+    for (int i = 0; i < c->node_count; i++) {
+        c->nodes[i].member = false;
+        if (c->nodes[i].state == NODE_WAITING) {
+            in[count++] = &c->nodes[i];
+        }
+    }
+    qsort(in, (size_t)count, sizeof *in, by_order);
+    count = count > c->options.nodes_max ? c->options.nodes_max : count;
+    c->round++;
+    c->running = true;
+    c->waiting_since_s = c->complete_since_s = -1;
+    for (int i = 0; i < count; i++) {
+        int role_rank = 0, role_world_size = 0;
+        for (int k = 0; k < count; k++) {
+            if (strcmp(in[k]->role, in[i]->role) == 0) {
+                role_rank += k < i ? in[k]->local_world_size : 0;
+                role_world_size += in[k]->local_world_size;
+            }
+        }
+        in[i]->state = NODE_IN;
+        in[i]->member = true;
+        add(out, ACTION_START, in[i]->node, 0)->place =
+            (struct place){.round = c->round, .restarts_used = c->restarts_used, .group_rank = i, .group_world_size = count, .rank = world_size,
+                           .role_rank = role_rank, .role_world_size = role_world_size, .local_world_size = in[i]->local_world_size};
+        world_size += in[i]->local_world_size;
+    }
+    for (int i = first; i < out->count; i++) {
+        out->list[i].place.world_size = world_size;
+    }
+}
+
+/* A round begins with all nodes at once; with the minimum after the last call, or when nobody else who was there can still come. */
+static void maybe_start(struct coordinator *c, double now_s, struct actions *out)
+{
+    int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN);
+    if (c->running || c->stopping || c->finished || waiting == 0) {
+        return;
+    }
+    if (waiting >= c->options.nodes_max) {
+        start_round(c, out);
+        return;
+    }
+    if (waiting < c->options.nodes_min) {
+        c->complete_since_s = -1;
+        out->wake_s = c->waiting_since_s + c->options.join_timeout_s;
+        if (now_s >= out->wake_s) {
+            out->wake_s = 0;
+            finish(c, DT_EXIT_TEMPORARY, out);
+        }
+        return;
+    }
+    if (c->complete_since_s < 0) {
+        c->complete_since_s = now_s;
+    }
+    bool all_back = c->round > 0 && in == 0;
+    for (int i = 0; i < c->node_count; i++) { /* a newcomer has the whole last call to be followed by others */
+        all_back = all_back && (c->nodes[i].state != NODE_WAITING || c->nodes[i].member);
+    }
+    if (all_back || now_s >= c->complete_since_s + c->options.last_call_s) {
+        start_round(c, out);
+    } else {
+        out->wake_s = c->complete_since_s + c->options.last_call_s;
+    }
+}
+
+/* Done when every node of the round is; a stop is done when nobody runs any more. */
+static void maybe_finish(struct coordinator *c, struct actions *out)
+{
+    if (c->finished || count_of(c, NODE_IN) > 0) {
+        return;
+    }
+    if (c->running && count_of(c, NODE_DONE) > 0 && count_of(c, NODE_STOPPED) == 0) {
+        finish(c, DT_EXIT_DONE, out);
+    } else if (c->stopping || count_of(c, NODE_STOPPED) > 0) {
+        finish(c, c->code, out);
+    }
+}
+
+void coordinator_step(struct coordinator *c, const struct event *e, double now_s, struct actions *out)
+{
+    out->count = 0;
+    out->wake_s = 0;
+    struct coordinator_node *n = find(c, e->node);
+    bool current = n != NULL && n->state == NODE_IN && e->round == c->round && c->running;
+    switch (e->kind) {
+    case EVENT_JOIN:
+        on_join(c, e, now_s, out);
+        break;
+    case EVENT_FAILED:
+        on_failed(c, e, out);
+        break;
+    case EVENT_DONE:
+        if (current) {
+            n->state = NODE_DONE;
+        }
+        break;
+    case EVENT_STOPPED:
+        if (current) {
+            n->state = NODE_STOPPED;
+            if (count_of(c, NODE_STOPPED) == 1 || e->code != DT_EXIT_STOPPED) {
+                c->code = e->code; /* "saved" only when all nodes say so */
+            }
+            c->stopping = true;
+        }
+        break;
+    case EVENT_STOP:
+        on_stop(c, e, out);
+        break;
+    case EVENT_LOST:
+        on_gone(c, e, out);
+        break;
+    case EVENT_TICK:
+        break;
+    }
+    maybe_finish(c, out);
+    maybe_start(c, now_s, out);
+}

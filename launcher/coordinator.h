@@ -1,0 +1,98 @@
+/* Rounds: which nodes are in, when a round is complete, when it is over, when the job is. A pure step from one event to a list of
+ * actions: no clock, no socket, no process; whoever calls it carries the actions out. A node is a number that the caller chose
+ * (its connection); the same step serves one node and a thousand. The restart budget is the job's, not the node's. */
+#ifndef DT_LAUNCHER_COORDINATOR_H
+#define DT_LAUNCHER_COORDINATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define COORDINATOR_MAX_NODES 1024
+#define COORDINATOR_ROLE_BYTES 64
+#define COORDINATOR_NO_PROGRESS 3 /* so many restarts without a newer saved step or a longer run: another one will not help */
+
+enum event_kind {
+    EVENT_JOIN,    /* a node has no workers and waits for a round; again after each round */
+    EVENT_FAILED,  /* a worker of the node failed in `round`; `failure` and `code` say how */
+    EVENT_DONE,    /* all workers of the node ended with 0 in `round` */
+    EVENT_STOPPED, /* the node's workers are gone after a stop; `code` is what it would exit with */
+    EVENT_STOP,    /* somebody asked the job to stop; `code` as far as nothing is saved (128 + signal) */
+    EVENT_LOST,    /* no more word from the node */
+    EVENT_TICK     /* time has passed; asked for by actions.wake_s */
+};
+enum failure_kind {
+    FAILURE_PLAIN,     /* another try may work; costs one restart */
+    FAILURE_PERMANENT, /* another try fails the same way: the job ends with `code` */
+    FAILURE_START      /* the workers could not even be started: the job ends with `code` */
+};
+struct event {
+    enum event_kind kind;
+    int node, round;
+    /* JOIN */
+    int local_world_size;
+    int64_t order; /* nodes are numbered by it, then by `node` */
+    const char *role; /* copied */
+    /* FAILED, STOPPED, STOP */
+    enum failure_kind failure;
+    int code;
+    int64_t step, saved_step; /* how far the round came; -1: unknown or nothing */
+};
+
+enum action_kind {
+    ACTION_START,  /* begin `place.round` */
+    ACTION_END,    /* the round is over: end the workers, then join again */
+    ACTION_STOP,   /* let the workers save and stop, then say EVENT_STOPPED */
+    ACTION_FINISH, /* the job is over: end what runs, exit with `code` */
+    ACTION_REFUSE  /* the node cannot be taken: exit with `code` */
+};
+struct place { /* of a node in a round */
+    int round, restarts_used;
+    int group_rank, group_world_size;
+    int rank, world_size;           /* of the node's first worker */
+    int role_rank, role_world_size; /* of the node's first worker */
+    int local_world_size;
+};
+struct action {
+    enum action_kind kind;
+    int node, code;
+    struct place place; /* START */
+};
+struct actions { /* owned by the caller; emptied by each step */
+    int count;
+    double wake_s; /* send EVENT_TICK then; 0: no need */
+    struct action list[2 * COORDINATOR_MAX_NODES];
+};
+
+struct coordinator_options {
+    int nodes_min, nodes_max, restarts_max;
+    double join_timeout_s, last_call_s;
+    bool watch_progress; /* steps are known: end with 100 when restarts do not get further */
+};
+enum node_state { NODE_WAITING, NODE_IN, NODE_DONE, NODE_STOPPED };
+struct coordinator_node {
+    enum node_state state;
+    bool member; /* of the newest round */
+    int node, local_world_size;
+    int64_t order;
+    char role[COORDINATOR_ROLE_BYTES];
+};
+struct coordinator {
+    struct coordinator_options options;
+    int round;         /* newest, 1 is the first, 0: none yet */
+    int restarts_used; /* rounds lost to a failed worker */
+    bool running;      /* the newest round is not over */
+    bool stopping, finished;
+    int code;               /* of the end, when stopping or finished */
+    double waiting_since_s; /* first node of the next round; -1: nobody */
+    double complete_since_s; /* minimum reached; -1: not */
+    int64_t best_step, best_saved;
+    int no_progress;
+    int node_count;
+    struct coordinator_node nodes[COORDINATOR_MAX_NODES];
+};
+
+void coordinator_init(struct coordinator *c, const struct coordinator_options *options);
+/* now_s: monotonic. */
+void coordinator_step(struct coordinator *c, const struct event *e, double now_s, struct actions *out);
+
+#endif

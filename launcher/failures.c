@@ -1,0 +1,147 @@
+/* Order of exits says little about causes: a crashing worker may take seconds to write its traceback while its peers, which
+ * only lost the connection, are gone at once. So nothing is decided before all have ended. */
+#include "launcher/failures.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Reads a small file of the kernel; empty when it cannot be read. */
+static void read_small(const char *path, char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, out, size - 1) : 0;
+    out[got > 0 ? got : 0] = 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+}
+
+/* A file of our control group (version 2). False: there is none. */
+static bool read_group(const char *name, char *out, size_t size)
+{
+    char groups[4096], path[4400];
+    read_small("/proc/self/cgroup", groups, sizeof groups);
+    char *line = strncmp(groups, "0::", 3) == 0 ? groups : strstr(groups, "\n0::");
+    if (line == NULL) {
+        return false;
+    }
+    line = strstr(line, "::") + 2;
+    line[strcspn(line, "\n")] = 0;
+    (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", line, name);
+    read_small(path, out, size);
+    return out[0] != 0;
+}
+
+static long long oom_kills(void)
+{
+    char text[1024];
+    long long count = -1;
+    const char *at = read_group("memory.events", text, sizeof text) ? strstr(text, "oom_kill ") : NULL;
+    return at != NULL && sscanf(at, "oom_kill %lld", &count) == 1 ? count : -1;
+}
+
+void failures_begin(struct failures *f)
+{
+    for (int i = 0; i < f->count; i++) {
+        report_failure_clear(&f->list[i]);
+    }
+    f->count = 0;
+    f->root = -1;
+    f->step = f->saved_step = -1;
+    f->oom_before = oom_kills();
+    if (f->host[0] == 0 && gethostname(f->host, sizeof f->host - 1) != 0) {
+        (void)snprintf(f->host, sizeof f->host, "localhost");
+    }
+}
+
+void failures_clear(struct failures *f)
+{
+    for (int i = 0; i < f->count; i++) {
+        report_failure_clear(&f->list[i]);
+    }
+    free(f->list);
+    *f = (struct failures){.root = -1};
+}
+
+/* Words that say more than the exit code does, or nothing. */
+static void write_note(const struct failures *f, const struct worker *one, int code, bool ended_by_us, const char *note, char *out, size_t size)
+{
+    char own[sizeof one->page->note] = "", signal_name[32];
+    long long step = -1;
+    if (one->page != NULL) {
+        memcpy(own, one->page->note, sizeof own);
+        own[sizeof own - 1] = 0;
+        step = (long long)atomic_load(&one->page->step);
+    }
+    for (char *c = own; *c != 0; c++) {
+        *c = (unsigned char)*c < 32 ? ' ' : *c;
+    }
+    if (note != NULL && note[0] != 0) {
+        (void)snprintf(out, size, "%s", note);
+    } else if (own[0] != 0) {
+        (void)snprintf(out, size, "%s", own);
+    } else if (code == -SIGKILL && !ended_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
+        char limit[64] = "";
+        double bytes = read_group("memory.max", limit, sizeof limit) ? strtod(limit, NULL) : 0;
+        (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group); use less memory per rank",
+                       bytes > 0 ? dt_text_bytes(bytes, limit, sizeof limit) : "unknown");
+    } else if (code < 0 && step >= 0) {
+        (void)snprintf(out, size, "killed by signal %d (%s) at step %lld", -code, report_signal_name(-code, signal_name, sizeof signal_name), step);
+    }
+}
+
+void failures_add(struct failures *f, const struct worker *one, int local_rank, int rank, bool ended_by_us, const char *note)
+{
+    if (f->count == f->capacity) {
+        f->capacity = f->capacity > 0 ? 2 * f->capacity : 8;
+        f->list = dt_realloc(f->list, (size_t)f->capacity * sizeof *f->list);
+    }
+    struct report_failure *x = &f->list[f->count++];
+    report_failure_init(x);
+    x->local_rank = local_rank;
+    x->rank = rank;
+    x->pid = one->pid;
+    x->exit_code = workers_code(one->status);
+    x->wall_s = dt_wall_s();
+    x->stopped_by_us = ended_by_us;
+    (void)snprintf(x->host, sizeof x->host, "%s", f->host);
+    write_note(f, one, x->exit_code, ended_by_us, note, x->note, sizeof x->note);
+}
+
+void failures_progress(struct failures *f, const struct workers *w)
+{
+    for (int i = 0; i < w->count; i++) {
+        if (w->list[i].page != NULL) {
+            long long step = (long long)atomic_load(&w->list[i].page->step), saved = (long long)atomic_load(&w->list[i].page->saved_step);
+            f->step = step > f->step ? step : f->step;
+            f->saved_step = saved > f->saved_step ? saved : f->saved_step;
+        }
+    }
+}
+
+void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)
+{
+    bool other_cause = false;
+    for (int i = 0; i < f->count; i++) {
+        struct report_failure *x = &f->list[i];
+        report_read_error_file(x, error_file(user, x->local_rank));
+        if (x->stopped_by_us && x->exit_code > 0 && x->message != NULL) {
+            x->stopped_by_us = false; /* it was on its way out already, with a traceback of its own */
+        }
+        other_cause = other_cause || (!x->stopped_by_us && x->exit_code != DT_EXIT_TEMPORARY);
+    }
+    for (int i = 0; i < f->count; i++) {
+        struct report_failure *x = &f->list[i];
+        if (bundled && other_cause && x->exit_code == DT_EXIT_TEMPORARY) {
+            x->stopped_by_us = true; /* it lost the peer that failed */
+        }
+    }
+    f->root = report_root(f->list, f->count);
+}

@@ -1,0 +1,238 @@
+/* Two processes watch each other. The guard waits for signals and for the agent; the agent asks for TERM when the guard dies and
+ * then sees that its parent is another one. Both are child subreapers, so a worker's child that went into a session of its own
+ * comes back to one of them and can be found among its descendants. */
+#include "launcher/guard.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static pid_t guard_pid; /* written once, before the agent does anything */
+
+struct family {
+    pid_t *list;
+    size_t count, capacity;
+};
+
+static void family_add(struct family *f, pid_t pid)
+{
+    if (f->count == f->capacity) {
+        f->capacity = f->capacity > 0 ? f->capacity * 2 : 64;
+        f->list = dt_realloc(f->list, f->capacity * sizeof *f->list);
+    }
+    f->list[f->count++] = pid;
+}
+
+/* Adds the children that one thread of pid has made. False: the kernel does not tell (no /proc, or built without these files). */
+static bool add_children_of_thread(struct family *f, pid_t pid, const char *thread)
+{
+    char path[128], text[4096];
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)pid, thread);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false;
+    }
+    while (fscanf(file, "%32s", text) == 1) {
+        family_add(f, (pid_t)atoi(text));
+    }
+    (void)fclose(file);
+    return true;
+}
+
+static void add_children(struct family *f, pid_t pid)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    if (tasks == NULL) {
+        return; /* it is gone */
+    }
+    for (struct dirent *e = readdir(tasks); e != NULL; e = readdir(tasks)) {
+        if (isdigit((unsigned char)e->d_name[0])) {
+            (void)add_children_of_thread(f, pid, e->d_name);
+        }
+    }
+    (void)closedir(tasks);
+}
+
+static bool kernel_lists_children(void)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    return access(path, R_OK) == 0;
+}
+
+/* The slow way: parents of all processes, again and again until no more belong to us. */
+static void scan_all(struct family *f)
+{
+    size_t before;
+    do {
+        before = f->count;
+        DIR *all = opendir("/proc");
+        if (all == NULL) {
+            return;
+        }
+        for (struct dirent *e = readdir(all); e != NULL; e = readdir(all)) {
+            char path[300], text[512];
+            int parent = 0;
+            (void)snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+            FILE *file = isdigit((unsigned char)e->d_name[0]) ? fopen(path, "re") : NULL;
+            if (file == NULL) {
+                continue;
+            }
+            size_t size = fread(text, 1, sizeof text - 1, file);
+            (void)fclose(file);
+            text[size] = 0;
+            char *name_end = strrchr(text, ')');
+            pid_t pid = (pid_t)atoi(e->d_name);
+            bool ours = false, known = false;
+            if (name_end != NULL && sscanf(name_end + 1, " %*c %d", &parent) == 1) {
+                ours = parent == getpid();
+                for (size_t i = 0; i < f->count; i++) {
+                    ours = ours || f->list[i] == parent;
+                    known = known || f->list[i] == pid;
+                }
+            }
+            if (ours && !known) {
+                family_add(f, pid);
+            }
+        }
+        (void)closedir(all);
+    } while (f->count > before);
+}
+
+int guard_kill_descendants(void)
+{
+    struct family f = {0};
+    if (kernel_lists_children()) {
+        add_children(&f, getpid());
+        for (size_t i = 0; i < f.count; i++) {
+            add_children(&f, f.list[i]);
+        }
+    } else {
+        scan_all(&f);
+    }
+    for (size_t i = 0; i < f.count; i++) {
+        (void)kill(f.list[i], SIGKILL);
+    }
+    free(f.list);
+    return (int)f.count;
+}
+
+bool guard_end_descendants(double timeout_s)
+{
+    double end_s = dt_now_s() + timeout_s;
+    sigset_t child;
+    (void)sigemptyset(&child);
+    (void)sigaddset(&child, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &child, NULL);
+    for (;;) {
+        pid_t pid;
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
+        }
+        if (pid < 0 && errno == ECHILD) {
+            return true;
+        }
+        if (dt_now_s() > end_s) {
+            return false;
+        }
+        (void)guard_kill_descendants();
+        struct timespec wait = {.tv_nsec = 20 * 1000 * 1000}; /* a child of a killed child may come to us without a signal */
+        (void)sigtimedwait(&child, NULL, &wait);
+    }
+}
+
+bool guard_alive(void)
+{
+    return getppid() == guard_pid;
+}
+
+/* Reaps; true when the agent is gone, with its status. An agent that stopped after Ctrl-Z stops us too, so that the shell sees it. */
+static bool reap(pid_t agent, bool *suspending, int *status)
+{
+    int s;
+    pid_t pid;
+    while ((pid = waitpid(-1, &s, WNOHANG | WUNTRACED)) > 0) {
+        if (pid != agent) {
+            continue;
+        }
+        if (!WIFSTOPPED(s)) {
+            *status = s;
+            return true;
+        }
+        if (*suspending) {
+            *suspending = false;
+            (void)raise(SIGSTOP);
+        }
+    }
+    return false;
+}
+
+static _Noreturn void keep(pid_t agent, const sigset_t *signals)
+{
+    int status = 0;
+    bool suspending = false, gone = false;
+    while (!gone) {
+        int sig = sigwaitinfo(signals, NULL);
+        if (sig == SIGCHLD) {
+            gone = reap(agent, &suspending, &status);
+        } else if (sig > 0) {
+            suspending = sig == SIGTSTP || (suspending && sig != SIGCONT);
+            (void)kill(agent, sig);
+        }
+    }
+    bool all_gone = guard_end_descendants(5);
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (WIFSIGNALED(status)) {
+        (void)dprintf(2, "dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n", (int)agent,
+                      WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
+    }
+    if (!all_gone) {
+        (void)dprintf(2, "dtrun: guard: a process of this job does not die: it hangs in the kernel; look for state D in ps\n");
+    }
+    _exit(code);
+}
+
+int guard_open(struct dt_error *err)
+{
+    static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
+    sigset_t signals, before;
+    (void)sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
+        struct sigaction now;
+        if (passed[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN) {
+            continue; /* under nohup a lost terminal is not a wish */
+        }
+        (void)sigaddset(&signals, passed[i]);
+    }
+    struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide exit codes */
+    (void)sigaction(SIGCHLD, &plain, NULL);
+    (void)sigprocmask(SIG_BLOCK, &signals, &before);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    guard_pid = getpid();
+    pid_t agent = fork();
+    if (agent < 0) {
+        (void)sigprocmask(SIG_SETMASK, &before, NULL);
+        return dt_fail_errno(err, "dtrun: cannot start the agent process");
+    }
+    if (agent > 0) {
+        (void)setpgid(agent, agent);
+        keep(agent, &signals);
+    }
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    /* The mask stays until the agent's handlers are there: a signal sent in between must not kill it. */
+    return guard_alive() ? 0 : dt_fail(err, DT_STOPPED, "dtrun: the guard was killed at once");
+}

@@ -1,0 +1,23 @@
+/* The guard: the process that the user started. It forks the agent, passes signals on to it, ends whatever the agent leaves
+ * behind, and exits with the agent's code. It holds no state, so nothing is lost with it; whoever of the two is killed, the
+ * other one ends every descendant. */
+#ifndef DT_LAUNCHER_GUARD_H
+#define DT_LAUNCHER_GUARD_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* Splits the process. Returns 0 in the agent: a process group of its own, child subreaper, TERM when the guard dies, the caller's
+ * signal mask. The parent stays inside and exits with the agent's code, or 128 + n when signal n killed it. -1: cannot fork. */
+int guard_open(struct dt_error *err);
+/* In the agent: the guard still runs. */
+bool guard_alive(void);
+/* Sends KILL to every descendant of the calling process, whatever its session; returns how many were found. They still have to be reaped. */
+int guard_kill_descendants(void);
+/* Kills and reaps descendants until there are none, for at most timeout_s (a process in the kernel cannot be ended). Returns
+ * true when none is left. Blocks; the calling process must not need the exit status of any child. */
+bool guard_end_descendants(double timeout_s);
+
+#endif

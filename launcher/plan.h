@@ -1,0 +1,15 @@
+/* Before the first round of the bundled `train`: one `train --plan --json` on this host. A job that cannot run ends here, before
+ * anything was started, and we learn where the run keeps its files. No training key is read. */
+#ifndef DT_LAUNCHER_PLAN_H
+#define DT_LAUNCHER_PLAN_H
+
+#include "launcher/options.h"
+#include "launcher/workers.h"
+
+/* True when the arguments ask for something that needs no ranks: --help, --version, --plan. */
+bool plan_is_all(const struct options *o);
+/* Runs it and waits; signals arrive on signal_fd (a signalfd). Returns -1 to go on, with *output_dir (or null; the caller frees),
+ * otherwise the exit code of dtrun: the plan's own when it failed, 128 + n after a signal, 0 when its output is all that was wanted. */
+int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir);
+
+#endif

@@ -1,0 +1,320 @@
+/* Rounds as a pure step: tables of events and actions, then thousands of random histories with a few things that always hold. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "launcher/coordinator.h"
+
+#include <string.h>
+
+static struct coordinator c;
+static struct actions out;
+
+static void open_with(int nodes_min, int nodes_max, int restarts_max, bool watch_progress)
+{
+    coordinator_init(&c, &(struct coordinator_options){.nodes_min = nodes_min, .nodes_max = nodes_max, .restarts_max = restarts_max,
+                                                       .join_timeout_s = 600, .last_call_s = 30, .watch_progress = watch_progress});
+}
+
+static void join(int node, double now_s)
+{
+    coordinator_step(&c, &(struct event){.kind = EVENT_JOIN, .node = node, .local_world_size = 2 + node, .order = -node, .role = "default"}, now_s, &out);
+}
+
+static void send(enum event_kind kind, int node, int code, double now_s)
+{
+    coordinator_step(&c, &(struct event){.kind = kind, .node = node, .round = c.round, .code = code, .step = -1, .saved_step = -1}, now_s, &out);
+}
+
+static int count_of(enum action_kind kind)
+{
+    int count = 0;
+    for (int i = 0; i < out.count; i++) {
+        count += out.list[i].kind == kind;
+    }
+    return count;
+}
+
+static void one_node(void **state)
+{
+    (void)state;
+    open_with(1, 1, 1, false);
+    join(0, 0);
+    assert_int_equal(out.count, 1);
+    assert_int_equal(out.list[0].kind, ACTION_START);
+    struct place p = out.list[0].place;
+    assert_int_equal(p.round, 1);
+    assert_int_equal(p.world_size, 2);
+    assert_int_equal(p.group_world_size, 1);
+    send(EVENT_FAILED, 0, 1, 1);
+    assert_int_equal(out.count, 0); /* it ends its workers itself, and comes again */
+    join(0, 2);
+    assert_int_equal(out.list[0].kind, ACTION_START);
+    assert_int_equal(out.list[0].place.round, 2);
+    assert_int_equal(out.list[0].place.restarts_used, 1);
+    send(EVENT_FAILED, 0, 1, 3); /* the budget is used up */
+    assert_int_equal(out.list[0].kind, ACTION_FINISH);
+    assert_int_equal(out.list[0].code, 1);
+}
+
+static void done(void **state)
+{
+    (void)state;
+    open_with(2, 2, 0, false);
+    join(0, 0);
+    assert_int_equal(out.count, 0);
+    assert_true(out.wake_s > 0);
+    join(1, 1);
+    assert_int_equal(count_of(ACTION_START), 2);
+    assert_int_equal(out.list[0].node, 1); /* the lower order comes first */
+    assert_int_equal(out.list[0].place.rank, 0);
+    assert_int_equal(out.list[1].place.rank, 3);
+    assert_int_equal(out.list[1].place.world_size, 5);
+    send(EVENT_DONE, 0, 0, 2);
+    assert_int_equal(out.count, 0);
+    send(EVENT_DONE, 1, 0, 3);
+    assert_int_equal(count_of(ACTION_FINISH), 2);
+    assert_int_equal(out.list[0].code, 0);
+}
+
+static void one_failure_counts_once(void **state)
+{
+    (void)state;
+    open_with(2, 2, 3, false);
+    join(0, 0);
+    join(1, 0);
+    send(EVENT_FAILED, 0, 1, 1);
+    assert_int_equal(count_of(ACTION_END), 1);
+    assert_int_equal(out.list[0].node, 1);
+    send(EVENT_FAILED, 1, 1, 1); /* it lost its peer */
+    assert_int_equal(out.count, 0);
+    assert_int_equal(c.restarts_used, 1);
+    join(1, 2);
+    join(0, 2);
+    assert_int_equal(count_of(ACTION_START), 2);
+    assert_int_equal(out.list[0].place.restarts_used, 1);
+    coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .node = 0, .round = 1}, 3, &out); /* late news of the first round */
+    assert_int_equal(out.count, 0);
+    assert_int_equal(c.restarts_used, 1);
+}
+
+static void permanent_and_unstartable_end_the_job(void **state)
+{
+    (void)state;
+    for (int kind = FAILURE_PERMANENT; kind <= FAILURE_START; kind++) {
+        open_with(1, 1, 5, false);
+        join(0, 0);
+        coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .round = 1, .failure = (enum failure_kind)kind, .code = 100}, 1, &out);
+        assert_int_equal(out.list[0].kind, ACTION_FINISH);
+        assert_int_equal(out.list[0].code, 100);
+    }
+}
+
+static void restarts_without_progress(void **state)
+{
+    (void)state;
+    open_with(1, 1, 100, true);
+    for (int i = 0; i < 10; i++) { /* as long as each round comes further, there is no end to it */
+        join(0, i);
+        assert_int_equal(count_of(ACTION_START), 1);
+        coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = 10 + i, .saved_step = -1}, i, &out);
+        assert_int_equal(out.count, 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        join(0, 20 + i);
+        coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = 5, .saved_step = -1}, 20 + i, &out);
+    }
+    assert_int_equal(out.list[0].kind, ACTION_FINISH);
+    assert_int_equal(out.list[0].code, DT_EXIT_PERMANENT);
+}
+
+static void stop_while_running_and_while_waiting(void **state)
+{
+    (void)state;
+    open_with(2, 2, 0, false);
+    join(0, 0);
+    join(1, 0);
+    send(EVENT_STOP, 0, 143, 1);
+    assert_int_equal(count_of(ACTION_STOP), 2);
+    send(EVENT_FAILED, 1, 1, 1);
+    assert_int_equal(out.count, 0);
+    send(EVENT_STOPPED, 0, 75, 2);
+    send(EVENT_STOPPED, 1, 75, 3);
+    assert_int_equal(count_of(ACTION_FINISH), 2);
+    assert_int_equal(out.list[0].code, 75);
+
+    open_with(2, 2, 0, false);
+    join(0, 0);
+    join(1, 0);
+    send(EVENT_STOP, 0, 143, 1);
+    send(EVENT_STOPPED, 0, 75, 2);
+    send(EVENT_STOPPED, 1, 143, 3); /* one could not save: nothing is saved */
+    assert_int_equal(out.list[0].code, 143);
+
+    open_with(2, 2, 0, false);
+    join(0, 0);
+    send(EVENT_STOP, 0, 130, 1);
+    assert_int_equal(out.list[0].kind, ACTION_FINISH);
+    assert_int_equal(out.list[0].code, 130);
+}
+
+static void a_stop_between_two_rounds_ends_the_job(void **state)
+{
+    (void)state;
+    open_with(1, 1, 3, false);
+    join(0, 0);
+    send(EVENT_FAILED, 0, 1, 1);
+    send(EVENT_STOP, 0, 130, 1); /* its workers are still being ended */
+    join(0, 2);
+    assert_int_equal(count_of(ACTION_START), 0);
+    assert_int_equal(count_of(ACTION_FINISH), 1);
+    assert_int_equal(out.list[0].code, 130);
+}
+
+static void elastic(void **state)
+{
+    (void)state;
+    open_with(1, 3, 0, false);
+    join(0, 0);
+    assert_int_equal(out.count, 0);
+    assert_true(out.wake_s > 29 && out.wake_s < 31);
+    join(1, 10);
+    send(EVENT_TICK, 0, 0, 29.9);
+    assert_int_equal(out.count, 0);
+    send(EVENT_TICK, 0, 0, 30.1);
+    assert_int_equal(count_of(ACTION_START), 2);
+    join(2, 50); /* room for a third: a new round, free of charge */
+    assert_int_equal(count_of(ACTION_END), 2);
+    join(0, 51);
+    join(1, 52);
+    assert_int_equal(count_of(ACTION_START), 3);
+    assert_int_equal(c.restarts_used, 0);
+    join(3, 60); /* a spare waits */
+    assert_int_equal(out.count, 0);
+    send(EVENT_LOST, 1, 0, 70);
+    assert_int_equal(count_of(ACTION_END), 2);
+    join(0, 71);
+    join(2, 72); /* with the spare there are three */
+    assert_int_equal(count_of(ACTION_START), 3);
+    assert_int_equal(c.restarts_used, 0);
+    send(EVENT_LOST, 3, 0, 80);
+    join(0, 81);
+    assert_int_equal(out.count, 0);
+    join(2, 81); /* all who were there and live are back: no last call */
+    assert_int_equal(count_of(ACTION_START), 2);
+}
+
+static void nobody_else_comes(void **state)
+{
+    (void)state;
+    open_with(2, 2, 0, false);
+    join(0, 0);
+    send(EVENT_TICK, 0, 0, 599);
+    assert_int_equal(out.count, 0);
+    send(EVENT_TICK, 0, 0, 600.5);
+    assert_int_equal(out.list[0].kind, ACTION_FINISH);
+    assert_int_equal(out.list[0].code, DT_EXIT_TEMPORARY);
+    join(1, 700);
+    assert_int_equal(out.list[0].kind, ACTION_REFUSE);
+}
+
+static void roles(void **state)
+{
+    (void)state;
+    open_with(3, 3, 0, false);
+    const char *const names[] = {"actor", "learner", "actor"};
+    for (int i = 0; i < 3; i++) {
+        coordinator_step(&c, &(struct event){.kind = EVENT_JOIN, .node = i, .local_world_size = i + 1, .order = i, .role = names[i]}, 0, &out);
+    }
+    const int rank[] = {0, 1, 3}, role_rank[] = {0, 0, 1}, role_size[] = {4, 2, 4};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(out.list[i].place.rank, rank[i]);
+        assert_int_equal(out.list[i].place.role_rank, role_rank[i]);
+        assert_int_equal(out.list[i].place.role_world_size, role_size[i]);
+    }
+}
+
+/* Nodes that do as they are told, in a random order, with losses: a node is started only when it waits, rounds grow by one, ranks
+ * tile the world, and the budget is never exceeded. */
+static void random_histories(void **state)
+{
+    (void)state;
+    enum { NODES = 5 };
+    uint64_t seed = 7;
+    for (int history = 0; history < 3000; history++) {
+        enum { AWAY, WAITING, RUNNING, ENDING, OVER } node[NODES] = {AWAY};
+        double now_s = 0;
+        int round = 0;
+        open_with(1 + history % 3, 3 + history % 3, history % 4, false);
+        for (int i = 0; i < 60; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            int k = (int)((seed >> 33) % NODES), what = (int)((seed >> 40) % 8);
+            struct event e = {.node = k, .round = c.round, .local_world_size = 1 + k, .order = k, .role = "r", .step = -1, .saved_step = -1};
+            now_s += (double)((seed >> 50) % 40);
+            if (what == 0 && node[k] != AWAY) {
+                e.kind = EVENT_LOST;
+                node[k] = AWAY;
+            } else if (node[k] == AWAY || node[k] == ENDING) {
+                e.kind = EVENT_JOIN;
+                node[k] = WAITING;
+            } else if (node[k] == RUNNING && what == 1) {
+                e.kind = EVENT_FAILED;
+                e.code = 1;
+                node[k] = ENDING;
+            } else {
+                e.kind = EVENT_TICK;
+            }
+            coordinator_step(&c, &e, now_s, &out);
+            int ranks = 0, starts = 0;
+            for (int a = 0; a < out.count; a++) {
+                struct action *x = &out.list[a];
+                if (x->kind == ACTION_START) {
+                    assert_int_equal(node[x->node], WAITING);
+                    assert_int_equal(x->place.rank, ranks);
+                    assert_int_equal(x->place.group_rank, starts++);
+                    assert_int_equal(x->place.round, round + 1);
+                    ranks += x->place.local_world_size;
+                    node[x->node] = RUNNING;
+                    assert_true(x->place.restarts_used <= history % 4);
+                } else if (x->kind == ACTION_END) {
+                    assert_true(node[x->node] == RUNNING || node[x->node] == ENDING);
+                    node[x->node] = ENDING;
+                } else {
+                    node[x->node] = OVER;
+                }
+            }
+            if (starts > 0) {
+                round++;
+                assert_true(starts >= 1 + history % 3 && starts <= 3 + history % 3);
+                for (int k2 = 0; k2 < NODES; k2++) { /* nobody of the round before still runs */
+                    int started = 0;
+                    for (int a = 0; a < out.count; a++) {
+                        started += out.list[a].kind == ACTION_START && out.list[a].node == k2;
+                    }
+                    assert_true(node[k2] != RUNNING || started == 1);
+                }
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_node),
+        cmocka_unit_test(done),
+        cmocka_unit_test(one_failure_counts_once),
+        cmocka_unit_test(permanent_and_unstartable_end_the_job),
+        cmocka_unit_test(restarts_without_progress),
+        cmocka_unit_test(stop_while_running_and_while_waiting),
+        cmocka_unit_test(a_stop_between_two_rounds_ends_the_job),
+        cmocka_unit_test(elastic),
+        cmocka_unit_test(nobody_else_comes),
+        cmocka_unit_test(roles),
+        cmocka_unit_test(random_histories),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/* Real processes, short ones: starting, errors of exec, exits, groups, orders, the watch, the guard's sweep. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "launcher/guard.h"
+#include "launcher/watch.h"
+#include "launcher/workers.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PATIENCE_S 60.0
+
+static char *const no_env[] = {NULL};
+
+static int spawn_shell(struct workers *w, int i, const char *text, int out_fd, struct dt_error *err)
+{
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)(uintptr_t)text, NULL};
+    return workers_spawn(w, i, &(struct spawn){.path = "/bin/sh", .argv = argv, .envp = no_env, .stdout_fd = out_fd, .stderr_fd = -1}, err);
+}
+
+static int wait_for(struct workers *w, int rank)
+{
+    double end_s = dt_now_s() + PATIENCE_S;
+    while (w->list[rank].running && dt_now_s() < end_s) {
+        pid_t pid;
+        int status;
+        if (workers_reap(w, &pid, &status) < 0) {
+            dt_sleep_s(0.002);
+        }
+    }
+    assert_false(w->list[rank].running);
+    return workers_code(w->list[rank].status);
+}
+
+static int open_files(void)
+{
+    int count = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d) != NULL) {
+        count++;
+    }
+    closedir(d);
+    return count;
+}
+
+static void exits_and_signals(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    assert_int_equal(workers_open(&w, 3, &err), 0);
+    assert_int_equal(workers_begin(&w, 1, &err), 0);
+    assert_int_equal(spawn_shell(&w, 0, "exit 7", -1, &err), 0);
+    assert_int_equal(spawn_shell(&w, 1, "kill -9 $$", -1, &err), 0);
+    assert_int_equal(spawn_shell(&w, 2, "sleep 100 & wait", -1, &err), 0);
+    assert_int_equal(wait_for(&w, 0), 7);
+    assert_int_equal(wait_for(&w, 1), -9);
+    assert_int_equal(w.running_count, 1);
+    assert_int_equal(getpgid(w.list[2].pid), w.list[2].pid);
+    assert_int_equal(getsid(w.list[2].pid), w.list[2].pid);
+    workers_signal(&w, SIGTERM);
+    assert_int_equal(wait_for(&w, 2), -15);
+    workers_close(&w);
+}
+
+static void what_cannot_be_executed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *words;
+        enum dt_status status;
+    } rows[] = {{"/nonexistent/program", "No such file", DT_INVALID}, {"/etc/passwd", "Permission denied", DT_INVALID}, {"/tmp", "ermission", DT_INVALID}};
+    struct workers w;
+    struct dt_error err;
+    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_begin(&w, 1, &err), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *argv[] = {(char *)"x", NULL};
+        struct spawn s = {.path = rows[i].path, .argv = argv, .envp = no_env, .stdout_fd = -1, .stderr_fd = -1};
+        assert_int_equal(workers_spawn(&w, 0, &s, &err), -1);
+        assert_int_equal(err.status, rows[i].status);
+        assert_non_null(strstr(err.text, rows[i].words));
+        assert_non_null(strstr(err.text, rows[i].path));
+    }
+    assert_int_equal(w.running_count, 0);
+    workers_close(&w);
+}
+
+/* A clean start: empty signal mask, default dispositions, no descriptor but 0, 1, 2, and its output where we want it. */
+static void a_clean_start(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    int ends[2];
+    char text[1024] = "";
+    sigset_t set, before;
+    assert_int_equal(pipe(ends), 0); /* not close-on-exec: as if inherited by us */
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGUSR1);
+    (void)sigprocmask(SIG_BLOCK, &set, &before);
+    (void)signal(SIGPIPE, SIG_IGN);
+    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_begin(&w, 1, &err), 0);
+    assert_int_equal(spawn_shell(&w, 0, "grep -E 'SigBlk|SigIgn' /proc/self/status; ls /proc/$$/fd | wc -l", ends[1], &err), 0);
+    (void)close(ends[1]);
+    size_t size = 0;
+    for (ssize_t got; (got = read(ends[0], text + size, sizeof text - 1 - size)) > 0; size += (size_t)got) {
+    }
+    assert_int_equal(wait_for(&w, 0), 0);
+    (void)close(ends[0]);
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    assert_non_null(strstr(text, "SigBlk:\t0000000000000000"));
+    unsigned long long ignored = ~0ull;
+    assert_int_equal(sscanf(strstr(text, "SigIgn:"), "SigIgn: %llx", &ignored), 1);
+    assert_true((ignored & (1ull << (SIGPIPE - 1))) == 0);
+    assert_string_equal(strrchr(text, '\n') - 1, "3\n");
+    workers_close(&w);
+}
+
+static void two_hundred_rounds_leak_nothing(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    assert_int_equal(workers_open(&w, 2, &err), 0);
+    int before = open_files();
+    for (int round = 1; round <= 200; round++) {
+        assert_int_equal(workers_begin(&w, round, &err), 0);
+        char *argv[] = {(char *)"true", NULL};
+        for (int i = 0; i < 2; i++) {
+            struct spawn s = {.path = "/bin/true", .argv = argv, .envp = no_env, .stdout_fd = -1, .stderr_fd = -1};
+            assert_int_equal(workers_spawn(&w, i, &s, &err), 0);
+        }
+        assert_int_equal(wait_for(&w, 0), 0);
+        assert_int_equal(wait_for(&w, 1), 0);
+    }
+    workers_end(&w);
+    assert_int_equal(open_files(), before);
+    workers_close(&w);
+}
+
+static void orders_only_grow(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_begin(&w, 3, &err), 0);
+    assert_int_equal(spawn_shell(&w, 0, "sleep 100", -1, &err), 0);
+    struct dt_page *p = w.list[0].page;
+    assert_int_equal(p->round, 3);
+    workers_order(&w, DT_ORDER_ABORT);
+    workers_order(&w, DT_ORDER_STOP);
+    assert_int_equal(atomic_load(&p->order), DT_ORDER_ABORT);
+    workers_signal(&w, SIGKILL);
+    assert_int_equal(wait_for(&w, 0), -9);
+    workers_close(&w);
+}
+
+/* The watch takes its time from the caller, so hours pass here without waiting. */
+static void the_watch_names_the_silent_one(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    struct dt_text words;
+    struct watch_options o = {.pages = true};
+    dt_text_init(&words);
+    assert_int_equal(workers_open(&w, 3, &err), 0);
+    assert_int_equal(workers_begin(&w, 1, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(spawn_shell(&w, i, "sleep 100", -1, &err), 0);
+    }
+    double t = dt_now_s();
+    assert_int_equal(watch_look(&w, &o, t + 1e6, &words), -1); /* nobody asked to be watched */
+    watch_forgive(&w, t);
+    for (int i = 0; i < 3; i++) {
+        atomic_store(&w.list[i].page->pulse_limit_ms, 60000);
+        dt_page_pulse(w.list[i].page);
+        atomic_store(&w.list[i].page->in_collective, i != 1);
+    }
+    atomic_store(&w.list[1].page->step, 310);
+    atomic_store(&w.list[1].page->collective_count, 17);
+    (void)snprintf(w.list[1].page->collective_name, 64, "all_reduce");
+    assert_int_equal(watch_look(&w, &o, t + 10, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 69, &words), -1);
+    watch_forgive(&w, t + 100); /* everybody was paused */
+    assert_int_equal(watch_look(&w, &o, t + 159, &words), -1);
+    dt_page_pulse(w.list[0].page);
+    assert_int_equal(watch_look(&w, &o, t + 161, &words), 1); /* not the one that waits for it in a collective */
+    assert_string_equal(dt_text_str(&words), "no pulse for 61.0 s at step 310, phase none, last collective 17 all_reduce");
+    dt_text_reset(&words);
+    assert_int_equal(watch_look(&w, &o, t + 162, &words), 2);
+    o = (struct watch_options){.limit_s = 5}; /* a foreign program that sleeps */
+    w.list[0].seen_s = t;
+    w.list[0].seen_sign = 0;
+    w.list[0].seen_cpu_s = 1e9; /* what its start cost is no sign of life */
+    dt_text_reset(&words);
+    assert_int_equal(watch_look(&w, &o, t + 6, &words), 0);
+    assert_string_equal(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5)");
+    workers_signal(&w, SIGKILL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(wait_for(&w, i), -9);
+    }
+    dt_text_clear(&words);
+    workers_close(&w);
+}
+
+/* A grandchild in a session of its own whose parent is gone comes to the subreaper and is found. */
+static void descendants_are_found_and_ended(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_begin(&w, 1, &err), 0);
+    assert_int_equal(spawn_shell(&w, 0, "setsid sh -c 'sleep 100 & sleep 100' & exit 0", -1, &err), 0);
+    assert_int_equal(wait_for(&w, 0), 0);
+    assert_true(guard_kill_descendants() > 0);
+    assert_true(guard_end_descendants(PATIENCE_S));
+    assert_int_equal(guard_kill_descendants(), 0);
+    workers_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exits_and_signals),
+        cmocka_unit_test(what_cannot_be_executed),
+        cmocka_unit_test(a_clean_start),
+        cmocka_unit_test(two_hundred_rounds_leak_nothing),
+        cmocka_unit_test(orders_only_grow),
+        cmocka_unit_test(the_watch_names_the_silent_one),
+        cmocka_unit_test(descendants_are_found_and_ended),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
