@@ -1,0 +1,297 @@
+/* Opening and splitting communicators, and the watch over every collective: numbers, counts, the page, failures. What
+ * actually moves and adds bytes is a row of `backends`. */
+#include "collectives/comm.h"
+
+#include "base/clock.h"
+#include "base/page.h"
+#include "base/text.h"
+#include "collectives/backends.h"
+#include "collectives/store.h"
+#include "collectives/tree.h"
+#include "kernels/device.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm};
+
+const char *dt_coll_name(enum dt_coll kind)
+{
+    static const char *const names[DT_COLL_COUNT] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
+    return (unsigned)kind < DT_COLL_COUNT ? names[kind] : "unknown";
+}
+
+const char *dt_reduction_name(enum dt_reduction op)
+{
+    static const char *const names[DT_REDUCTION_COUNT] = {"sum", "max", "min"};
+    return (unsigned)op < DT_REDUCTION_COUNT ? names[op] : "unknown";
+}
+
+static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct dt_error *err)
+{
+    const struct dt_comm_ops *ops = NULL;
+    const char *wanted = o->backend != NULL && o->backend[0] != 0 ? o->backend : o->size == 1 ? "solo" : "shm";
+    struct dt_text known;
+    dt_text_init(&known);
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        dt_text_printf(&known, " %s", backends[i]->name);
+        ops = strcmp(backends[i]->name, wanted) == 0 ? backends[i] : ops;
+    }
+    if (ops == NULL) {
+        (void)dt_fail(err, DT_INVALID, "communicator: backend %s: unknown; there are:%s", wanted, dt_text_str(&known));
+    } else if (ops == &dt_comm_solo && o->size != 1) {
+        (void)dt_fail(err, DT_INVALID, "communicator: backend solo is for one rank, not for %d", o->size);
+        ops = NULL;
+    } else if (o->size == 1) {
+        ops = &dt_comm_solo;
+    }
+    dt_text_clear(&known);
+    return ops;
+}
+
+static struct dt_comm *comm_new(const char *name, int rank, int size, const struct dt_comm_ops *ops)
+{
+    struct dt_comm *c = dt_alloc(sizeof(*c));
+    c->rank = rank;
+    c->size = size;
+    (void)snprintf(c->name, sizeof(c->name), "%s", name);
+    c->ops = ops;
+    (void)pthread_mutex_init(&c->lock, NULL);
+    return c;
+}
+
+int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct dt_error *err)
+{
+    assert(o->size >= 1 && o->rank >= 0 && o->rank < o->size && err != NULL);
+    const struct dt_comm_ops *ops = choose(o, err);
+    if (ops == NULL) {
+        return -1;
+    }
+    if (o->size > 1 && o->device != NULL && strcmp(o->device->ops->name, "cuda") == 0) {
+        return dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is cuda", ops->name);
+    }
+    struct dt_comm *c = comm_new(o->name != NULL ? o->name : "world", o->rank, o->size, ops);
+    c->page = o->page;
+    c->timeout_s = o->timeout_s > 0 ? o->timeout_s : 600;
+    c->open_timeout_s = o->open_timeout_s > 0 ? o->open_timeout_s : 300;
+    char ticket[DT_COMM_TICKET_BYTES] = "";
+    char key[96];
+    (void)snprintf(key, sizeof(key), "comm/%s/%s/%u", ops->name, c->name, o->page != NULL ? o->page->round : 0);
+    if (o->size > 1 && o->rank == 0) {
+        if (ops->offer(c, ticket, err) != 0 || dt_store_set(o->store, key, ticket, strlen(ticket), err) != 0) {
+            goto fail;
+        }
+    } else if (o->size > 1) {
+        struct dt_text value;
+        dt_text_init(&value);
+        int rc = dt_store_get(o->store, key, &value, c->open_timeout_s, err);
+        if (rc == 0 && value.size >= sizeof(ticket)) {
+            rc = dt_fail(err, DT_INVALID, "the store's %s is no ticket", key);
+        } else if (rc == 0) {
+            (void)snprintf(ticket, sizeof(ticket), "%s", dt_text_str(&value));
+        }
+        dt_text_clear(&value);
+        if (rc != 0) {
+            (void)dt_wrap(err, "waiting for rank 0 to open its side");
+            goto fail;
+        }
+    }
+    if (ops->open(c, ticket, err) != 0) {
+        goto fail;
+    }
+    *out = c;
+    return 0;
+fail:
+    (void)dt_wrap(err, "communicator %s, rank %d of %d", c->name, c->rank, c->size);
+    dt_comm_close(c);
+    return -1;
+}
+
+/* Runs a collective of our own: numbered like all others, not counted. */
+static int run_internal(struct dt_comm *c, const struct dt_collective *x, struct dt_error *err)
+{
+    return c->ops->run(c, x, ++c->number, c->open_timeout_s, err);
+}
+
+int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt_comm **out, struct dt_error *err)
+{
+    struct dt_comm *c = NULL;
+    int64_t mine = color < 0 ? -1 : color;
+    int64_t *colors = dt_alloc((size_t)parent->size * sizeof(*colors));
+    char(*tickets)[DT_COMM_TICKET_BYTES] = dt_alloc((size_t)parent->size * DT_COMM_TICKET_BYTES);
+    char ticket[DT_COMM_TICKET_BYTES] = "";
+    int rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "colors", &mine, colors, 1, DT_I64, 0}, err);
+    if (rc == 0 && color >= 0) {
+        int *members = dt_alloc((size_t)parent->size * sizeof(*members));
+        int size = 0, rank = 0;
+        for (int r = 0; r < parent->size; r++) {
+            if (colors[r] == color) {
+                rank = r == parent->rank ? size : rank;
+                members[size++] = r;
+            }
+        }
+        c = comm_new(name, rank, size, size == 1 ? &dt_comm_solo : parent->ops);
+        c->parent = parent;
+        c->members = members;
+        c->page = parent->page;
+        c->timeout_s = parent->timeout_s;
+        c->open_timeout_s = parent->open_timeout_s;
+        if (rank == 0 && c->ops->offer(c, ticket, err) != 0) {
+            (void)snprintf(ticket, sizeof(ticket), "! %s", err->text);
+        }
+    }
+    /* Whoever could not offer says so; everybody takes part to the end. */
+    if (rc == 0) {
+        rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "tickets", ticket, tickets, DT_COMM_TICKET_BYTES, DT_U8, 0}, err);
+    }
+    if (rc == 0 && c != NULL) {
+        const char *theirs = tickets[c->members[0]];
+        rc = theirs[0] == '!' ? dt_fail(err, DT_IO, "rank %d: %.200s", c->members[0], theirs + 2) : c->ops->open(c, theirs, err);
+    }
+    free(colors);
+    free(tickets);
+    if (rc != 0) {
+        (void)dt_wrap(err, "group %s of rank %d", name, parent->rank);
+        dt_comm_close(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
+
+int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
+{
+    return c->ops->alloc(c, size_bytes, out, err) == 0 ? 0 : dt_wrap(err, "communicator %s: arena of %zu bytes", c->name, size_bytes);
+}
+
+static int stopped_error(struct dt_comm *c, struct dt_error *err)
+{
+    int state = atomic_load(&c->stopped);
+    if (state == 0) {
+        return 0;
+    }
+    if (state == 1) {
+        return dt_fail(err, DT_STOPPED, "communicator %s: aborted", c->name);
+    }
+    (void)pthread_mutex_lock(&c->lock);
+    if (err != NULL) {
+        *err = c->error;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return -1;
+}
+
+/* The first failure stays. */
+static void keep(struct dt_comm *c, const struct dt_error *why)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    if (atomic_load(&c->stopped) != 2) {
+        c->error = *why;
+        atomic_store(&c->stopped, 2);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+struct call {
+    struct dt_comm *c;
+    struct dt_collective x;
+    int64_t number;
+};
+
+static int perform(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    struct call *call = args;
+    struct dt_comm *c = call->c;
+    if (stopped_error(c, err) != 0) {
+        return -1;
+    }
+    if (c->page != NULL) {
+        atomic_fetch_add(&c->page->in_collective, 1);
+    }
+    int rc = c->ops->run(c, &call->x, call->number, c->timeout_s, err);
+    if (c->page != NULL) {
+        atomic_fetch_sub(&c->page->in_collective, 1);
+    }
+    if (rc != 0) {
+        keep(c, err);
+    }
+    return rc;
+}
+
+static void count(struct dt_comm *c, const struct dt_collective *x)
+{
+    bool slices = x->kind == DT_REDUCE_SCATTER || x->kind == DT_ALL_GATHER;
+    c->stats.count[x->kind]++;
+    if (x->kind != DT_BARRIER) {
+        c->stats.bytes[x->kind] += x->count * (slices ? c->size : 1) * (int64_t)dt_dtype_size(x->type);
+    }
+}
+
+/* For the agent's report: what this rank does, and since when. */
+static void show(struct dt_comm *c, const struct dt_collective *x)
+{
+    struct dt_page *page = c->page;
+    if (page == NULL) {
+        return;
+    }
+    (void)snprintf(page->collective_name, sizeof(page->collective_name), "%s %s", dt_coll_name(x->kind), x->name);
+    atomic_fetch_add(&page->collective_count, 1);
+    atomic_store(&page->collective_s, dt_now_s());
+}
+
+void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_stream *s)
+{
+    bool reduces = x->kind == DT_ALL_REDUCE || x->kind == DT_REDUCE_SCATTER;
+    assert((unsigned)x->kind < DT_COLL_COUNT && (unsigned)x->op < DT_REDUCTION_COUNT);
+    assert(x->kind == DT_BARRIER || x->count >= 0);
+    assert(x->kind != DT_BROADCAST || (x->root >= 0 && x->root < c->size));
+    struct call call = {c, *x, ++c->number};
+    if (x->name == NULL) {
+        call.x.name = "";
+    }
+    if (x->kind == DT_BARRIER) {
+        call.x.count = 0;
+    }
+    count(c, &call.x);
+    show(c, &call.x);
+    struct dt_error err = {0};
+    if (reduces && !dt_tree_can(x->type)) {
+        (void)dt_fail(&err, DT_INVALID, "%s %s: elements of type %s cannot be reduced", dt_coll_name(x->kind), call.x.name, dt_dtype_name(x->type));
+        keep(c, &err);
+        c->ops->abort(c);
+    }
+    if (s == NULL) {
+        (void)perform(NULL, &call, &err);
+    } else {
+        dt_stream_call(s, perform, &call, sizeof(call));
+    }
+}
+
+int dt_comm_poll(struct dt_comm *c, struct dt_error *err)
+{
+    if (stopped_error(c, err) != 0) {
+        return -1;
+    }
+    return c->ops->poll(c, err);
+}
+
+void dt_comm_abort(struct dt_comm *c)
+{
+    int running = 0;
+    (void)atomic_compare_exchange_strong(&c->stopped, &running, 1);
+    c->ops->abort(c);
+}
+
+void dt_comm_close(struct dt_comm *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    c->ops->close(c);
+    (void)pthread_mutex_destroy(&c->lock);
+    free(c->members);
+    free(c);
+}
