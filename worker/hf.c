@@ -1,0 +1,326 @@
+/* Hugging Face folders. What is special about a model (names, settings) is in its model_ops; here are files, shards, the
+ * index and the checks. JSON goes through cJSON with a size limit; names of files in an index may not leave the folder. */
+#include "worker/hf.h"
+
+#include "base/file.h"
+#include "worker/safetensors.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_MAX = 4 << 20, INDEX_MAX = 64 << 20, FILES_MAX = 4096, NAME_MAX_BYTES = 1024, PART = 1 << 16 };
+
+struct source { /* where a tensor of the chain is */
+    const struct st_file *file;
+    const struct st_tensor *tensor;
+};
+
+struct hf {
+    char *folder;
+    const struct chain *chain;
+    struct st_file **files;
+    int file_count;
+    struct source *sources; /* per tensor of the chain */
+};
+
+/* Reads FOLDER/NAME as a JSON object; the caller deletes it. */
+static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    int rc = dt_file_read(path, max_bytes, &text, err);
+    if (rc == 0) {
+        cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
+        if (json == NULL || !cJSON_IsObject(json)) {
+            cJSON_Delete(json);
+            rc = dt_fail(err, DT_INVALID, "%s: not a JSON object", path);
+        } else {
+            *out = json;
+        }
+    }
+    dt_text_clear(&text);
+    return rc;
+}
+
+int hf_config(const char *folder, struct model_spec *spec, struct dt_error *err)
+{
+    char *path = dt_format("%s/config.json", folder);
+    cJSON *json = NULL;
+    int rc = read_json(path, CONFIG_MAX, &json, err);
+    if (rc == 0) {
+        const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
+        const struct model_ops *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
+        if (ops == NULL) {
+            rc = dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
+                         cJSON_IsString(type) ? type->valuestring : "", model_names());
+        } else if (ops->read_config(json, spec, err) != 0) {
+            rc = dt_wrap(err, "%s", path);
+        } else {
+            spec->name = ops->name;
+        }
+    }
+    cJSON_Delete(json);
+    free(path);
+    return rc;
+}
+
+static int open_file(struct hf *h, const char *name, struct dt_error *err)
+{
+    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL) {
+        return dt_fail(err, DT_INVALID, "%s/model.safetensors.index.json: file name \"%s\"", h->folder, name);
+    }
+    char *path = dt_format("%s/%s", h->folder, name);
+    h->files = dt_realloc(h->files, ((size_t)h->file_count + 1) * sizeof *h->files);
+    int rc = st_open(&h->files[h->file_count], path, err);
+    h->file_count += rc == 0;
+    free(path);
+    return rc;
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The files that the index names, each once. Which tensor is in which, the files themselves say. */
+static int open_index(struct hf *h, const char *path, struct dt_error *err)
+{
+    cJSON *json = NULL;
+    if (read_json(path, INDEX_MAX, &json, err) != 0) {
+        return -1;
+    }
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "weight_map"), *item;
+    int rc = cJSON_IsObject(map) && map->child != NULL ? 0 : dt_fail(err, DT_INVALID, "%s: weight_map: missing or empty", path);
+    size_t count = rc == 0 ? (size_t)cJSON_GetArraySize(map) : 0, n = 0;
+    const char **names = dt_alloc((count + 1) * sizeof *names);
+    if (rc == 0) {
+        cJSON_ArrayForEach(item, map)
+        {
+            if (!cJSON_IsString(item)) {
+                rc = dt_fail(err, DT_INVALID, "%s: weight_map: %s: must be a file name", path, item->string);
+                break;
+            }
+            names[n++] = item->valuestring;
+        }
+    }
+    if (rc == 0) {
+        qsort(names, n, sizeof *names, compare_strings);
+        for (size_t i = 0; rc == 0 && i < n; i++) {
+            if (i > 0 && strcmp(names[i - 1], names[i]) == 0) {
+                continue;
+            }
+            rc = h->file_count < FILES_MAX ? open_file(h, names[i], err) : dt_fail(err, DT_INVALID, "%s: more than %d files", path, (int)FILES_MAX);
+        }
+    }
+    free(names);
+    cJSON_Delete(json);
+    return rc;
+}
+
+static void put_shape(struct dt_text *out, const int64_t *shape, int dims)
+{
+    dt_text_puts(out, "[");
+    for (int i = 0; i < dims; i++) {
+        dt_text_printf(out, "%s%lld", i > 0 ? ", " : "", (long long)shape[i]);
+    }
+    dt_text_puts(out, "]");
+}
+
+/* A file's tensor must have the shape of ours and a type we convert. */
+static int check_tensor(const struct st_file *f, const struct st_tensor *s, const struct tensor *t, struct dt_error *err)
+{
+    if (s->dims != t->dims || memcmp(s->shape, t->shape, (size_t)t->dims * sizeof *t->shape) != 0) {
+        struct dt_text text;
+        dt_text_init(&text);
+        put_shape(&text, s->shape, s->dims);
+        dt_text_puts(&text, ", but config.json says ");
+        put_shape(&text, t->shape, t->dims);
+        (void)dt_fail(err, DT_INVALID, "%s: tensor %s: shape %s", st_path(f), s->name, dt_text_str(&text));
+        dt_text_clear(&text);
+        return -1;
+    }
+    float none;
+    return st_read_f32(f, s, 0, 0, &none, err);
+}
+
+/* Two names of one tensor (a tied head) must hold the same values. */
+static int check_same(const struct source *a, const struct st_file *f, const struct st_tensor *t, struct dt_error *err)
+{
+    float *x = dt_alloc(2 * PART * sizeof *x), *y = x + PART;
+    int rc = 0;
+    for (int64_t at = 0, n; rc == 0 && at < t->numel; at += n) {
+        n = t->numel - at < PART ? t->numel - at : PART;
+        rc = st_read_f32(a->file, a->tensor, at, n, x, err);
+        rc = rc == 0 ? st_read_f32(f, t, at, n, y, err) : rc;
+        if (rc == 0 && memcmp(x, y, (size_t)n * sizeof *x) != 0) {
+            rc = dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported", st_path(f), t->name, a->tensor->name);
+        }
+    }
+    free(x);
+    return rc;
+}
+
+static int find(const struct chain *c, const char *name)
+{
+    for (int i = 0; i < c->tensor_count; i++) {
+        if (strcmp(c->tensors[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Gives every tensor of the files its place in the chain. */
+static int match(struct hf *h, struct dt_error *err)
+{
+    const struct model_ops *ops = model_find(h->chain->spec.name);
+    for (int i = 0; i < h->file_count; i++) {
+        const struct st_file *f = h->files[i];
+        for (int k = 0; k < st_count(f); k++) {
+            const struct st_tensor *t = st_at(f, k);
+            char name[NAME_MAX_BYTES];
+            if (!ops->canonical_name(t->name, name, sizeof name)) {
+                continue;
+            }
+            int at = find(h->chain, name);
+            if (at < 0) {
+                return dt_fail(err, DT_INVALID, "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f), t->name, ops->name);
+            }
+            if (check_tensor(f, t, &h->chain->tensors[at], err) != 0) {
+                return -1;
+            }
+            struct source *s = &h->sources[at];
+            if (s->tensor != NULL && check_same(s, f, t, err) != 0) {
+                return -1;
+            }
+            *s = (struct source){f, t};
+        }
+    }
+    int missing = 0, first = -1;
+    for (int i = h->chain->tensor_count - 1; i >= 0; i--) {
+        bool here = h->sources[i].tensor != NULL;
+        missing += !here;
+        first = here ? first : i;
+    }
+    if (missing > 0) {
+        return dt_fail(err, DT_INVALID, "%s: %d of %d tensors are missing, the first is %s", h->folder, missing, h->chain->tensor_count,
+                       h->chain->tensors[first].name);
+    }
+    return 0;
+}
+
+int hf_open(struct hf **out, const char *folder, const struct chain *chain, struct dt_error *err)
+{
+    struct hf *h = dt_alloc(sizeof *h);
+    h->folder = dt_strdup(folder);
+    h->chain = chain;
+    h->sources = dt_alloc((size_t)chain->tensor_count * sizeof *h->sources);
+    char *index = dt_format("%s/model.safetensors.index.json", folder), *single = dt_format("%s/model.safetensors", folder);
+    int rc;
+    if (dt_file_exists(single)) {
+        rc = open_file(h, "model.safetensors", err);
+    } else if (dt_file_exists(index)) {
+        rc = open_index(h, index, err);
+    } else {
+        rc = dt_fail(err, DT_NOT_FOUND, "%s: neither model.safetensors nor model.safetensors.index.json", folder);
+    }
+    if (rc == 0) {
+        rc = match(h, err);
+    }
+    free(index);
+    free(single);
+    if (rc != 0) {
+        hf_close(h);
+        return -1;
+    }
+    *out = h;
+    return 0;
+}
+
+void hf_close(struct hf *h)
+{
+    if (h == NULL) {
+        return;
+    }
+    for (int i = 0; i < h->file_count; i++) {
+        st_close(h->files[i]);
+    }
+    free(h->files);
+    free(h->sources);
+    free(h->folder);
+    free(h);
+}
+
+int hf_read(const struct hf *h, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err)
+{
+    const struct source *s = &h->sources[tensor];
+    return st_read_f32(s->file, s->tensor, first, count, out, err);
+}
+
+int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out, struct dt_error *err)
+{
+    memset(out, 0, (size_t)count * dt_dtype_size(type));
+    for (int i = 0; i < h->chain->tensor_count; i++) {
+        const struct tensor *t = &h->chain->tensors[i];
+        if (t->unit != u || t->offset >= first + count || t->offset + t->numel <= first) {
+            continue;
+        }
+        int64_t from = first > t->offset ? first - t->offset : 0;
+        int64_t end = first + count - t->offset < t->numel ? first + count - t->offset : t->numel;
+        int64_t at = t->offset + from - first;
+        const struct source *s = &h->sources[i];
+        int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, from, end - from, (double *)out + at, err)
+                                : st_read_f32(s->file, s->tensor, from, end - from, (float *)out + at, err);
+        if (rc != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int export_weights(const char *path, const struct chain *chain, hf_source_fn *source, void *context, struct dt_error *err)
+{
+    struct st_entry *entries = dt_alloc((size_t)chain->tensor_count * sizeof *entries);
+    for (int i = 0; i < chain->tensor_count; i++) {
+        const struct tensor *t = &chain->tensors[i];
+        entries[i] = (struct st_entry){.name = t->name, .type = DT_F32, .dims = t->dims, .shape = t->shape};
+    }
+    struct st_writer *w = NULL;
+    float *part = dt_alloc(PART * sizeof *part);
+    int rc = st_writer_open(&w, path, entries, chain->tensor_count, NULL, err);
+    for (int i = 0; rc == 0 && i < chain->tensor_count; i++) {
+        for (int64_t at = 0, n; rc == 0 && at < chain->tensors[i].numel; at += n) {
+            n = chain->tensors[i].numel - at < PART ? chain->tensors[i].numel - at : PART;
+            rc = source(context, i, at, n, part, err);
+            rc = rc == 0 ? st_writer_data(w, part, (size_t)n * sizeof *part, err) : rc;
+        }
+    }
+    free(part);
+    free(entries);
+    if (rc != 0) {
+        st_writer_abort(w);
+        return -1;
+    }
+    return st_writer_close(w, err);
+}
+
+int hf_export(const char *folder, const struct chain *chain, hf_source_fn *source, void *context, struct dt_error *err)
+{
+    if (dt_file_mkdirs(folder, err) != 0) {
+        return -1;
+    }
+    char *weights = dt_format("%s/model.safetensors", folder), *config = dt_format("%s/config.json", folder);
+    struct dt_text text;
+    dt_text_init(&text);
+    model_find(chain->spec.name)->write_config(&chain->spec, &text);
+    int rc = export_weights(weights, chain, source, context, err);
+    if (rc == 0) {
+        rc = dt_file_write(config, text.data, text.size, err);
+    }
+    dt_text_clear(&text);
+    free(weights);
+    free(config);
+    return rc;
+}

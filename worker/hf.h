@@ -1,0 +1,27 @@
+/* Hugging Face model folders: config.json and safetensors files in, the same out. Values come as logical elements of our
+ * tensors, whatever name and type the file gives them. */
+#ifndef DT_WORKER_HF_H
+#define DT_WORKER_HF_H
+
+#include "worker/chain.h"
+
+/* Only config.json: sets name and sizes of spec (layers ... init_std; not batch_size, sequence_length, type). Errors name the file and key. */
+int hf_config(const char *folder, struct model_spec *spec, struct dt_error *err);
+
+struct hf;
+/* Opens model.safetensors, or the files of model.safetensors.index.json, and checks that they hold exactly the tensors of `chain`
+ * (built from hf_config's sizes): names what is missing, of another shape or type, or unknown. `chain` must outlive hf. */
+int hf_open(struct hf **out, const char *folder, const struct chain *chain, struct dt_error *err);
+/* Null is harmless. */
+void hf_close(struct hf *h);
+/* Elements [first, first + count) of chain->tensors[tensor], converted from F32, F64, BF16 or F16. */
+int hf_read(const struct hf *h, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err);
+/* Elements [first, first + count) of flat unit u (padding and gaps: zero) into `out` of type DT_F32 or DT_F64; the counterpart of init_unit. */
+int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out, struct dt_error *err);
+
+/* Where an export's values come from: elements [first, first + count) of chain->tensors[tensor]. 0 or -1. */
+typedef int hf_source_fn(void *context, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err);
+/* Writes FOLDER/config.json and FOLDER/model.safetensors (F32), which Transformers loads; makes the folder. Tied tensors appear once. */
+int hf_export(const char *folder, const struct chain *chain, hf_source_fn *source, void *context, struct dt_error *err);
+
+#endif
