@@ -529,7 +529,8 @@ static void show_wait(void *user, const struct dt_store_waiter *w, struct dt_byt
     }
     char name[320], text[256];
     dt_text_printf(l->out, "%s{\"peer\":\"%s\",\"key\":", l->shown++ > 0 ? "," : "", peer_name(w->user, name, sizeof name));
-    dt_text_json(l->out, dt_store_key_text(key, text, sizeof text), strlen(text));
+    (void)dt_store_key_text(key, text, sizeof text);
+    dt_text_json(l->out, text, strlen(text));
     dt_text_printf(l->out, ",\"missing\":%zu,\"age_s\":%.1f}", w->missing_count, l->now_s - w->since_s);
 }
 
