@@ -1,0 +1,281 @@
+/* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is refused and how, export and back. */
+#include "worker/hf.h"
+
+#include "base/file.h"
+#include "worker/safetensors.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#define GOLDEN "tests/golden/models/gpt2"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "/tmp/dt-hf-XXXXXX");
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return dt_file_remove_tree(folder, NULL);
+}
+
+/* A fresh sub-folder; the caller frees. */
+static char *sub(const char *name)
+{
+    char *path = dt_format("%s/%s", folder, name);
+    assert_int_equal(dt_file_mkdirs(path, NULL), 0);
+    return path;
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    char *path = dt_format("%s/%s", dir, name);
+    assert_int_equal(dt_file_write(path, text, strlen(text), NULL), 0);
+    free(path);
+}
+
+static const struct model_spec tiny = {.name = "gpt2", .layers = 1, .heads = 2, .channels = 4, .positions = 3, .vocabulary = 5, .inner = 16,
+                                       .norm_epsilon = 1e-6, .init_std = 0.03, .batch_size = 1, .sequence_length = 3, .type = DT_F32};
+static const char tiny_config[] = "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":2,\"n_embd\":4,\"n_ctx\":3,\"vocab_size\":5,\"n_inner\":null,"
+                                  "\"layer_norm_epsilon\":1e-6,\"initializer_range\":0.03,\"torch_dtype\":\"float32\",\"unknown\":{}}";
+
+struct edit { /* how a written file differs from the tiny model's */
+    const char *without;  /* a tensor left out */
+    const char *reshaped; /* a tensor with its dimensions swapped */
+    const char *extra;    /* a further tensor, (5, 4) */
+    float extra_value;    /* its first value; the others are as the table's */
+    enum dt_dtype type;
+    int first, end;       /* tensors of the chain; end 0: all */
+    bool bare;            /* names without the prefix */
+};
+
+static float value_of(int tensor, int64_t e)
+{
+    return (float)(tensor * 100 + (int)e % 7) / 8; /* exact in BF16 only where small; used with F32 and F16 */
+}
+
+static void write_file(const char *dir, const char *name, const struct chain *c, struct edit x)
+{
+    struct st_entry entries[32];
+    int at[32], count = 0, end = x.end > 0 ? x.end : c->tensor_count;
+    int64_t shapes[32][4];
+    for (int i = x.first; i < end; i++) {
+        const struct tensor *t = &c->tensors[i];
+        if (x.without != NULL && strcmp(t->name, x.without) == 0) {
+            continue;
+        }
+        bool swap = x.reshaped != NULL && strcmp(t->name, x.reshaped) == 0;
+        shapes[count][0] = t->shape[swap ? 1 : 0];
+        shapes[count][1] = t->shape[swap ? 0 : 1];
+        entries[count] = (struct st_entry){.name = x.bare ? t->name + 12 : t->name, .type = x.type, .dims = t->dims, .shape = shapes[count]};
+        at[count++] = i;
+    }
+    if (x.extra != NULL) {
+        entries[count] = (struct st_entry){.name = x.extra, .type = DT_F32, .dims = 2, .shape = c->tensors[0].shape};
+        at[count++] = -1;
+    }
+    char *path = dt_format("%s/%s", dir, name);
+    struct st_writer *w;
+    struct dt_error err;
+    assert_int_equal(st_writer_open(&w, path, entries, count, NULL, &err), 0);
+    for (int i = 0; i < count; i++) {
+        int64_t n = at[i] >= 0 ? c->tensors[at[i]].numel : 20;
+        for (int64_t e = 0; e < n; e++) {
+            float v = at[i] >= 0 ? value_of(at[i], e) : e == 0 ? x.extra_value : value_of(0, e);
+            uint32_t bits;
+            memcpy(&bits, &v, sizeof bits);
+            uint16_t half = (uint16_t)(bits >> 16);
+            bool narrow = entries[i].type == DT_BF16;
+            assert_int_equal(st_writer_data(w, narrow ? (const void *)&half : (const void *)&v, narrow ? 2 : 4, &err), 0);
+        }
+    }
+    assert_int_equal(st_writer_close(w, &err), 0);
+    free(path);
+}
+
+/* Opens and compares every value; rc of hf_open. */
+static int read_back(const char *dir, const struct chain *c, bool narrow, struct dt_error *err)
+{
+    struct hf *h;
+    int rc = hf_open(&h, dir, c, err);
+    for (int i = 0; rc == 0 && i < c->tensor_count; i++) {
+        for (int64_t e = 0; e < c->tensors[i].numel; e++) {
+            float v, expected = value_of(i, e);
+            assert_int_equal(hf_read(h, i, e, 1, &v, err), 0);
+            uint32_t bits;
+            memcpy(&bits, &expected, sizeof bits);
+            bits = narrow ? bits & 0xffff0000u : bits;
+            assert_memory_equal(&v, &bits, sizeof v);
+        }
+    }
+    if (rc == 0) {
+        hf_close(h);
+    }
+    return rc;
+}
+
+static void test_folders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        struct edit edit;
+        const char *cause; /* null: loads */
+    } rows[] = {
+        {"plain", {0}, NULL},
+        {"bare", {.bare = true}, NULL},
+        {"bf16", {.type = DT_BF16}, NULL},
+        {"tied", {.extra = "lm_head.weight", .extra_value = 0}, NULL},
+        {"only-head", {.extra = "lm_head.weight", .without = "transformer.wte.weight"}, NULL},
+        {"untied", {.extra = "lm_head.weight", .extra_value = 9}, "only tied heads"},
+        {"buffers", {.extra = "h.0.attn.masked_bias"}, NULL},
+        {"missing", {.without = "transformer.h.0.mlp.c_fc.bias"}, "1 of 16 tensors are missing, the first is transformer.h.0.mlp.c_fc.bias"},
+        {"reshaped", {.reshaped = "transformer.h.0.mlp.c_fc.weight"}, "shape [16, 4], but config.json says [4, 16]"},
+        {"unknown", {.extra = "transformer.h.1.ln_1.weight"}, "no such tensor"},
+        {"integers", {.type = DT_I32}, "type I32"},
+    };
+    struct chain c;
+    struct dt_error err = {.status = DT_OK};
+    assert_int_equal(chain_open(&c, &tiny, 1, &err), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *dir = sub(rows[i].name);
+        write_file(dir, "model.safetensors", &c, rows[i].edit);
+        int rc = read_back(dir, &c, rows[i].edit.type == DT_BF16, &err);
+        bool right = rows[i].cause == NULL ? rc == 0 : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
+        if (!right) {
+            fail_msg("%s: rc %d: %s", rows[i].name, rc, err.text);
+        }
+        free(dir);
+    }
+    chain_close(&c);
+}
+
+static void test_shards(void **state)
+{
+    (void)state;
+    struct chain c;
+    struct dt_error err = {.status = DT_OK};
+    assert_int_equal(chain_open(&c, &tiny, 1, &err), 0);
+    char *dir = sub("shards");
+    assert_int_equal(read_back(dir, &c, false, &err), -1);
+    assert_int_equal(err.status, DT_NOT_FOUND);
+    write_file(dir, "model-00001-of-00002.safetensors", &c, (struct edit){.first = 0, .end = 7});
+    write_file(dir, "model-00002-of-00002.safetensors", &c, (struct edit){.first = 7});
+    put(dir, "model.safetensors.index.json", "{\"metadata\":{\"total_size\":1},\"weight_map\":{\"a\":\"model-00002-of-00002.safetensors\","
+                                             "\"b\":\"model-00001-of-00002.safetensors\",\"c\":\"model-00002-of-00002.safetensors\"}}");
+    assert_int_equal(read_back(dir, &c, false, &err), 0);
+    static const char *const broken[] = {"", "[]", "{}", "{\"weight_map\":{}}", "{\"weight_map\":{\"a\":1}}", "{\"weight_map\":{\"a\":\"../x\"}}",
+                                         "{\"weight_map\":{\"a\":\"none.safetensors\"}}", "{\"weight_map\":{\"a\":\"model-00001-of-00002.safetensors\"}}"};
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        put(dir, "model.safetensors.index.json", broken[i]);
+        err.text[0] = '\0';
+        assert_int_equal(read_back(dir, &c, false, &err), -1);
+        assert_non_null(strstr(err.text, dir));
+    }
+    free(dir);
+    chain_close(&c);
+}
+
+static void test_config(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *cause;
+    } rows[] = {
+        {tiny_config, NULL},
+        {"", "not a JSON object"},
+        {"{\"model_type\":\"llama\"}", "\"llama\" is not supported; there are: gpt2"},
+        {"{}", "model_type"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer"},
+        {"{\"model_type\":\"gpt2\",\"n_embd\":1.5}", "n_embd"},
+        {"{\"model_type\":\"gpt2\",\"n_embd\":\"8\"}", "n_embd"},
+        {"{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", "activation_function"},
+        {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false}", "tie_word_embeddings"},
+        {"{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", "scale_attn_by_inverse_layer_idx"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":-1}", "layer_norm_epsilon"},
+    };
+    char *dir = sub("config");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        put(dir, "config.json", rows[i].text);
+        struct model_spec spec = {0};
+        struct dt_error err = {.status = DT_OK};
+        int rc = hf_config(dir, &spec, &err);
+        bool right = rows[i].cause == NULL ? rc == 0 : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
+        if (!right) {
+            fail_msg("row %zu: rc %d: %s", i, rc, err.text);
+        }
+        if (i == 0) {
+            assert_true(spec.layers == 1 && spec.heads == 2 && spec.channels == 4 && spec.positions == 3 && spec.vocabulary == 5 &&
+                        spec.inner == 16 && spec.norm_epsilon == 1e-6 && spec.init_std == 0.03 && strcmp(spec.name, "gpt2") == 0);
+        }
+    }
+    free(dir);
+}
+
+static int from_hf(void *context, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err)
+{
+    return hf_read(context, tensor, first, count, out, err);
+}
+
+/* hf and hf_legacy hold the same weights; what is exported from the second has the data of the first. */
+static void test_export(void **state)
+{
+    (void)state;
+    struct dt_error err = {.status = DT_OK};
+    struct model_spec spec = {.batch_size = 1, .sequence_length = 8, .type = DT_F32};
+    assert_int_equal(hf_config(GOLDEN "/hf_legacy", &spec, &err), 0);
+    struct chain c;
+    assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
+    struct hf *h;
+    assert_int_equal(hf_open(&h, GOLDEN "/hf_legacy", &c, &err), 0);
+    char *dir = sub("export/deeper");
+    assert_int_equal(hf_export(dir, &c, from_hf, h, &err), 0);
+    hf_close(h);
+
+    struct model_spec again = {.batch_size = 1, .sequence_length = 8, .type = DT_F32};
+    assert_int_equal(hf_config(dir, &again, &err), 0);
+    assert_true(again.layers == spec.layers && again.heads == spec.heads && again.channels == spec.channels && again.inner == spec.inner);
+    assert_true(again.positions == spec.positions && again.vocabulary == spec.vocabulary);
+    assert_true(again.norm_epsilon == spec.norm_epsilon && again.init_std == spec.init_std);
+    char *path = dt_format("%s/model.safetensors", dir);
+    struct st_file *ours, *theirs;
+    assert_int_equal(st_open(&ours, path, &err), 0);
+    assert_int_equal(st_open(&theirs, GOLDEN "/hf/model.safetensors", &err), 0);
+    assert_int_equal(st_count(ours), st_count(theirs));
+    assert_string_equal(st_metadata(ours, "format"), "pt");
+    for (int i = 0; i < st_count(theirs); i++) {
+        const struct st_tensor *a = st_at(theirs, i), *b = st_find(ours, a->name);
+        assert_non_null(b);
+        assert_string_equal(a->dtype, b->dtype);
+        assert_int_equal(a->dims, b->dims);
+        assert_memory_equal(a->shape, b->shape, sizeof a->shape);
+        assert_memory_equal(a->data, b->data, a->size_bytes);
+    }
+    st_close(ours);
+    st_close(theirs);
+    free(path);
+    free(dir);
+    chain_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_export),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
