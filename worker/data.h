@@ -11,7 +11,7 @@
 struct data_source;
 struct data_ops {
     const char *name; /* "tokens", "tensors" */
-    /* True when the file looks like this format. */
+    /* True when the file looks like this format (by its first bytes). */
     bool (*recognise)(const char *path);
     /* Opens all files of a glob (sorted). sequence_length: T wanted. */
     int (*open)(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err);
@@ -33,6 +33,8 @@ struct data_source {
 /* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other tokenizer, too short for one sequence, id >= vocabulary). */
 int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err);
 void data_close(struct data_source *s);
+/* Training and evaluation data must come from one tokenizer. The names are for the message. */
+int data_match(const struct data_source *train, const char *train_name, const struct data_source *val, const char *val_name, struct dt_error *err);
 
 /* The order of samples: a permutation per (seed, epoch), computed by index in O(1) memory (counter-based, e.g. a Feistel network
  * with cycle walking), identity when not shuffled. Global consumption position g (0-based since the start of the run) -> sample. The last, incomplete

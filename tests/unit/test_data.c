@@ -1,0 +1,360 @@
+/* Token shards written and read, damaged in every way; batches per rank; safetensors batches; collecting and holding out files. */
+#include "base/file.h"
+#include "base/text.h"
+#include "worker/data.h"
+#include "worker/data/corpus.h"
+#include "worker/data/shards.h"
+#include "worker/safetensors.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <cmocka.h>
+
+static char folder[] = "/tmp/test-data-XXXXXX";
+
+static const char *in(const char *name)
+{
+    static char paths[4][256];
+    static int next;
+    char *path = paths[next++ % 4];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void write_file(const char *name, const void *data, size_t size)
+{
+    struct dt_error err = {0};
+    if (dt_file_write(in(name), data, size, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+/* A shard by hand: header and ids of 2 or 4 bytes. */
+static void write_shard(const char *name, int32_t magic, int32_t version, int32_t count, const uint32_t *ids, size_t id_count, int width)
+{
+    unsigned char *file = calloc(1, SHARD_HEADER_BYTES + id_count * 4 + 1);
+    int32_t header[3] = {magic, version, count};
+    assert_non_null(file);
+    memcpy(file, header, sizeof header);
+    for (size_t i = 0; i < id_count; i++) {
+        memcpy(file + SHARD_HEADER_BYTES + i * (size_t)width, &ids[i], (size_t)width);
+    }
+    write_file(name, file, SHARD_HEADER_BYTES + id_count * (size_t)width);
+    free(file);
+}
+
+static void refused(const char *name, const char *message)
+{
+    struct data_source s;
+    struct dt_error err = {0};
+    char expected[512];
+    (void)snprintf(expected, sizeof expected, "%s/%s", folder, message);
+    assert_int_equal(data_open(&s, in(name), "auto", 4, &err), -1);
+    assert_string_equal(err.text, expected);
+}
+
+/* Ten ids 10..19 as one stream in shards of 4, 4, 2; T = 3 gives three samples. */
+static void test_stream(void **state)
+{
+    (void)state;
+    struct shard_writer *w = NULL;
+    struct dt_error err = {0};
+    assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, false, &err), 0);
+    shard_writer_source(w, "a \"quoted\" name");
+    for (uint16_t id = 10; id < 20; id++) {
+        assert_int_equal(shard_writer_add(w, &id, 1, &err), 0);
+    }
+    assert_false(dt_file_exists(in("stream/train-00000.bin")));
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    assert_int_equal(shard_writer_shards(w), 3);
+    shard_writer_close(w);
+
+    struct data_source s;
+    int32_t ids[3], labels[3];
+    assert_int_equal(data_open(&s, in("stream/train-*"), "auto", 3, &err), 0); /* the glob matches the JSON files too */
+    assert_string_equal(s.ops->name, "tokens");
+    assert_string_equal(s.tokenizer, "bytes");
+    assert_int_equal(s.vocabulary, 256);
+    assert_int_equal(s.token_count, 10);
+    assert_int_equal(s.sample_count, 3);
+    for (int32_t i = 0; i < 3; i++) {
+        s.ops->read(&s, i, ids, labels);
+        for (int32_t t = 0; t < 3; t++) {
+            assert_int_equal(ids[t], 10 + 3 * i + t);
+            assert_int_equal(labels[t], 11 + 3 * i + t);
+        }
+    }
+    uint64_t hash = s.hash;
+    data_close(&s);
+    assert_int_equal(data_open(&s, in("stream/train-0000[01].bin"), "tokens", 3, &err), 0);
+    assert_int_equal(s.sample_count, 2); /* 8 tokens: the last sample has no label after it otherwise */
+    assert_true(s.hash != hash);
+    data_close(&s);
+    assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, false, &err), -1);
+    assert_non_null(strstr(err.text, "stream/train-00000.bin: is there already; choose another folder with -o, or give --overwrite"));
+    /* fewer shards than before: the old rest goes */
+    uint16_t id = 7;
+    assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, true, &err), 0);
+    assert_int_equal(shard_writer_add(w, &id, 1, &err), 0);
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    shard_writer_close(w);
+    assert_true(dt_file_exists(in("stream/train-00000.bin")));
+    assert_false(dt_file_exists(in("stream/train-00001.bin")));
+    assert_false(dt_file_exists(in("stream/train-00002.bin.json")));
+}
+
+static void test_abandoned(void **state)
+{
+    (void)state;
+    struct shard_writer *w = NULL;
+    struct dt_error err = {0};
+    uint16_t ids[] = {1, 2, 3, 300};
+    assert_int_equal(shard_writer_open(&w, in("gone"), "val", "bytes", 256, 2, false, &err), 0);
+    assert_int_equal(shard_writer_add(w, ids, 3, &err), 0);
+    assert_int_equal(shard_writer_add(w, ids + 3, 1, &err), -1);
+    assert_non_null(strstr(err.text, "id 300 does not fit into the vocabulary of 256"));
+    shard_writer_close(w);
+    assert_int_equal(rmdir(in("gone")), 0); /* nothing is left in it */
+}
+
+static void test_bad_shards(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    refused("none.bin", "none.bin: no such file; make token shards with dtdata tokenize");
+    write_file("text.bin", "hello", 5);
+    refused("text.bin", "text.bin: neither a token shard nor a safetensors file; make shards with dtdata tokenize");
+    write_shard("short.bin", SHARD_MAGIC_U16, 1, 9, ids, 8, 2);
+    refused("short.bin", "short.bin: 1040 bytes, but 9 tokens need 1042: cut short or damaged; make it again");
+    write_shard("version.bin", SHARD_MAGIC_U16, 2, 8, ids, 8, 2);
+    refused("version.bin", "version.bin: version 2 of magic 20240520; we read version 1");
+    write_shard("empty.bin", SHARD_MAGIC_U16, 1, 0, ids, 0, 2);
+    refused("empty.bin", "empty.bin: holds no tokens (its header says 0)");
+    write_shard("few.bin", SHARD_MAGIC_U16, 1, 4, ids, 4, 2);
+    refused("few.bin", "few.bin: 4 tokens, too few for one sample of data.sequence_length 4 (and the label after it)");
+    write_file("head.bin", &(int32_t[]){SHARD_MAGIC_U16, 1}, 8);
+    refused("head.bin", "head.bin: 8 bytes, shorter than the header of a token shard (1024)");
+    struct data_source s;
+    struct dt_error err = {0};
+    assert_int_equal(data_open(&s, folder, "auto", 4, &err), -1);
+    assert_non_null(strstr(err.text, ": is a folder; name its files, for example "));
+    assert_int_equal(data_open(&s, in("few.bin"), "idx", 4, &err), -1);
+    assert_string_equal(err.text, "data.format: idx: unknown; use auto, tokens or tensors");
+    write_shard("wide.bin", SHARD_MAGIC_U32, 7, 8, ids, 8, 4);
+    assert_int_equal(data_open(&s, in("wide.bin"), "auto", 4, &err), 0);
+    assert_int_equal(s.vocabulary, 9);
+    assert_string_equal(s.tokenizer, "");
+    data_close(&s);
+}
+
+static void test_bad_info(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    write_shard("i.bin", SHARD_MAGIC_U16, 1, 8, ids, 8, 2);
+#define INFO(text) write_file("i.bin.json", text, strlen(text))
+    INFO("{\"tokens\": 9}");
+    refused("i.bin", "i.bin.json: says 9 tokens, the shard has 8; make both again");
+    INFO("{\"tokens\": 8, \"vocabulary\": 8}");
+    refused("i.bin", "i.bin: largest id 8 does not fit into the vocabulary of 8; make it again");
+    INFO("{\"tokens\": 8, \"vocabulary\": 8, \"max_id\": 8}");
+    refused("i.bin", "i.bin.json: largest id 8 does not fit into the vocabulary of 8");
+    INFO("{\"tokens\": 8, \"xxh3\": \"0000000000000000\"}");
+    struct data_source s;
+    struct dt_error err = {0};
+    assert_int_equal(data_open(&s, in("i.bin"), "auto", 4, &err), -1);
+    assert_non_null(strstr(err.text, ", but its JSON says 0000000000000000: changed or damaged; make it again"));
+    INFO("{\"tokens\": ");
+    refused("i.bin", "i.bin.json:1:12: the text ends here; expected a value");
+    INFO("[]");
+    refused("i.bin", "i.bin.json: not what dtdata writes beside a shard; remove it, or make the shard again");
+    INFO("{\"tokenizer\": \"a\"}");
+    write_shard("i2.bin", SHARD_MAGIC_U16, 1, 8, ids, 8, 2);
+    write_file("i2.bin.json", "{\"tokenizer\": \"b\"}", 18);
+    char message[256];
+    (void)snprintf(message, sizeof message, "i2.bin: tokenizer b, but %s has a; make all shards with one", in("i.bin"));
+    refused("i*.bin", message);
+    struct data_source a = {.tokenizer = "a"}, b = {.tokenizer = "b"}, none = {.tokenizer = ""};
+    assert_int_equal(data_match(&a, "t", &b, "v", &err), -1);
+    assert_string_equal(err.text, "v: tokenizer b, but t has a; make both with one");
+    assert_int_equal(data_match(&a, "t", &none, "v", &err), 0);
+}
+
+/* Whatever the number of ranks, a global batch holds the same samples. */
+static void test_batches(void **state)
+{
+    (void)state;
+    enum { T = 4, SAMPLES = 10 };
+    uint32_t tokens[T * SAMPLES + 1];
+    for (uint32_t i = 0; i < T * SAMPLES + 1; i++) {
+        tokens[i] = i;
+    }
+    write_shard("b.bin", SHARD_MAGIC_U16, 1, T * SAMPLES + 1, tokens, T * SAMPLES + 1, 2);
+    struct data_source s;
+    struct dt_error err = {0};
+    assert_int_equal(data_open(&s, in("b.bin"), "auto", T, &err), 0);
+    assert_int_equal(s.sample_count, SAMPLES);
+    struct sampler order = {.sample_count = s.sample_count, .seed = 5, .shuffle = true};
+    int32_t ids[6 * T], labels[6 * T];
+    for (int ranks = 1; ranks <= 6; ranks++) {
+        if (6 % ranks != 0) {
+            continue;
+        }
+        for (int rank = 0; rank < ranks; rank++) {
+            int64_t size = 6 / ranks;
+            assert_int_equal(data_batch(&s, &order, 2, 3, rank, ranks, size, ids, labels), size * T);
+            for (int64_t b = 0; b < size; b++) {
+                int64_t sample = sampler_at(&order, 2, 3 + b * ranks + rank);
+                assert_int_equal(ids[b * T], sample * T);
+                assert_int_equal(labels[b * T + T - 1], sample * T + T);
+            }
+        }
+    }
+    assert_int_equal(data_batch(&s, &order, 0, 8, 1, 2, 2, ids, labels), T); /* positions 9 and 11: one is beyond the end */
+    assert_int_equal(ids[T], 0);
+    assert_int_equal(labels[T], -100);
+    data_close(&s);
+}
+
+static void write_tensors(const char *name, enum dt_dtype type, int64_t rows, int64_t length, const void *ids, const void *labels)
+{
+    int64_t shape[2] = {rows, length};
+    struct st_entry entries[2] = {{"input_ids", type, 2, shape}, {"labels", type, 2, shape}};
+    struct st_writer *w = NULL;
+    struct dt_error err = {0};
+    size_t bytes = (size_t)(rows * length) * dt_dtype_size(type);
+    assert_int_equal(st_writer_open(&w, in(name), entries, labels != NULL ? 2 : 1, NULL, &err), 0);
+    assert_int_equal(st_writer_data(w, ids, bytes, &err), 0);
+    if (labels != NULL) {
+        assert_int_equal(st_writer_data(w, labels, bytes, &err), 0);
+    }
+    assert_int_equal(st_writer_close(w, &err), 0);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    static const int64_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8}, labels[8] = {1, -100, 3, 4, 5, 6, 9, -100};
+    static const int32_t small[8] = {1, 2, 3, 4, 5, 6, 7, 8}, negative[4] = {1, 2, -3, 4};
+    struct data_source s;
+    struct dt_error err = {0};
+    int32_t x[4], y[4];
+    write_tensors("a.safetensors", DT_I64, 2, 4, ids, labels);
+    write_tensors("b.safetensors", DT_I32, 2, 4, small, NULL);
+    assert_int_equal(data_open(&s, in("[ab].safetensors"), "auto", 4, &err), 0);
+    assert_string_equal(s.ops->name, "tensors");
+    assert_int_equal(s.sample_count, 4);
+    assert_int_equal(s.vocabulary, 10);
+    s.ops->read(&s, 0, x, y);
+    assert_memory_equal(x, ((int32_t[]){1, 2, 3, 4}), sizeof x);
+    assert_memory_equal(y, ((int32_t[]){-100, 3, 4, -100}), sizeof y);
+    s.ops->read(&s, 1, x, y);
+    assert_memory_equal(y, ((int32_t[]){6, 9, -100, -100}), sizeof y);
+    s.ops->read(&s, 3, x, y);
+    assert_memory_equal(x, ((int32_t[]){5, 6, 7, 8}), sizeof x);
+    assert_memory_equal(y, ((int32_t[]){6, 7, 8, -100}), sizeof y);
+    data_close(&s);
+    assert_int_equal(data_open(&s, in("a.safetensors"), "tensors", 5, &err), -1);
+    assert_non_null(strstr(err.text, "rows of 4 tokens, but data.sequence_length is 5; set it to 4"));
+    write_tensors("c.safetensors", DT_I32, 1, 4, negative, NULL);
+    refused("c.safetensors", "c.safetensors: input_ids: -3 at element 2 is no token id");
+    write_tensors("d.safetensors", DT_F32, 1, 4, small, NULL);
+    refused("d.safetensors", "d.safetensors: no input_ids (n, T) of I64 or I32");
+}
+
+static int collect(void *context, const unsigned char *text, size_t size, struct dt_error *err)
+{
+    (void)err;
+    dt_text_add(context, text, size);
+    return 0;
+}
+
+static void test_corpus(void **state)
+{
+    (void)state;
+    struct dt_error err = {0};
+    struct corpus c = {0};
+    assert_int_equal(dt_file_mkdirs(in("text/sub"), &err), 0);
+    write_file("text/b.txt", "second", 6);
+    write_file("text/a.txt", "first", 5);
+    write_file("text/sub/c.txt", "third", 5);
+    write_file("text/.hidden", "no", 2);
+    write_file("text/binary", "a\0b", 3);
+    write_file("text/empty", "", 0);
+    gzFile gz = gzopen(in("text/z.txt.gz"), "wb");
+    assert_non_null(gz);
+    assert_int_equal(gzputs(gz, "packed"), 6);
+    assert_int_equal(gzclose(gz), Z_OK);
+    assert_int_equal(symlink(".", in("text/loop")), 0);
+    assert_int_equal(symlink("nowhere", in("text/dangling")), 0);
+    assert_int_equal(corpus_add(&c, in("text"), &err), 0);
+    assert_int_equal(c.count, 4);
+    assert_int_equal(c.binary_count, 1);
+    assert_int_equal(c.empty_count, 1);
+    assert_string_equal(c.files[0].path, in("text/a.txt"));
+    assert_string_equal(c.files[2].path, in("text/sub/c.txt"));
+    struct dt_text text;
+    dt_text_init(&text);
+    assert_int_equal(corpus_read(c.files[3].path, collect, &text, &err), 0);
+    assert_string_equal(text.data, "packed");
+    dt_text_reset(&text);
+    assert_int_equal(corpus_read(c.files[1].path, collect, &text, &err), 0);
+    assert_string_equal(text.data, "second");
+    for (double fraction = 0.01; fraction < 1; fraction += 0.1) { /* never none, never all */
+        size_t held_out = 0;
+        for (size_t i = 0; i < c.count; i++) {
+            c.files[i].held_out = false;
+        }
+        assert_int_equal(corpus_hold_out(&c, fraction, &err), 0);
+        for (size_t i = 0; i < c.count; i++) {
+            held_out += c.files[i].held_out;
+        }
+        assert_in_range(held_out, 1, c.count - 1);
+    }
+    corpus_close(&c);
+    assert_int_equal(corpus_add(&c, in("text/missing"), &err), -1);
+    assert_non_null(strstr(err.text, "text/missing: No such file or directory"));
+    corpus_close(&c);
+    assert_int_equal(corpus_add(&c, in("text/a.txt"), &err), 0);
+    assert_int_equal(corpus_hold_out(&c, 0.5, &err), -1);
+    corpus_close(&c);
+    unsigned char packed[256]; /* cut short */
+    FILE *f = fopen(in("text/z.txt.gz"), "rb");
+    assert_non_null(f);
+    size_t size = fread(packed, 1, sizeof packed, f);
+    (void)fclose(f);
+    write_file("cut.gz", packed, size - 6);
+    dt_text_reset(&text);
+    assert_int_equal(corpus_read(in("cut.gz"), collect, &text, &err), -1);
+    assert_non_null(strstr(err.text, "cut.gz: damaged or cut short"));
+    dt_text_clear(&text);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return dt_file_remove_tree(folder, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stream), cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards), cmocka_unit_test(test_bad_info),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_tensors), cmocka_unit_test(test_corpus),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,141 @@
+/* Training data: finds the format of the files behind a glob, and fills micro-batches by global position. The formats are in
+ * data/, the order of samples in sampler.c. */
+#include "worker/data.h"
+
+#include "base/text.h"
+#include "worker/data/rows.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
+enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+
+const char *data_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int data_files_open(struct data_files *f, const char *pattern, struct dt_error *err)
+{
+    glob_t found;
+    *f = (struct data_files){0};
+    int result = glob(pattern, GLOB_NOSORT, NULL, &found);
+    if (result == GLOB_NOMATCH) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; make token shards with dtdata tokenize", pattern);
+    }
+    if (result != 0) {
+        return dt_fail(err, DT_IO, "%s: cannot be searched", pattern);
+    }
+    struct stat st;
+    f->paths = dt_alloc((found.gl_pathc + 1) * sizeof *f->paths);
+    bool only_folder = found.gl_pathc == 1 && stat(found.gl_pathv[0], &st) == 0 && S_ISDIR(st.st_mode);
+    for (size_t i = 0; i < found.gl_pathc && !only_folder; i++) {
+        if (!ends_with(found.gl_pathv[i], ".bin.json")) {
+            f->paths[f->count++] = dt_strdup(found.gl_pathv[i]);
+        }
+    }
+    globfree(&found);
+    if (f->count == 0) {
+        data_files_close(f);
+        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/train-*.bin", pattern, pattern)
+                           : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
+    }
+    qsort(f->paths, f->count, sizeof *f->paths, by_name);
+    return 0;
+}
+
+void data_files_close(struct data_files *f)
+{
+    for (size_t i = 0; i < f->count; i++) {
+        free(f->paths[i]);
+    }
+    free(f->paths);
+    *f = (struct data_files){0};
+}
+
+static const struct data_ops *find_row(const char *glob, const char *format, struct dt_error *err)
+{
+    struct data_files files;
+    const struct data_ops *found = NULL;
+    if (data_files_open(&files, glob, err) != 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < ROW_COUNT && found == NULL; i++) {
+        bool this_one = strcmp(format, "auto") == 0 ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
+        found = this_one ? rows[i] : NULL;
+    }
+    if (found == NULL && strcmp(format, "auto") == 0) {
+        (void)dt_fail(err, DT_INVALID, "%s: neither a token shard nor a safetensors file; make shards with dtdata tokenize", files.paths[0]);
+    } else if (found == NULL) {
+        (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
+    }
+    data_files_close(&files);
+    return found;
+}
+
+int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err)
+{
+    const struct data_ops *ops = find_row(glob, format, err);
+    if (ops == NULL) {
+        return -1;
+    }
+    *s = (struct data_source){.ops = ops, .sequence_length = sequence_length};
+    if (ops->open(s, glob, sequence_length, err) != 0) {
+        *s = (struct data_source){0};
+        return -1;
+    }
+    return 0;
+}
+
+void data_close(struct data_source *s)
+{
+    if (s->ops != NULL) {
+        s->ops->close(s);
+    }
+    *s = (struct data_source){0};
+}
+
+int data_match(const struct data_source *train, const char *train_name, const struct data_source *val, const char *val_name, struct dt_error *err)
+{
+    if (train->tokenizer[0] != 0 && val->tokenizer[0] != 0 && strcmp(train->tokenizer, val->tokenizer) != 0) {
+        return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make both with one", val_name, val->tokenizer, train_name, train->tokenizer);
+    }
+    return 0;
+}
+
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks,
+                   int64_t batch_size, int32_t *ids, int32_t *labels)
+{
+    int64_t length = s->sequence_length, counted = 0;
+    for (int64_t b = 0; b < batch_size; b++) {
+        int32_t *row_ids = ids + b * length, *row_labels = labels + b * length;
+        int64_t position = first + b * ranks + rank;
+        if (position < order->sample_count) {
+            s->ops->read(s, sampler_at(order, epoch, position), row_ids, row_labels);
+        } else {
+            for (int64_t t = 0; t < length; t++) {
+                row_ids[t] = 0;
+                row_labels[t] = -100;
+            }
+        }
+        for (int64_t t = 0; t < length; t++) {
+            counted += row_labels[t] != -100;
+        }
+    }
+    return counted;
+}

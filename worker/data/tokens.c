@@ -1,0 +1,167 @@
+/* Data from token shards. The shards of a glob, in the order of their names, are one stream of tokens, as the writer made them:
+ * sample i is tokens [i*T, i*T + T] of that stream, the last of them only as label, and may reach over the end of a shard into
+ * the next one. So samples do not depend on how the stream was cut into files. (count - 1) / T samples; the rest is left over. */
+#include "base/log.h"
+#include "base/text.h"
+#include "worker/data/rows.h"
+#include "worker/data/shards.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define MEASURE_BYTES ((size_t)1 << 30) /* up to here every id is looked at when opening, whatever the JSON says */
+
+struct tokens {
+    struct shard *shards;
+    int64_t *firsts; /* position of each shard's first token in the stream; one more for the end */
+    size_t count;
+};
+
+static bool recognise(const char *path)
+{
+    return shard_recognise(path);
+}
+
+static void close_tokens(struct data_source *s)
+{
+    struct tokens *t = s->state;
+    for (size_t i = 0; t != NULL && i < t->count; i++) {
+        shard_close(&t->shards[i]);
+    }
+    if (t != NULL) {
+        free(t->shards);
+        free(t->firsts);
+    }
+    free(t);
+    s->state = NULL;
+}
+
+/* Largest id and hash: measured, or taken from the JSON where the data is too much to read at every start. */
+static int know_content(struct shard *sh, bool measure, struct dt_error *err)
+{
+    if (!measure && sh->has_info && sh->info.max_id >= 0 && sh->info.has_hash) {
+        return 0;
+    }
+    int64_t max_id = 0;
+    uint64_t hash = 0;
+    shard_measure(sh, &max_id, &hash);
+    if (sh->info.has_hash && sh->info.hash != hash) {
+        return dt_fail(err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", sh->path, hash,
+                       sh->info.hash);
+    }
+    sh->info.max_id = max_id;
+    sh->info.hash = hash;
+    sh->info.has_hash = true;
+    if (sh->info.vocabulary > 0 && max_id >= sh->info.vocabulary) {
+        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", sh->path, max_id,
+                       sh->info.vocabulary);
+    }
+    return 0;
+}
+
+/* Adds one shard to what is known of the whole. */
+static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct dt_error *err)
+{
+    const struct shard *sh = &t->shards[i];
+    if (strcmp(sh->info.tokenizer, s->tokenizer) != 0 && i > 0) {
+        return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make all shards with one", sh->path,
+                       sh->info.tokenizer[0] != 0 ? sh->info.tokenizer : "unknown", t->shards[0].path, s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
+    }
+    memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
+    int64_t vocabulary = sh->info.vocabulary > 0 ? sh->info.vocabulary : sh->info.max_id + 1;
+    s->vocabulary = vocabulary > s->vocabulary ? vocabulary : s->vocabulary;
+    t->firsts[i] = s->token_count;
+    s->token_count += sh->token_count;
+    t->firsts[i + 1] = s->token_count;
+    return 0;
+}
+
+static uint64_t hash_all(const struct tokens *t)
+{
+    XXH3_state_t *h = XXH3_createState();
+    (void)XXH3_64bits_reset(h);
+    for (size_t i = 0; i < t->count; i++) {
+        const struct shard *sh = &t->shards[i];
+        const char *name = data_base_name(sh->path);
+        (void)XXH3_64bits_update(h, name, strlen(name) + 1);
+        (void)XXH3_64bits_update(h, &sh->token_count, sizeof sh->token_count);
+        (void)XXH3_64bits_update(h, &sh->info.hash, sizeof sh->info.hash);
+    }
+    uint64_t hash = XXH3_64bits_digest(h);
+    (void)XXH3_freeState(h);
+    return hash;
+}
+
+static int open_tokens(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err)
+{
+    struct data_files files;
+    if (data_files_open(&files, glob, err) != 0) {
+        return -1;
+    }
+    struct tokens *t = dt_alloc(sizeof *t);
+    s->state = t;
+    t->shards = dt_alloc(files.count * sizeof *t->shards);
+    t->firsts = dt_alloc((files.count + 1) * sizeof *t->firsts);
+    size_t bytes = 0;
+    int result = 0;
+    for (; result == 0 && t->count < files.count; t->count += result == 0) {
+        result = shard_open(&t->shards[t->count], files.paths[t->count], err);
+        bytes += result == 0 ? t->shards[t->count].map_bytes : 0;
+    }
+    for (size_t i = 0; result == 0 && i < t->count; i++) {
+        result = know_content(&t->shards[i], bytes <= MEASURE_BYTES, err) == 0 ? add_shard(s, t, i, err) : -1;
+    }
+    if (result == 0) {
+        s->sample_count = (s->token_count - 1) / sequence_length;
+        s->hash = hash_all(t);
+        if (s->sample_count == 0) {
+            result = dt_fail(err, DT_INVALID, "%s: %" PRId64 " tokens, too few for one sample of data.sequence_length %" PRId64 " (and the label after it)", glob,
+                             s->token_count, sequence_length);
+        }
+    }
+    data_files_close(&files);
+    if (result != 0) {
+        close_tokens(s);
+    }
+    return result;
+}
+
+/* The shard that holds position p of the stream. */
+static size_t shard_at(const struct tokens *t, int64_t p)
+{
+    size_t low = 0, high = t->count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(p >= t->firsts[middle] ? &low : &high) = middle;
+    }
+    return low;
+}
+
+static void read_tokens(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
+{
+    const struct tokens *t = s->state;
+    int64_t length = s->sequence_length, p = sample * length;
+    size_t i = shard_at(t, p);
+    bool bad = false;
+    for (int64_t k = 0; k <= length; k++, p++) {
+        while (p >= t->firsts[i + 1]) {
+            i++;
+        }
+        uint32_t id = shard_id(&t->shards[i], p - t->firsts[i]);
+        bool known = id < (uint64_t)s->vocabulary; /* a JSON that was trusted may be wrong; never pass such an id on */
+        bad = bad || !known;
+        if (k < length) {
+            ids[k] = known ? (int32_t)id : 0;
+        }
+        if (k > 0) {
+            labels[k - 1] = known ? (int32_t)id : -100;
+        }
+    }
+    if (bad) {
+        dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored", t->shards[i].path, s->vocabulary, sample);
+    }
+}
+
+const struct data_ops data_tokens = {"tokens", recognise, open_tokens, read_tokens, close_tokens};
