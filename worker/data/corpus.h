@@ -1,0 +1,34 @@
+/* Text files as they lie on a disk: collects them from files and folders, holds some out for evaluation, streams their text. */
+#ifndef DT_WORKER_DATA_CORPUS_H
+#define DT_WORKER_DATA_CORPUS_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct corpus_file {
+    char *path; /* "-": standard input */
+    int64_t size_bytes; /* on disk; compressed files count as they are */
+    bool held_out;
+};
+
+struct corpus {
+    struct corpus_file *files;
+    size_t count;
+    size_t binary_count, empty_count; /* left out */
+};
+
+/* Adds a file, "-", or all files of a folder and the folders in it, sorted by name; hidden names and links to folders are passed over, binary and
+ * empty files left out and counted. A path that cannot be read is an error. */
+int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
+/* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least one file, never all. Which ones depends on
+ * their paths alone, through a hash. Needs two files. */
+int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);
+/* Streams the text of a file, .gz unpacked: calls sink with pieces until it returns -1. */
+typedef int corpus_sink(void *context, const unsigned char *text, size_t size, struct dt_error *err);
+int corpus_read(const char *path, corpus_sink *sink, void *context, struct dt_error *err);
+void corpus_close(struct corpus *c);
+
+#endif
