@@ -138,37 +138,42 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     return 0;
 }
 
-/* Python's string.Template.safe_substitute with local_rank only: $$ is $, other names stay. */
-static char *substitute(struct dt_arena *arena, const char *text, int local_rank)
+void env_substitute(struct dt_text *out, const char *text, const char *const (*pairs)[2], size_t pair_count)
 {
-    static const char name[] = "local_rank";
-    struct dt_text t;
-    dt_text_init(&t);
-    for (const char *p = text; *p != '\0';) {
-        size_t n = 0;
-        if (*p != '$') {
-            n = strcspn(p, "$");
-            dt_text_add(&t, p, n);
-            p += n;
-            continue;
+    while (*text != '\0') {
+        size_t n = strcspn(text, "$");
+        dt_text_add(out, text, n);
+        text += n;
+        if (*text == '\0') {
+            break;
         }
-        if (p[1] == '$') {
-            dt_text_puts(&t, "$");
-            p += 2;
-            continue;
+        bool braces = text[1] == '{';
+        const char *word = text + 1 + braces;
+        const char *value = NULL;
+        for (n = 0; isalnum((unsigned char)word[n]) || word[n] == '_'; n++) {
         }
-        const char *word = p[1] == '{' ? p + 2 : p + 1;
-        while (isalnum((unsigned char)word[n]) || word[n] == '_') {
-            n++;
+        for (size_t i = 0; i < pair_count && n > 0 && (!braces || word[n] == '}'); i++) {
+            if (strlen(pairs[i][0]) == n && memcmp(pairs[i][0], word, n) == 0) {
+                value = pairs[i][1];
+            }
         }
-        if (n == sizeof name - 1 && memcmp(word, name, n) == 0 && (p[1] != '{' || word[n] == '}')) {
-            dt_text_printf(&t, "%d", local_rank);
-            p = word + n + (p[1] == '{');
+        if (value != NULL) {
+            dt_text_puts(out, value);
+            text = word + n + braces;
         } else {
-            dt_text_puts(&t, "$");
-            p++;
+            dt_text_puts(out, "$");
+            text += text[1] == '$' ? 2 : 1;
         }
     }
+}
+
+static char *substitute(struct dt_arena *arena, const char *text, int local_rank)
+{
+    char number[16];
+    struct dt_text t;
+    dt_text_init(&t);
+    (void)snprintf(number, sizeof number, "%d", local_rank);
+    env_substitute(&t, text, (const char *const[][2]){{"local_rank", number}}, 1);
     char *result = dt_arena_strdup(arena, dt_text_str(&t));
     dt_text_clear(&t);
     return result;

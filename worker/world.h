@@ -21,6 +21,8 @@ struct world {
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
     int threads;            /* of the pool in this process */
+    int page_fd;            /* of a page made here, or -1 */
+    bool failed;            /* set before world_close when a collective may still be running: it is aborted first */
 };
 
 struct world_options {

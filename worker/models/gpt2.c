@@ -132,7 +132,10 @@ static void put_real(struct dt_text *out, double x)
 static void write_config(const struct model_spec *m, struct dt_text *out)
 {
     dt_text_puts(out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n"
-                      "  \"attn_pdrop\": 0.0,\n  \"dtype\": \"float32\",\n  \"embd_pdrop\": 0.0,\n  \"initializer_range\": ");
+                      "  \"attn_pdrop\": 0.0,\n");
+    const char *end_token = m->vocabulary > 50256 ? "50256" : "null"; /* the library's default is outside of small vocabularies */
+    dt_text_printf(out, "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n  \"embd_pdrop\": 0.0,\n  \"eos_token_id\": %s,\n"
+                        "  \"initializer_range\": ", end_token, end_token);
     put_real(out, m->init_std);
     dt_text_puts(out, ",\n  \"layer_norm_epsilon\": ");
     put_real(out, m->norm_epsilon);

@@ -1,0 +1,119 @@
+/* Lines out of a stream of any bytes, and the same made harmless for a terminal. */
+#include "launcher/log_lines.h"
+
+#include <string.h>
+
+static void finish(struct log_lines *l, log_line_fn *each, void *context)
+{
+    if (l->cut) {
+        dt_text_puts(&l->line, " ... (line cut)");
+    }
+    each(context, dt_text_str(&l->line), l->line.size);
+    dt_text_reset(&l->line);
+    l->cut = false;
+}
+
+void log_lines_feed(struct log_lines *l, const char *data, size_t size, log_line_fn *each, void *context)
+{
+    const char *end = data + size;
+    while (data < end) {
+        const char *p = data;
+        while (p < end && *p != '\n' && *p != '\r') {
+            p++;
+        }
+        size_t n = (size_t)(p - data);
+        size_t room = LOG_LINE_BYTES - l->line.size;
+        if (n > 0) {
+            l->after_return = false;
+            l->cut = l->cut || n > room;
+            dt_text_add(&l->line, data, n < room ? n : room);
+        }
+        if (p < end && *p == '\n') {
+            if (l->line.size > 0 || l->cut || !l->after_return) {
+                finish(l, each, context);
+            }
+            l->after_return = false;
+        } else if (p < end) {
+            if (l->line.size > 0 || l->cut) {
+                finish(l, each, context);
+            }
+            l->after_return = true;
+        }
+        data = p < end ? p + 1 : p;
+    }
+}
+
+void log_lines_end(struct log_lines *l, log_line_fn *each, void *context)
+{
+    if (l->line.size > 0 || l->cut) {
+        finish(l, each, context);
+    }
+}
+
+void log_lines_clear(struct log_lines *l)
+{
+    dt_text_clear(&l->line);
+    memset(l, 0, sizeof *l);
+}
+
+/* Length of the valid UTF-8 sequence at s, 0 for none; C1 controls (U+0080 to U+009F) do not count as valid. */
+static size_t utf8(const unsigned char *s, size_t size)
+{
+    size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    if (n == 0 || n > size || (s[0] == 0xc2 && s[1] < 0xa0) || (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] >= 0x90)) {
+        return 0;
+    }
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    return n;
+}
+
+/* Length of a colour sequence (ESC [ digits ; m) at s, 0 for none. */
+static size_t colour(const unsigned char *s, size_t size)
+{
+    size_t n = 2;
+    if (size < 3 || s[0] != 0x1b || s[1] != '[') {
+        return 0;
+    }
+    while (n < size && n < 32 && ((s[n] >= '0' && s[n] <= '9') || s[n] == ';' || s[n] == ':')) {
+        n++;
+    }
+    return n < size && s[n] == 'm' ? n + 1 : 0;
+}
+
+void log_safe(struct dt_text *out, const char *data, size_t size, bool colours)
+{
+    const unsigned char *s = (const unsigned char *)data;
+    bool coloured = false;
+    for (size_t i = 0; i < size;) {
+        size_t n = 0;
+        while (i + n < size && ((s[i + n] >= 32 && s[i + n] < 127) || s[i + n] == '\t')) {
+            n++;
+        }
+        if (n > 0) {
+            dt_text_add(out, data + i, n);
+        } else if ((n = colour(s + i, size - i)) > 0) {
+            if (colours) {
+                dt_text_add(out, data + i, n);
+                coloured = true;
+            }
+        } else if ((n = utf8(s + i, size - i)) > 0) {
+            dt_text_add(out, data + i, n);
+        } else {
+            n = 1;
+            if (s[i] < 32) {
+                dt_text_printf(out, "^%c", s[i] + 64);
+            } else {
+                dt_text_printf(out, s[i] == 127 ? "^?" : "<%02x>", s[i]);
+            }
+        }
+        i += n;
+    }
+    if (coloured) {
+        dt_text_puts(out, "\033[0m");
+    }
+}

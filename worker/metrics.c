@@ -1,0 +1,205 @@
+/* Lines out. All text goes through one buffer that is reused, so a logged step allocates nothing once it has grown. */
+#include "worker/metrics.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void metrics_open(struct metrics *m, const char *dir, int rank, bool lone, bool quiet)
+{
+    memset(m, 0, sizeof *m);
+    m->active = rank == 0;
+    m->quiet = quiet;
+    m->lone = lone;
+    m->terminal = !quiet && isatty(STDERR_FILENO);
+    m->begin_step = -1;
+    m->val_loss = NAN;
+    dt_text_init(&m->line);
+    if (m->active && dir) {
+        m->path = dt_format("%s/metrics.jsonl", dir);
+        m->events_path = dt_format("%s/events.jsonl", dir);
+        m->log_path = lone ? dt_format("%s/logs/rank-0.log", dir) : NULL;
+    }
+}
+
+void metrics_close(struct metrics *m)
+{
+    if (m->line_open) {
+        (void)!write(STDERR_FILENO, "\n", 1);
+    }
+    free(m->path);
+    free(m->events_path);
+    free(m->log_path);
+    dt_text_clear(&m->line);
+    memset(m, 0, sizeof *m);
+}
+
+static void append(struct metrics *m, const char *path)
+{
+    struct dt_error err;
+    if (path && dt_file_append_line(path, dt_text_str(&m->line), m->line.size, &err) != 0 && !m->warned) {
+        m->warned = true;
+        dt_log(DT_LOG_WARN, "metrics", "%s; training goes on without these lines", err.text);
+    }
+}
+
+/* JSON has no NaN. */
+static void number(struct dt_text *t, const char *key, double value)
+{
+    if (isfinite(value)) {
+        dt_text_printf(t, ", \"%s\": %.9g", key, value);
+    } else {
+        dt_text_printf(t, ", \"%s\": null", key);
+    }
+}
+
+static void add_time(struct dt_text *t)
+{
+    char when[32];
+    dt_wall_text(dt_wall_s(), when, sizeof when);
+    dt_text_printf(t, "\"time\": \"%s\"", when);
+}
+
+/* Shows m->line on stderr: on a terminal it replaces the line before unless `stay`. */
+static void show(struct metrics *m, bool stay)
+{
+    if (m->quiet) {
+        return;
+    }
+    if (m->log_path && stay) {
+        append(m, m->log_path);
+    }
+    if (m->terminal) {
+        dprintf(STDERR_FILENO, "\r\033[K%s%s", dt_text_str(&m->line), stay ? "\n" : "");
+        m->line_open = !stay;
+    } else {
+        dprintf(STDERR_FILENO, "%s\n", dt_text_str(&m->line));
+    }
+}
+
+static void add_duration(struct dt_text *t, double seconds)
+{
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 3600) {
+        dt_text_printf(t, "%lld:%02lld:%02lld", (long long)(s / 3600), (long long)(s / 60 % 60), (long long)(s % 60));
+    } else {
+        dt_text_printf(t, "%lld:%02lld", (long long)(s / 60), (long long)(s % 60));
+    }
+}
+
+/* step 40/200 20% loss 5.1234 val 5.2000 lr 1.0e-04 12345 tokens/s left 1:23 */
+static void progress(struct metrics *m, const struct metrics_step *x)
+{
+    double now = dt_now_s(), rate = 0;
+    if (x->step > m->begin_step && now > m->begin_s) {
+        rate = (double)(x->step - m->begin_step) / (now - m->begin_s);
+    }
+    dt_text_reset(&m->line);
+    dt_text_printf(&m->line, "step %lld/%lld %lld%% loss %.4f", (long long)x->step, (long long)x->total_steps,
+                   (long long)(x->total_steps > 0 ? 100 * x->step / x->total_steps : 100), x->loss);
+    if (isfinite(m->val_loss)) {
+        dt_text_printf(&m->line, " val %.4f", m->val_loss);
+    }
+    dt_text_printf(&m->line, " lr %.1e %.0f tokens/s", x->lr, x->tokens_per_s);
+    if (rate > 0 && x->total_steps > x->step) {
+        dt_text_puts(&m->line, " left ");
+        add_duration(&m->line, (double)(x->total_steps - x->step) / rate);
+    }
+}
+
+void metrics_step(struct metrics *m, const struct metrics_step *x, bool log)
+{
+    if (!m->active) {
+        return;
+    }
+    if (m->begin_step < 0) { /* the first step is slower: rates count from its end */
+        m->begin_step = x->step;
+        m->begin_s = dt_now_s();
+    }
+    if (log) {
+        struct dt_text *t = &m->line;
+        dt_text_reset(t);
+        dt_text_printf(t, "{\"step\": %lld", (long long)x->step);
+        number(t, "epoch", x->epoch);
+        dt_text_printf(t, ", \"tokens\": %lld", (long long)x->tokens);
+        number(t, "loss", x->loss);
+        number(t, "grad_norm", x->grad_norm);
+        number(t, "lr", x->lr);
+        number(t, "step_s", x->step_s);
+        number(t, "tokens_per_s", x->tokens_per_s);
+        dt_text_printf(t, ", \"mfu\": null, \"loss_scale\": 1, \"memory_bytes\": %.0f, \"round\": %d, ", x->memory_bytes, x->round);
+        add_time(t);
+        dt_text_puts(t, "}");
+        append(m, m->path);
+    }
+    if (m->terminal || log) {
+        progress(m, x);
+        show(m, !m->terminal);
+    }
+}
+
+void metrics_val(struct metrics *m, const struct metrics_step *x, double val_loss)
+{
+    if (!m->active) {
+        return;
+    }
+    m->val_loss = val_loss;
+    dt_text_reset(&m->line);
+    dt_text_printf(&m->line, "{\"step\": %lld", (long long)x->step);
+    number(&m->line, "val_loss", val_loss);
+    dt_text_printf(&m->line, ", \"round\": %d, ", x->round);
+    add_time(&m->line);
+    dt_text_puts(&m->line, "}");
+    append(m, m->path);
+    if (!m->terminal) {
+        metrics_say(m, "step %lld/%lld val loss %.4f", (long long)x->step, (long long)x->total_steps, val_loss);
+    }
+}
+
+void metrics_event(struct metrics *m, const char *name, const char *fields)
+{
+    if (!m->active || !m->events_path) {
+        return;
+    }
+    dt_text_reset(&m->line);
+    dt_text_puts(&m->line, "{");
+    add_time(&m->line);
+    dt_text_puts(&m->line, ", \"event\": ");
+    dt_text_json(&m->line, name, strlen(name));
+    dt_text_printf(&m->line, "%s%s}", *fields ? ", " : "", fields);
+    append(m, m->events_path);
+}
+
+void metrics_say(struct metrics *m, const char *fmt, ...)
+{
+    if (!m->active) {
+        return;
+    }
+    va_list args;
+    va_start(args, fmt);
+    dt_text_reset(&m->line);
+    dt_text_vprintf(&m->line, fmt, args);
+    va_end(args);
+    show(m, true);
+}
+
+double metrics_memory(void)
+{
+    long long pages = 0, all = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return sscanf(text, "%lld %lld", &all, &pages) == 2 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : 0;
+}

@@ -1,0 +1,42 @@
+/* What a run tells: metrics.jsonl (one object per logged step), events.jsonl, and lines on stderr. Only rank 0 writes; on the other
+ * ranks every call does nothing. A metrics file that cannot be written costs one warning, never the run. */
+#ifndef DT_WORKER_METRICS_H
+#define DT_WORKER_METRICS_H
+
+#include "base/text.h"
+#include "worker/clip.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct metrics_step {
+    int64_t step, total_steps; /* done so far */
+    double epoch;
+    int64_t tokens; /* since the start of the run */
+    double loss, grad_norm, lr, step_s, tokens_per_s;
+    double memory_bytes;
+    int round;
+};
+
+struct metrics {
+    bool active, quiet, terminal, line_open, lone, warned;
+    char *path, *events_path, *log_path; /* of the output folder; log_path only for a lone worker, others' output is kept by dtrun */
+    double begin_s, val_loss;
+    int64_t begin_step;
+    struct dt_text line;
+};
+
+/* quiet: nothing on stderr (tests). dir null: no files. */
+void metrics_open(struct metrics *m, const char *dir, int rank, bool lone, bool quiet);
+void metrics_close(struct metrics *m);
+/* log: also one line in metrics.jsonl and, without a terminal, on stderr. */
+void metrics_step(struct metrics *m, const struct metrics_step *x, bool log);
+void metrics_val(struct metrics *m, const struct metrics_step *x, double val_loss);
+/* One object in events.jsonl: {"event": name, ...}; `fields` is JSON members without braces, or "". */
+void metrics_event(struct metrics *m, const char *name, const char *fields);
+/* A plain line on stderr (and in the lone worker's log). */
+void metrics_say(struct metrics *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Resident memory of this process now, in bytes. */
+double metrics_memory(void);
+
+#endif

@@ -1,0 +1,34 @@
+/* AdamW over what this rank owns: each unit's owned elements are cut where weight decay changes (matrices decay, vectors do not),
+ * neighbours with the same decay are one update. The moments lie one owned part after the other. */
+#ifndef DT_WORKER_OPTIMIZER_H
+#define DT_WORKER_OPTIMIZER_H
+
+#include "worker/strategy.h"
+
+struct optimizer_range {
+    int unit;
+    int64_t first, count; /* elements from the start of the owned part */
+    bool decay;
+};
+
+struct optimizer {
+    struct strategy *strategy;
+    double beta1, beta2, epsilon, weight_decay;
+    int64_t steps; /* done */
+    struct optimizer_range *ranges;
+    int range_count;
+    int64_t *unit_first; /* elements of moments before each unit */
+    int64_t total;
+    int piece_m, piece_v;
+    char *m, *v;
+    struct dt_arena arena;
+};
+
+/* Cuts the ranges and adds the moments to the plan. The strategy outlives the optimizer. */
+void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p);
+void optimizer_open(struct optimizer *o, const struct plan *p);
+/* Enqueues one update on the compute stream: gradients are multiplied by *factor (device memory), once. */
+void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
+void optimizer_clear(struct optimizer *o);
+
+#endif

@@ -1,0 +1,78 @@
+/* Gradients reduced at every micro-step: backward writes a unit's whole gradient into one of two alternating slots (a shared unit
+ * into its own, from the head's backward to the embedding's); it is reduced at once, and what this rank owns adds up over the
+ * micro-steps. With an optimizer over everything (ddp, every micro-step) "owned" is the whole unit and the collective all_reduce. */
+#include "worker/strategy.h"
+
+#include <assert.h>
+
+static void add(struct strategy *s, struct plan *p)
+{
+    int64_t owned = s->optimizer == PART_WHOLE ? s->total : s->total / s->shards;
+    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)owned * s->type_size);
+    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false);
+}
+
+static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
+{
+    s->grads_base = plan_at(p, s->grads_piece);
+    return slots_open(s, &s->gradient, p, err);
+}
+
+static void *slice(struct strategy *s, int unit)
+{
+    int64_t before = s->optimizer == PART_WHOLE ? s->unit_first[unit] : s->unit_first[unit] / s->shards;
+    return s->grads_base + (size_t)before * s->type_size;
+}
+
+static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
+{
+    struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
+    const struct unit *u = &s->chain->units[unit];
+    s->micro_step = micro_step;
+    *accumulate = false;
+    if (x->unit != unit) {
+        assert(x->unit < 0); /* reduce frees a slot before its next unit comes */
+        dt_event_wait(x->freed, s->world->compute);
+        if (x->mixed) {
+            s->world->device->kernels->fill(s->world->compute, &(struct dt_fill_args){.x = x->data, .count = u->numel, .type = s->type});
+        }
+        x->unit = unit;
+    }
+    return x->data;
+}
+
+static void reduce(struct strategy *s, int unit, bool last_micro_step)
+{
+    (void)last_micro_step;
+    struct world *w = s->world;
+    struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
+    int64_t count = s->chain->units[unit].numel;
+    bool first = s->micro_step == 0;
+    char *sum = slice(s, unit), *out = sum;
+    dt_event_record(s->unit_done[unit], w->compute);
+    dt_event_wait(s->unit_done[unit], w->communication);
+    strategy_note(s, 'R', unit);
+    if (s->optimizer == PART_WHOLE) {
+        out = first ? sum : x->data;
+        strategy_start(s, w->comm, DT_ALL_REDUCE, x->data, out, count, "reduce gradients");
+    } else {
+        count /= s->shards;
+        out = first ? sum : (char *)x->data + (size_t)(s->shard_rank * count) * s->type_size;
+        strategy_start(s, w->shard, DT_REDUCE_SCATTER, x->data, out, count, "reduce gradients");
+        if (s->replicas > 1) {
+            strategy_start(s, w->replica, DT_ALL_REDUCE, out, out, count, "reduce across replicas");
+        }
+    }
+    if (!first) {
+        w->device->kernels->add(w->communication, &(struct dt_add_args){.out = sum, .a = sum, .b = out, .count = count, .type = s->type});
+    }
+    dt_event_record(x->freed, w->communication);
+    x->unit = -1;
+}
+
+static void close_sliced(struct strategy *s)
+{
+    slots_close(&s->gradient);
+}
+
+const struct grads_ops grads_sliced = {"sliced", add, open_sliced, get, reduce, slice, close_sliced};

@@ -1,0 +1,78 @@
+/* One function per schedule: the factor on the learning rate; a row each in the table. Warm-up comes first and is common. */
+#include "worker/schedule.h"
+
+#include "base/text.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef double decay_fn(double progress);
+
+static double stay(double progress)
+{
+    (void)progress;
+    return 1;
+}
+
+static double linear(double progress)
+{
+    return fmax(0, 1 - progress);
+}
+
+static double cosine(double progress)
+{
+    return fmax(0, 0.5 * (1 + cos(acos(-1) * progress)));
+}
+
+static const struct row {
+    const char *name;
+    decay_fn *decay;
+    int warms_up;
+} rows[] = {
+    {"constant", stay, 0},
+    {"constant_with_warmup", stay, 1},
+    {"linear", linear, 1},
+    {"cosine", cosine, 1},
+};
+enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+
+static const struct row *find(const char *name)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+int schedule_check(const struct schedule *s, struct dt_error *err)
+{
+    if (find(s->type)) {
+        return 0;
+    }
+    const char *names[ROW_COUNT];
+    for (int i = 0; i < ROW_COUNT; i++) {
+        names[i] = rows[i].name;
+    }
+    const char *nearest = dt_text_nearest(s->type, names, ROW_COUNT);
+    return dt_fail(err, DT_INVALID, "training.lr_scheduler_type: %s: unknown schedule; %s%s", s->type,
+                   nearest ? "did you mean " : "use constant, constant_with_warmup, linear or cosine", nearest ? nearest : "");
+}
+
+double schedule_rate(const struct schedule *s, int64_t step)
+{
+    const struct row *row = find(s->type);
+    if (!row) {
+        row = &rows[0];
+    }
+    if (row->warms_up && step < s->warmup_steps) {
+        return s->learning_rate * ((double)step / (double)(s->warmup_steps > 1 ? s->warmup_steps : 1));
+    }
+    int64_t span = s->total_steps - s->warmup_steps;
+    double factor = row->decay((double)(step - s->warmup_steps) / (double)(span > 1 ? span : 1));
+    if (row->decay != stay) {
+        factor = factor * (1 - s->min_lr_ratio) + s->min_lr_ratio;
+    }
+    return s->learning_rate * factor;
+}

@@ -1,0 +1,378 @@
+/* The rows, their other names, and what placements share: sizes, slots, events, the trace. */
+#include "worker/strategy.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct strategy_row rows[] = {
+    {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "one rank; nothing travels"},
+    {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "everything whole; gradients are all-reduced"},
+    {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
+    {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
+    {"zero1", &weights_whole, &grads_whole, PART_SLICE, GROUP_WORLD, REDUCE_BOUNDARY, false, "optimizer state sliced"},
+    {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "optimizer state and gradients sliced"},
+    {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "everything sliced"},
+    {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "everything sliced"},
+    {"shard_grad_op", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, true,
+     "everything sliced, weights kept from forward to backward"},
+    {"hybrid_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, false,
+     "full_shard inside a host, copies across hosts"},
+    {"hybrid_shard_zero2", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, true,
+     "shard_grad_op inside a host, copies across hosts"},
+};
+enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+
+/* Names that people know from elsewhere: FSDP, DeepSpeed, Lightning. */
+static const struct strategy_alias aliases[] = {
+    {"single", "single_device"},
+    {"ddp_spawn", "ddp"},
+    {"ddp_find_unused_parameters_false", "ddp"},
+    {"ddp_find_unused_parameters_true", "ddp"},
+    {"fsdp", "full_shard"},
+    {"fsdp_full_shard", "full_shard"},
+    {"fsdp_shard_grad_op", "shard_grad_op"},
+    {"fsdp_no_shard", "no_shard"},
+    {"fsdp_hybrid_shard", "hybrid_shard"},
+    {"_hybrid_shard_zero2", "hybrid_shard_zero2"},
+    {"deepspeed", "zero2"},
+    {"zero_stage_0", "zero0"},
+    {"zero_stage_1", "zero1"},
+    {"zero_stage_2", "zero2"},
+    {"zero_stage_3", "zero3"},
+    {"deepspeed_stage_0", "zero0"},
+    {"deepspeed_stage_1", "zero1"},
+    {"deepspeed_stage_2", "zero2"},
+    {"deepspeed_stage_3", "zero3"},
+    {"deepspeed_stage_1_offload", NULL},
+    {"deepspeed_stage_2_offload", NULL},
+    {"deepspeed_stage_3_offload", NULL},
+    {"deepspeed_stage_3_offload_nvme", NULL},
+    {"fsdp_cpu_offload", NULL},
+    {"zero2_offload", NULL},
+    {"zero3_offload", NULL},
+};
+enum { ALIAS_COUNT = sizeof aliases / sizeof aliases[0] };
+
+static const struct strategy_row *find_row(const char *name)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        if (strcasecmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+const struct strategy_row *strategy_find(const char *name, int size, struct dt_error *err)
+{
+    if (!name || strcasecmp(name, "auto") == 0) {
+        name = size > 1 ? "ddp" : "single_device";
+    }
+    const struct strategy_row *row = find_row(name);
+    for (int i = 0; !row && i < ALIAS_COUNT; i++) {
+        if (strcasecmp(aliases[i].name, name) != 0) {
+            continue;
+        }
+        if (!aliases[i].row) {
+            dt_fail(err, DT_INVALID, "training.strategy: %s: offloading is not there yet; use zero3, or more ranks", name);
+            return NULL;
+        }
+        row = find_row(aliases[i].row);
+    }
+    if (!row) {
+        const char *names[ROW_COUNT + ALIAS_COUNT];
+        for (int i = 0; i < ROW_COUNT + ALIAS_COUNT; i++) {
+            names[i] = i < ROW_COUNT ? rows[i].name : aliases[i - ROW_COUNT].name;
+        }
+        const char *nearest = dt_text_nearest(name, names, ROW_COUNT + ALIAS_COUNT);
+        dt_fail(err, DT_INVALID, "training.strategy: %s: unknown strategy; %s%s%s", name, nearest ? "did you mean " : "see train --list-strategies",
+                nearest ? nearest : "", nearest ? "?" : "");
+        return NULL;
+    }
+    if (size > 1 && row == &rows[0]) {
+        dt_fail(err, DT_INVALID, "training.strategy: single_device: %d ranks; use ddp", size);
+        return NULL;
+    }
+    return row;
+}
+
+void strategy_list(struct dt_text *out)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        const struct strategy_row *r = &rows[i];
+        dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced at %s\n", r->name, r->help, r->weights->name,
+                       r->grads->name, r->optimizer == PART_WHOLE ? "whole" : "sliced",
+                       r->reduce == REDUCE_BOUNDARY ? "the last micro-step" : "every micro-step");
+        int width = 0;
+        for (int j = 0; j < ALIAS_COUNT; j++) {
+            if (aliases[j].row && strcmp(aliases[j].row, r->name) == 0) {
+                if (width == 0 || width + (int)strlen(aliases[j].name) > 60) {
+                    dt_text_printf(out, "%s%s", width ? "\n" : "", width ? "                " : "    also named: ");
+                    width = 0;
+                }
+                dt_text_printf(out, "%s ", aliases[j].name);
+                width += (int)strlen(aliases[j].name) + 1;
+            }
+        }
+        if (width) {
+            dt_text_puts(out, "\n");
+        }
+    }
+    dt_text_puts(out, "not there yet:\n");
+    for (int j = 0; j < ALIAS_COUNT; j++) {
+        if (!aliases[j].row) {
+            dt_text_printf(out, "    %s\n", aliases[j].name);
+        }
+    }
+}
+
+int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out, struct dt_error *err)
+{
+    int64_t replicas = job->fsdp.device_mesh[0], shards = job->fsdp.device_mesh[1];
+    if (row->group == GROUP_WORLD || size == 1) {
+        *out = size;
+        return 0;
+    }
+    if (replicas == 0 && shards == 0) {
+        shards = local_size;
+        replicas = size / local_size;
+    }
+    if (shards < 1 || replicas < 1 || shards * replicas != size) {
+        return dt_fail(err, DT_INVALID,
+                       "fsdp.device_mesh: [%lld, %lld] is %lld ranks: the world has %d; use [replicas, shards] with replicas * shards = %d",
+                       (long long)replicas, (long long)shards, (long long)(replicas * shards), size, size);
+    }
+    *out = (int)shards;
+    return 0;
+}
+
+int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain, int rank, int size, int shards,
+                  struct dt_error *err)
+{
+    memset(s, 0, sizeof *s);
+    dt_arena_init(&s->arena);
+    if (size % shards != 0 || chain->shards != shards) {
+        return dt_fail(err, DT_INTERNAL, "strategy %s: %d ranks, %d shards, chain built for %d", row->name, size, shards, chain->shards);
+    }
+    s->row = row;
+    s->chain = chain;
+    s->size = size;
+    s->shards = shards;
+    s->replicas = size / shards;
+    s->shard_rank = rank % shards;
+    s->replica_rank = rank / shards;
+    s->alone = size == 1;
+    s->type = chain->spec.type;
+    s->type_size = dt_dtype_size(s->type);
+    s->prefetch = job->fsdp.backward_prefetch;
+    s->forward_prefetch = job->fsdp.forward_prefetch;
+    s->weights = row->weights;
+    s->grads = row->grads;
+    s->optimizer = row->optimizer;
+    s->keep_after_forward = row->keep_after_forward;
+    s->reduce_every = job->training.accumulate_sync == SYNC_AUTO ? row->reduce == REDUCE_EVERY_MICRO_STEP
+                                                                 : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
+    if (s->alone) { /* nothing to slice: every row is the same, and no collective is issued */
+        s->weights = &weights_whole;
+        s->optimizer = PART_WHOLE;
+        s->reduce_every = s->keep_after_forward = false;
+    }
+    s->grads = s->reduce_every ? &grads_sliced : &grads_whole;
+    /* With one micro-step both are the same sums, so whole gradients that are kept anyway need no slots beside them. */
+    if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
+        s->grads = &grads_whole;
+    }
+    int units = chain->unit_count;
+    s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
+    for (int u = 0; u < units; u++) {
+        s->unit_first[u + 1] = s->unit_first[u] + chain->units[u].numel;
+    }
+    s->total = s->unit_first[units];
+    return 0;
+}
+
+void strategy_plan(struct strategy *s, struct plan *p)
+{
+    s->weights->plan(s, p);
+    s->grads->plan(s, p);
+}
+
+int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err)
+{
+    s->world = w;
+    int units = s->chain->unit_count;
+    s->unit_done = dt_arena_alloc(&s->arena, (size_t)units * sizeof *s->unit_done);
+    for (int u = 0; u < units; u++) {
+        if (dt_event_open(w->device, &s->unit_done[u], err) != 0) {
+            return -1;
+        }
+    }
+    if (dt_event_open(w->device, &s->updated, err) != 0 || dt_event_open(w->device, &s->demand, err) != 0 ||
+        dt_event_open(w->device, &s->landed, err) != 0) {
+        return -1;
+    }
+    return s->weights->open(s, p, err) != 0 || s->grads->open(s, p, err) != 0 ? -1 : 0;
+}
+
+static void close_event(struct dt_event **e)
+{
+    if (*e) {
+        dt_event_close(*e);
+        *e = NULL;
+    }
+}
+
+void strategy_close(struct strategy *s)
+{
+    if (s->world) {
+        s->weights->close(s);
+        s->grads->close(s);
+        for (int u = 0; s->unit_done && u < s->chain->unit_count; u++) {
+            close_event(&s->unit_done[u]);
+        }
+        close_event(&s->updated);
+        close_event(&s->demand);
+        close_event(&s->landed);
+    }
+    dt_arena_clear(&s->arena);
+    memset(s, 0, sizeof *s);
+}
+
+void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t *count)
+{
+    *count = s->chain->units[unit].numel / s->shards;
+    *first = *count * s->shard_rank;
+}
+
+void strategy_owned(const struct strategy *s, int unit, int64_t *first, int64_t *count)
+{
+    if (s->optimizer == PART_SLICE) {
+        strategy_share(s, unit, first, count);
+        return;
+    }
+    *first = 0;
+    *count = s->chain->units[unit].numel;
+}
+
+void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count)
+{
+    char *owned = s->weights->slice(s, unit);
+    int64_t owned_first;
+    strategy_owned(s, unit, &owned_first, count);
+    *first = owned_first;
+    if (s->weights == &weights_whole) {
+        *first = 0;
+        *count = s->chain->units[unit].numel;
+        owned -= (size_t)owned_first * s->type_size;
+    }
+    return owned;
+}
+
+bool strategy_counts(const struct strategy *s)
+{
+    return s->replica_rank == 0;
+}
+
+void strategy_land(struct strategy *s)
+{
+    if (!s->alone) {
+        dt_event_record(s->landed, s->world->communication);
+        dt_event_wait(s->landed, s->world->compute);
+    }
+}
+
+void strategy_note(struct strategy *s, char what, int unit)
+{
+    struct strategy_trace *t = s->trace;
+    if (t && t->count < (int)(sizeof t->entries / sizeof t->entries[0])) {
+        t->entries[t->count].what = what;
+        t->entries[t->count++].unit = unit;
+    }
+}
+
+void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, const void *in, void *out, int64_t count, const char *name)
+{
+    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = s->type},
+                  s->world->communication);
+}
+
+static bool same_layout(const struct chain *c, int a, int b)
+{
+    if (c->units[a].used != c->units[b].used || c->units[a].tensor_count != c->units[b].tensor_count) {
+        return false;
+    }
+    int i = 0, j = 0; /* tensors of a unit follow each other in registration order */
+    for (;; i++, j++) {
+        while (i < c->tensor_count && c->tensors[i].unit != a) {
+            i++;
+        }
+        while (j < c->tensor_count && c->tensors[j].unit != b) {
+            j++;
+        }
+        if (i >= c->tensor_count || j >= c->tensor_count) {
+            return i >= c->tensor_count && j >= c->tensor_count;
+        }
+        if (c->tensors[i].offset != c->tensors[j].offset || c->tensors[i].numel != c->tensors[j].numel) {
+            return false;
+        }
+    }
+}
+
+/* Assigns slots to units and adds their memory. */
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each)
+{
+    const struct chain *c = s->chain;
+    int units = c->unit_count;
+    x->of = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->of);
+    x->slot = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->slot);
+    x->first = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->first);
+    int64_t *size = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *size);
+    int alternating[2] = {-1, -1}, turn = 0;
+    x->count = 0;
+    for (int u = 0; u < units; u++) {
+        int i = -1;
+        if (!one_each && !c->units[u].shared) {
+            i = alternating[turn];
+        }
+        if (i < 0) {
+            i = x->count++;
+            x->slot[i].first = u;
+        } else if (!same_layout(c, x->slot[i].first, u)) {
+            x->slot[i].mixed = true;
+        }
+        if (!one_each && !c->units[u].shared) {
+            alternating[turn] = i;
+            turn = 1 - turn;
+        }
+        x->of[u] = i;
+        x->slot[i].unit = -1;
+        size[i] = c->units[u].numel > size[i] ? c->units[u].numel : size[i];
+    }
+    for (int i = 0; i < x->count; i++) {
+        x->first[i] = x->total;
+        x->total += size[i];
+    }
+    x->piece = plan_add(p, purpose, PLAN_PEERS, (size_t)x->total * s->type_size);
+}
+
+int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err)
+{
+    char *base = plan_at(p, x->piece);
+    for (int i = 0; i < x->count; i++) {
+        x->slot[i].data = base + (size_t)x->first[i] * s->type_size;
+        if (dt_event_open(s->world->device, &x->slot[i].filled, err) != 0 || dt_event_open(s->world->device, &x->slot[i].freed, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void slots_close(struct slots *x)
+{
+    for (int i = 0; i < x->count; i++) {
+        close_event(&x->slot[i].filled);
+        close_event(&x->slot[i].freed);
+    }
+}

@@ -1,0 +1,435 @@
+/* The step loop: read trainer_step first. It walks the chain once forward and once backward per micro-step and asks the strategy for
+ * weights and gradients; where they are and what travels is the strategy's business. Nothing in it allocates, and the host
+ * waits once, at the end of the step.
+ *
+ *   communication   gather 1 | gather 2 | ...               | reduce 2 | gather 0 | reduce 1 | ...| sums |
+ *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
+ */
+#include "worker/trainer.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_SLICE_S 0.25
+
+/* ---- signs of life, in stream order ---- */
+
+struct mark {
+    struct dt_page *page;
+    enum dt_phase phase;
+    int64_t micro_step;
+};
+
+static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    (void)err;
+    const struct mark *m = args;
+    atomic_store(&m->page->micro_step, m->micro_step);
+    dt_page_phase(m->page, m->phase);
+    dt_page_pulse(m->page);
+    return 0;
+}
+
+static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
+{
+    struct mark m = {.page = t->world->page, .phase = phase, .micro_step = micro_step};
+    dt_stream_call(t->world->compute, run_mark, &m, sizeof m);
+}
+
+/* The host waits for the compute stream; meanwhile it looks at peers, orders and the clock. */
+static int await_compute(struct trainer *t, const char *what, struct dt_error *err)
+{
+    struct world *w = t->world;
+    double begin_s = dt_now_s(), limit_s = t->job->training.step_timeout_s;
+    dt_event_record(t->done, w->compute);
+    while (dt_event_sync(t->done, WAIT_SLICE_S, err) != 0) {
+        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, NULL)) {
+            return -1;
+        }
+        if (dt_comm_poll(w->comm, err) != 0) {
+            return -1;
+        }
+        if (atomic_load(&w->page->order) == DT_ORDER_ABORT) {
+            return dt_fail(err, DT_STOPPED, "rank %d: %s: told to stop, the round is over", t->rank, what);
+        }
+        if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
+            return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what, limit_s);
+        }
+    }
+    return 0;
+}
+
+/* ---- one micro-step ---- */
+
+static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch)
+{
+    return (struct pass){
+        .phase = phase,
+        .stream = t->world->compute,
+        .kernels = t->world->device->kernels,
+        .batch = batch,
+        .kept = t->kept[block],
+        .saved = t->saved[block],
+        .scratch = t->scratch,
+    };
+}
+
+/* The pair of the block before `block`: one pair of buffers serves all blocks, each overwrites what it has read. */
+static void set_input(struct trainer *t, struct pass *p, int block)
+{
+    p->x_residual = block > 0 ? t->residual : NULL;
+    p->x_branch = block > 0 && t->chain.blocks[block - 1].branch_out ? t->branch : NULL;
+}
+
+/* Runs all blocks, but in training not the last: its work is in backward. */
+static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, double *loss_sum)
+{
+    struct strategy *s = &t->strategy;
+    const struct weights_ops *weights = s->weights;
+    const struct chain *c = &t->chain;
+    int count = phase == PASS_EVAL ? c->block_count : c->block_count - 1;
+    for (int i = 0; i < count; i++) {
+        const struct block *b = &c->blocks[i];
+        const struct unit *u = &c->units[b->unit];
+        weights->fetch(s, b->unit);
+        if (s->forward_prefetch && i + 1 < count) {
+            weights->fetch(s, c->blocks[i + 1].unit);
+        }
+        struct pass p = new_pass(t, phase, i, batch);
+        p.weights = weights->get(s, b->unit);
+        p.y_residual = t->residual;
+        p.y_branch = t->branch;
+        p.loss_sum = loss_sum;
+        set_input(t, &p, i);
+        strategy_note(s, 'F', b->unit);
+        b->ops->forward(b, &p);
+        /* Backward comes from the other end: what it needs first stays. */
+        bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || i + 1 == count);
+        if (i == u->last_use && !stays) {
+            weights->drop(s, b->unit);
+        }
+    }
+}
+
+static void backward(struct trainer *t, int64_t micro_step, int64_t micro_steps)
+{
+    struct strategy *s = &t->strategy;
+    const struct weights_ops *weights = s->weights;
+    const struct chain *c = &t->chain;
+    const struct batch *batch = &t->batches[micro_step];
+    bool last_micro_step = micro_step + 1 == micro_steps;
+    double scale = 1;
+    if (t->job->training.loss_normalization == LOSS_LOCAL_MEAN) {
+        scale = batch->valid_count > 0 ? 1.0 / (double)batch->valid_count : 0;
+    }
+    for (int i = c->block_count - 1; i >= 0; i--) {
+        const struct block *b = &c->blocks[i];
+        bool last_block = i + 1 == c->block_count;
+        weights->fetch(s, b->unit);
+        if (s->prefetch == PREFETCH_PRE && i > 0) {
+            weights->fetch(s, c->blocks[i - 1].unit);
+        }
+        struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch);
+        p.weights = weights->get(s, b->unit);
+        strategy_note(s, 'B', b->unit);
+        if (b->recompute) {
+            b->ops->forward(b, &p);
+        }
+        p.phase = PASS_BACKWARD;
+        p.grads = s->grads->get(s, b->unit, micro_step, &p.accumulate);
+        p.dy = last_block ? NULL : t->gradient;
+        p.dx = i > 0 ? t->gradient : NULL;
+        if (last_block) {
+            set_input(t, &p, i);
+            p.loss_scale = scale;
+            p.loss_sum = &t->loss_sum[micro_step];
+        }
+        b->ops->backward(b, &p);
+        mark(t, DT_PHASE_BACKWARD, micro_step);
+        if (s->prefetch == PREFETCH_POST && i > 0) {
+            weights->fetch(s, c->blocks[i - 1].unit);
+        }
+        if (i == c->units[b->unit].first_use) {
+            s->grads->reduce(s, b->unit, last_micro_step);
+            /* Kept weights stay for the next micro-step unless gradients travel at each one anyway. */
+            if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
+                weights->drop(s, b->unit);
+            }
+        }
+    }
+}
+
+/* ---- batches ---- */
+
+/* Decides where this step's micro-steps take their samples; returns how many there are. The rest of an epoch that fills no
+ * micro-batch of all ranks is left out; what is left of a step at its end is up to partial_accumulation. */
+static int64_t place_micro_steps(struct trainer *t)
+{
+    enum partial_accumulation partial = t->job->training.partial_accumulation;
+    int64_t samples = t->job->training.batch_size_per_gpu * t->size;
+    int64_t room = (t->train.sample_count - t->position) / samples, n = 0;
+    if (room <= 0 || (room < t->micro_steps && partial == PARTIAL_DROP)) {
+        t->epoch++;
+        t->position = 0;
+        room = t->train.sample_count / samples;
+    }
+    while (n < t->micro_steps) {
+        if (room == 0) {
+            if (partial != PARTIAL_CARRY) {
+                break;
+            }
+            t->epoch++;
+            t->position = 0;
+            room = t->train.sample_count / samples;
+        }
+        t->micro[n++] = (struct trainer_micro){.epoch = t->epoch, .position = t->position};
+        t->position += samples;
+        room--;
+    }
+    return n;
+}
+
+static void read_batch(struct trainer *t, int64_t j)
+{
+    int64_t elements = t->batches[j].batch_size * t->batches[j].sequence_length;
+    int32_t *ids = t->ids + j * elements, *labels = t->labels + j * elements;
+    t->valid[j] = data_batch(&t->train, &t->order, t->micro[j].epoch, t->micro[j].position, t->rank, t->size, t->batches[j].batch_size, ids, labels);
+    t->batches[j].valid_count = t->valid[j];
+}
+
+/* ---- the step ---- */
+
+int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct strategy *s = &t->strategy;
+    double begin_s = dt_now_s(), rate = schedule_rate(&t->schedule, t->step);
+    int64_t count = place_micro_steps(t);
+    for (int64_t j = 0; j < count; j++) {
+        read_batch(t, j);
+    }
+
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = count, .type = DT_F64});
+    for (int64_t j = 0; j < count; j++) {
+        mark(t, DT_PHASE_FORWARD, j);
+        forward(t, PASS_FORWARD, &t->batches[j], NULL);
+        mark(t, DT_PHASE_BACKWARD, j);
+        backward(t, j, count);
+    }
+    strategy_land(s);
+
+    mark(t, DT_PHASE_STEP, count);
+    struct clip_input sums = {.loss_sum = t->loss_sum,
+                              .valid_count = t->valid,
+                              .micro_steps = count,
+                              .max_norm = t->job->training.max_grad_norm,
+                              .normalization = t->job->training.loss_normalization,
+                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
+    clip_start(&t->clip, &sums);
+    optimizer_step(&t->optimizer, rate, &t->clip.result->factor);
+    s->weights->publish(s);
+
+    char what[48];
+    snprintf(what, sizeof what, "step %lld", (long long)t->step + 1);
+    if (await_compute(t, what, err) != 0) {
+        return -1;
+    }
+    const struct clip_result *r = t->clip.result;
+    if (r->bad_rank >= 0) {
+        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data", r->bad_rank,
+                       (long long)t->step + 1);
+    }
+    if (!r->norm_finite) {
+        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
+                       (long long)t->step + 1);
+    }
+    t->step++;
+    t->stop_wanted = r->stop_count > 0;
+    t->tokens += count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
+    atomic_store(&w->page->step, t->step);
+    *out = (struct trainer_result){.loss = r->loss,
+                                   .grad_norm = r->grad_norm,
+                                   .lr = rate,
+                                   .step_s = dt_now_s() - begin_s,
+                                   .valid_count = r->valid_count,
+                                   .micro_steps = count};
+    return 0;
+}
+
+int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct strategy *s = &t->strategy;
+    int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
+    int64_t count = (t->val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
+    count = limit > 0 && limit < count ? limit : count;
+    struct batch *batch = &t->batches[0]; /* training's first batch: it is read anew at the next step */
+    int64_t valid = 0;
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
+    for (int64_t i = 0; i < count; i++) {
+        batch->valid_count = data_batch(&t->val, &t->val_order, 0, i * samples, t->rank, t->size, batch_size, t->ids, t->labels);
+        valid += batch->valid_count;
+        mark(t, DT_PHASE_EVAL, i);
+        forward(t, PASS_EVAL, batch, t->loss_sum);
+        if (await_compute(t, "evaluation", err) != 0) { /* the next batch lies where this one does */
+            return -1;
+        }
+    }
+    s->weights->publish(s); /* units that came too early are dropped */
+    t->valid[0] = valid;
+    clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum, .valid_count = t->valid, .micro_steps = 1});
+    if (await_compute(t, "evaluation", err) != 0) {
+        return -1;
+    }
+    *loss = t->clip.result->loss;
+    return 0;
+}
+
+/* ---- the run ---- */
+
+static struct metrics_step describe(const struct trainer *t, const struct trainer_result *r)
+{
+    int64_t tokens = r->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
+    return (struct metrics_step){
+        .step = t->step,
+        .total_steps = t->total_steps,
+        .epoch = (double)t->epoch + (double)t->position / (double)t->train.sample_count,
+        .tokens = t->tokens,
+        .loss = r->loss,
+        .grad_norm = r->grad_norm,
+        .lr = r->lr,
+        .step_s = r->step_s,
+        .tokens_per_s = r->step_s > 0 ? (double)tokens / r->step_s : 0,
+        .memory_bytes = metrics_memory(),
+        .round = t->world->round,
+    };
+}
+
+static bool due(int64_t step, int64_t interval)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+/* Saves; a disk that is full costs a warning, and the run goes on until the last save. */
+static int save(struct trainer *t, bool must, struct dt_error *err)
+{
+    dt_page_phase(t->world->page, DT_PHASE_SAVE);
+    dt_page_pulse(t->world->page);
+    if (trainer_save(t, err) == 0) {
+        t->failed_saves = 0;
+        return 0;
+    }
+    if (err->status != DT_IO || must) {
+        return -1;
+    }
+    t->failed_saves++;
+    metrics_say(&t->metrics, "train: %s; training goes on, the next try is at the next interval", err->text);
+    return 0;
+}
+
+static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    bool files = !hooks->no_files;
+    int64_t evaluated = -1;
+    struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
+    while (t->step < t->total_steps && !t->stop_wanted) {
+        struct trainer_result r;
+        if (trainer_step(t, &r, err) != 0) {
+            return -1;
+        }
+        bool end = t->step >= t->total_steps;
+        m = describe(t, &r);
+        metrics_step(&t->metrics, &m, due(t->step, job->logging.log_every_n_steps) || end || t->stop_wanted);
+        if (hooks->after_step) {
+            hooks->after_step(t, &r, hooks->context);
+        }
+        if (t->has_val && !t->stop_wanted && due(t->step, job->training.eval_every_n_steps)) {
+            double loss;
+            if (trainer_evaluate(t, &loss, err) != 0) {
+                return -1;
+            }
+            evaluated = t->step;
+            metrics_val(&t->metrics, &m, loss);
+        }
+        if (files && due(t->step, job->checkpointing.save_every_n_steps) && !end && !t->stop_wanted && save(t, false, err) != 0) {
+            return -1;
+        }
+    }
+    if (t->has_val && !t->stop_wanted && evaluated != t->step) {
+        double loss;
+        if (trainer_evaluate(t, &loss, err) != 0) {
+            return -1;
+        }
+        metrics_val(&t->metrics, &m, loss);
+    }
+    if (files && t->saved_step != t->step && save(t, true, err) != 0) {
+        return -1;
+    }
+    return 0;
+}
+
+int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err)
+{
+    static const struct trainer_hooks none;
+    hooks = hooks ? hooks : &none;
+    struct trainer t;
+    int rc = -1;
+    if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, err) != 0 ||
+        trainer_check_memory(&t, w->local_size, err) != 0) {
+        goto out;
+    }
+    metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, w->size == 1 && w->round == 0, hooks->quiet);
+    if (trainer_open(&t, w, err) != 0) {
+        goto out;
+    }
+    bool found = false;
+    if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {
+        goto out;
+    }
+    if (!found && trainer_init_weights(&t, err) != 0) {
+        goto out;
+    }
+    if (found && t.step >= t.total_steps) {
+        metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
+        t.finished_before = true;
+    } else if (train(&t, hooks, err) != 0) {
+        goto out;
+    }
+    *exit_code = t.step >= t.total_steps ? DT_EXIT_DONE : DT_EXIT_STOPPED;
+    if (*exit_code == DT_EXIT_DONE && !hooks->no_files && w->rank == 0 && trainer_export(&t, err) != 0) {
+        goto out;
+    }
+    if (!t.finished_before) {
+        metrics_say(&t.metrics, *exit_code == DT_EXIT_DONE ? "train: done at step %lld" : "train: stopped at step %lld, saved; the same command continues",
+                    (long long)t.step);
+    }
+    if (hooks->at_end) {
+        hooks->at_end(&t, hooks->context);
+    }
+    rc = 0;
+out:
+    if (rc != 0) {
+        w->failed = true;
+    }
+    trainer_close(&t);
+    return rc;
+}
+
+int trainer_exit_code(const struct dt_error *err)
+{
+    switch (err->status) {
+    case DT_TIMEOUT:
+    case DT_PEER:
+    case DT_STOPPED:
+    case DT_IO:
+        return DT_EXIT_TEMPORARY;
+    default:
+        return DT_EXIT_PERMANENT;
+    }
+}

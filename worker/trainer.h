@@ -1,0 +1,107 @@
+/* Training: one struct joins job, chain, strategy, plan, optimizer and data; trainer_run is the whole life of a worker.
+ *   trainer_prepare   all sizes, no memory; enough for train --plan
+ *   trainer_open      memory, weights (initial, loaded or from a checkpoint)
+ *   trainer_step      one optimizer step; trainer_evaluate; trainer_save
+ *   trainer_run       all of it, in order */
+#ifndef DT_WORKER_TRAINER_H
+#define DT_WORKER_TRAINER_H
+
+#include "worker/chain.h"
+#include "worker/checkpoint.h"
+#include "worker/clip.h"
+#include "worker/data.h"
+#include "worker/job.h"
+#include "worker/metrics.h"
+#include "worker/optimizer.h"
+#include "worker/plan.h"
+#include "worker/schedule.h"
+#include "worker/strategy.h"
+#include "worker/world.h"
+
+struct trainer_micro { /* where a micro-step takes its samples */
+    int64_t epoch, position;
+};
+
+struct trainer {
+    const struct job *job;
+    struct world *world; /* null until trainer_open */
+    struct chain chain;
+    struct strategy strategy;
+    struct plan plan;
+    struct optimizer optimizer;
+    struct clip clip;
+    struct schedule schedule;
+    struct metrics metrics;
+    struct data_source train, val;
+    bool has_val;
+    struct sampler order, val_order;
+    int rank, size, shards;
+
+    int64_t micro_steps; /* of a full step */
+    int64_t step, epoch, position, tokens, total_steps;
+    int64_t saved_step;
+    bool stop_wanted;    /* by any rank, known to all */
+    bool finished_before; /* a finished run was found: nothing was done */
+    bool inspecting;     /* tests: opened without output folder */
+    int failed_saves;
+
+    /* pieces of the plan, then their addresses */
+    int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_ids, piece_labels;
+    int *piece_kept, *piece_own;
+    void *residual, *branch, *gradient, *scratch;
+    void **kept, **saved;
+    double *loss_sum; /* one per micro-step */
+    int32_t *ids, *labels; /* micro_steps * (B, T) */
+    int64_t *valid;
+    struct batch *batches;
+    struct trainer_micro *micro;
+    struct dt_event *done;
+    struct dt_arena arena;
+};
+
+struct trainer_result { /* of one step */
+    double loss, grad_norm, lr, step_s;
+    int64_t valid_count, micro_steps;
+};
+
+/* Tests look and act between steps; members may be null. */
+struct trainer_hooks {
+    void (*after_step)(struct trainer *t, const struct trainer_result *r, void *context);
+    void (*at_end)(struct trainer *t, void *context); /* weights are final, still in memory */
+    void *context;
+    bool quiet, no_files; /* nothing on stderr; no output folder, no checkpoints */
+};
+
+/* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host. type: DT_F32, or DT_F64 for twin64. */
+int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err);
+/* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
+void trainer_count(struct trainer *t);
+/* The job does not fit: DT_NO_MEMORY with what to change. */
+int trainer_check_memory(const struct trainer *t, int local_size, struct dt_error *err);
+/* Table of the plan (80 columns), or one JSON object. */
+void trainer_print_plan(const struct trainer *t, int local_size, bool json, struct dt_text *out);
+/* Allocates everything and makes weights. The world's groups must be split for t->shards. */
+int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
+int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error *err);
+/* Mean loss per target over data.val, every sample once. */
+int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
+void trainer_close(struct trainer *t);
+
+/* trainer_state.c: weights and checkpoints. */
+int trainer_init_weights(struct trainer *t, struct dt_error *err);
+/* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the same one. */
+int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
+int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
+/* All ranks together. A full disk is DT_IO: the run may go on. */
+int trainer_save(struct trainer *t, struct dt_error *err);
+/* Rank 0: writes output_dir/model from the newest checkpoint. */
+int trainer_export(struct trainer *t, struct dt_error *err);
+/* Rank 0: output_dir with job.json and env.json. */
+int trainer_write_folder(struct trainer *t, struct dt_error *err);
+
+/* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. */
+int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err);
+/* The exit code that belongs to an error. */
+int trainer_exit_code(const struct dt_error *err);
+
+#endif

@@ -1,0 +1,309 @@
+/* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by trainer_open, and printed by
+ * trainer_print_plan. */
+#include "worker/trainer.h"
+
+#include "base/log.h"
+
+#include <math.h>
+#include <string.h>
+
+static size_t pair_bytes(const struct trainer *t)
+{
+    const struct model_spec *m = &t->chain.spec;
+    return (size_t)(m->batch_size * m->sequence_length * m->channels) * dt_dtype_size(m->type);
+}
+
+static void mark_recompute(struct trainer *t)
+{
+    const struct job_recompute *r = &t->job->recompute;
+    int64_t every = r->every_n_layers > 0 ? r->every_n_layers : 1;
+    for (int i = 0; i < t->chain.block_count; i++) {
+        struct block *b = &t->chain.blocks[i];
+        b->recompute = r->enabled && b->layer >= 0 && b->saved_bytes > 0 && b->layer % every == 0;
+    }
+}
+
+/* Activations: what each block keeps, what it saves (one buffer for all that compute it again), scratch of the largest. */
+static void plan_activations(struct trainer *t)
+{
+    const struct chain *c = &t->chain;
+    struct plan *p = &t->plan;
+    size_t scratch = 0, shared = 0;
+    t->piece_kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_kept);
+    t->piece_own = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_own);
+    for (int i = 0; i < c->block_count; i++) {
+        const struct block *b = &c->blocks[i];
+        t->piece_kept[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->kept_bytes);
+        t->piece_own[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->recompute ? 0 : b->saved_bytes);
+        shared = b->recompute && b->saved_bytes > shared ? b->saved_bytes : shared;
+        scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
+    }
+    t->piece_saved = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, shared);
+    t->piece_residual = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
+    t->piece_branch = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
+    t->piece_gradient = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
+    t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, scratch);
+    t->piece_loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
+    size_t batch = (size_t)(t->micro_steps * c->spec.batch_size * c->spec.sequence_length) * sizeof(int32_t);
+    t->piece_ids = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batch);
+    t->piece_labels = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batch);
+}
+
+/* Optimizer steps that `micro` micro-steps of one epoch make. */
+static int64_t steps_of(const struct trainer *t, int64_t micro)
+{
+    int64_t k = t->micro_steps;
+    return t->job->training.partial_accumulation == PARTIAL_STEP ? (micro + k - 1) / k : micro / k;
+}
+
+/* Steps at the end of the run, seen from where it stands: ranks may have changed since it began. */
+static int64_t count_steps(const struct trainer *t)
+{
+    const struct job_training *j = &t->job->training;
+    if (j->max_steps >= 0) {
+        return j->max_steps;
+    }
+    int64_t per_micro = j->batch_size_per_gpu * t->size, whole = (int64_t)floor(j->num_epochs);
+    int64_t samples = t->train.sample_count, part = (int64_t)((j->num_epochs - (double)whole) * (double)samples);
+    int64_t steps = t->step;
+    if (j->partial_accumulation == PARTIAL_CARRY) {
+        int64_t all = whole * (samples / per_micro) + part / per_micro;
+        int64_t used = t->epoch * (samples / per_micro) + t->position / per_micro;
+        return steps + (all > used ? (all - used) / t->micro_steps : 0);
+    }
+    for (int64_t e = t->epoch; e <= whole; e++) {
+        int64_t end = e < whole ? samples : part, begin = e == t->epoch ? t->position : 0;
+        steps += end > begin ? steps_of(t, (end - begin) / per_micro) : 0;
+    }
+    return steps;
+}
+
+void trainer_count(struct trainer *t)
+{
+    const struct job_training *j = &t->job->training;
+    t->total_steps = count_steps(t);
+    int64_t warmup = j->warmup_steps >= 0 ? j->warmup_steps : (int64_t)ceil(j->warmup_ratio * (double)t->total_steps);
+    t->schedule = (struct schedule){.type = j->lr_scheduler_type,
+                                    .learning_rate = j->learning_rate,
+                                    .min_lr_ratio = j->min_lr_ratio,
+                                    .warmup_steps = warmup,
+                                    .total_steps = t->total_steps};
+}
+
+static int open_data(struct trainer *t, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    if (data_open(&t->train, job->data.train, job->data.format, job->data.sequence_length, err) != 0) {
+        return dt_wrap(err, "data.train");
+    }
+    if (job->data.val && *job->data.val) {
+        if (data_open(&t->val, job->data.val, job->data.format, job->data.sequence_length, err) != 0) {
+            return dt_wrap(err, "data.val");
+        }
+        t->has_val = true;
+    }
+    const struct data_source *sources[] = {&t->train, &t->val};
+    for (int i = 0; i < 1 + t->has_val; i++) {
+        if (sources[i]->vocabulary > job->model.vocab_size) {
+            return dt_fail(err, DT_INVALID, "model.vocab_size: %lld: data.%s has ids up to %lld; raise it to %lld or more",
+                           (long long)job->model.vocab_size, i ? "val" : "train", (long long)sources[i]->vocabulary - 1,
+                           (long long)sources[i]->vocabulary);
+        }
+    }
+    t->order = (struct sampler){.sample_count = t->train.sample_count, .seed = (uint64_t)job->training.seed, .shuffle = job->data.shuffle};
+    t->val_order = (struct sampler){.sample_count = t->val.sample_count};
+    int64_t micro = job->training.batch_size_per_gpu * t->size, need = micro;
+    if (job->training.partial_accumulation == PARTIAL_DROP) {
+        need *= t->micro_steps;
+    }
+    if (t->train.sample_count < need) {
+        return dt_fail(err, DT_INVALID, "data.train: %lld samples of %lld tokens: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or less of these",
+                       (long long)t->train.sample_count, (long long)t->train.sequence_length, (long long)t->size,
+                       (long long)job->training.batch_size_per_gpu, (long long)need);
+    }
+    return 0;
+}
+
+int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err)
+{
+    memset(t, 0, sizeof *t);
+    dt_arena_init(&t->arena);
+    plan_init(&t->plan);
+    t->job = job;
+    t->rank = rank;
+    t->size = size;
+    t->saved_step = -1;
+    t->micro_steps = job->training.gradient_accumulation_steps;
+    const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
+    if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 || open_data(t, err) != 0) {
+        return -1;
+    }
+    trainer_count(t);
+    if (schedule_check(&t->schedule, err) != 0) {
+        return -1;
+    }
+    const struct job_model *m = &job->model;
+    struct model_spec spec = {.name = m->name,
+                              .layers = m->n_layer,
+                              .heads = m->n_head,
+                              .channels = m->n_embd,
+                              .positions = m->n_positions,
+                              .vocabulary = m->vocab_size,
+                              .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
+                              .norm_epsilon = m->layer_norm_epsilon,
+                              .init_std = m->initializer_range,
+                              .batch_size = job->training.batch_size_per_gpu,
+                              .sequence_length = t->train.sequence_length,
+                              .type = type};
+    if (chain_open(&t->chain, &spec, t->shards, err) != 0) {
+        return -1;
+    }
+    mark_recompute(t);
+    if (strategy_init(&t->strategy, row, job, &t->chain, rank, size, t->shards, err) != 0) {
+        return -1;
+    }
+    strategy_plan(&t->strategy, &t->plan);
+    optimizer_plan(&t->optimizer, &t->strategy, job, &t->plan);
+    clip_plan(&t->clip, &t->strategy, &t->plan);
+    plan_activations(t);
+    return 0;
+}
+
+int trainer_check_memory(const struct trainer *t, int local_size, struct dt_error *err)
+{
+    char what[64], need_text[32], have_text[32];
+    double have = plan_available(local_size, what, sizeof what), need = (double)plan_total(&t->plan) * local_size;
+    if (need <= have) {
+        return 0;
+    }
+    const struct job *job = t->job;
+    const char *advice = "use a smaller model";
+    if (job->training.batch_size_per_gpu > 1 && t->plan.bytes[PLAN_ACTIVATIONS] > plan_total(&t->plan) / 4) {
+        advice = "lower training.batch_size_per_gpu, or set activation_checkpointing.enabled";
+    } else if (t->size > 1 && t->strategy.weights == &weights_whole) {
+        advice = "use training.strategy zero3";
+    } else if (!job->recompute.enabled) {
+        advice = "set activation_checkpointing.enabled, or lower data.sequence_length";
+    }
+    return dt_fail(err, DT_NO_MEMORY, "plan: %d rank%s on this host need %s, %s is %s; %s", local_size, local_size == 1 ? "" : "s",
+                   dt_text_bytes(need, need_text, sizeof need_text), what, dt_text_bytes(have, have_text, sizeof have_text), advice);
+}
+
+static void print_json(const struct trainer *t, int local_size, struct dt_text *out)
+{
+    const struct job *job = t->job;
+    dt_text_puts(out, "{\"output_dir\": ");
+    dt_text_json(out, job->output_dir, strlen(job->output_dir));
+    dt_text_printf(out, ", \"strategy\": \"%s\", \"ranks\": %d, \"local_ranks\": %d, \"shards\": %d, \"parameters\": %lld, \"total_steps\": %lld",
+                   t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count, (long long)t->total_steps);
+    dt_text_printf(out, ", \"samples\": %lld, \"global_batch\": %lld, \"bytes\": {", (long long)t->train.sample_count,
+                   (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
+    for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
+        dt_text_printf(out, "%s\"%s\": %zu", i ? ", " : "", plan_purpose_name((enum plan_purpose)i), t->plan.bytes[i]);
+    }
+    char what[64];
+    dt_text_printf(out, "}, \"total\": %zu, \"available\": %.0f}\n", plan_total(&t->plan), plan_available(local_size, what, sizeof what));
+}
+
+void trainer_print_plan(const struct trainer *t, int local_size, bool json, struct dt_text *out)
+{
+    if (json) {
+        print_json(t, local_size, out);
+        return;
+    }
+    const struct job *job = t->job;
+    char text[32], other[32], what[64];
+    dt_text_printf(out, "model      %s, %lld parameters in %d units\n", t->chain.spec.name, (long long)t->chain.parameter_count, t->chain.unit_count);
+    dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count, (long long)t->train.sequence_length);
+    dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");
+    if (t->strategy.replicas > 1) {
+        dt_text_printf(out, " (%d replicas of %d shards)", t->strategy.replicas, t->shards);
+    }
+    dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-steps)\n", (long long)t->total_steps,
+                   (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size), (long long)job->training.batch_size_per_gpu,
+                   (long long)t->micro_steps);
+    dt_text_printf(out, "output     %s\n\nbytes of one rank\n", job->output_dir);
+    for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
+        dt_text_printf(out, "    %-16s %18zu   %10s\n", plan_purpose_name((enum plan_purpose)i), t->plan.bytes[i],
+                       dt_text_bytes((double)t->plan.bytes[i], text, sizeof text));
+    }
+    size_t total = plan_total(&t->plan);
+    dt_text_printf(out, "    %-16s %18zu   %10s\n", "total", total, dt_text_bytes((double)total, text, sizeof text));
+    double have = plan_available(local_size, what, sizeof what);
+    dt_text_printf(out, "\n%d rank%s on this host: %s; %s: %s\n", local_size, local_size == 1 ? "" : "s",
+                   dt_text_bytes((double)total * local_size, text, sizeof text), what, dt_text_bytes(have, other, sizeof other));
+}
+
+int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
+{
+    const struct chain *c = &t->chain;
+    t->world = w;
+    if (t->shards != t->size && !w->replica && world_split(w, t->shards, err) != 0) {
+        return -1;
+    }
+    if (plan_open(&t->plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->plan, err) != 0 || dt_event_open(w->device, &t->done, err) != 0) {
+        return -1;
+    }
+    optimizer_open(&t->optimizer, &t->plan);
+    clip_open(&t->clip, &t->plan);
+    t->residual = plan_at(&t->plan, t->piece_residual);
+    t->branch = plan_at(&t->plan, t->piece_branch);
+    t->gradient = plan_at(&t->plan, t->piece_gradient);
+    t->scratch = plan_at(&t->plan, t->piece_scratch);
+    t->loss_sum = plan_at(&t->plan, t->piece_loss);
+    t->ids = plan_at(&t->plan, t->piece_ids);
+    t->labels = plan_at(&t->plan, t->piece_labels);
+    t->kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->kept);
+    t->saved = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->saved);
+    for (int i = 0; i < c->block_count; i++) {
+        t->kept[i] = plan_at(&t->plan, t->piece_kept[i]);
+        t->saved[i] = plan_at(&t->plan, c->blocks[i].recompute ? t->piece_saved : t->piece_own[i]);
+    }
+    t->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->valid);
+    t->micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->micro);
+    t->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->batches);
+    int64_t elements = c->spec.batch_size * c->spec.sequence_length;
+    for (int64_t j = 0; j < t->micro_steps; j++) {
+        t->batches[j] = (struct batch){.ids = t->ids + j * elements,
+                                       .labels = t->labels + j * elements,
+                                       .batch_size = c->spec.batch_size,
+                                       .sequence_length = c->spec.sequence_length};
+    }
+    atomic_store(&w->page->step, 0);
+    return 0;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (t->world && t->world->failed) { /* frees streams that wait for peers, so that events can be closed */
+        dt_comm_abort(t->world->comm);
+        if (t->world->shard && t->world->shard != t->world->comm) {
+            dt_comm_abort(t->world->shard);
+        }
+        if (t->world->replica) {
+            dt_comm_abort(t->world->replica);
+        }
+    }
+    if (t->world && t->world->failed && t->world->compute) {
+        (void)dt_stream_finish(t->world->compute, 30, NULL);
+        (void)dt_stream_finish(t->world->communication, 30, NULL);
+    }
+    if (t->done) {
+        dt_event_close(t->done);
+    }
+    optimizer_clear(&t->optimizer);
+    strategy_close(&t->strategy);
+    plan_clear(&t->plan);
+    chain_close(&t->chain);
+    if (t->train.ops) {
+        data_close(&t->train);
+    }
+    if (t->has_val) {
+        data_close(&t->val);
+    }
+    if (t->metrics.line.data || t->metrics.path) {
+        metrics_close(&t->metrics);
+    }
+    dt_arena_clear(&t->arena);
+    memset(t, 0, sizeof *t);
+}

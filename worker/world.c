@@ -1,0 +1,152 @@
+/* Who and where this rank is, and what it talks through. Nothing here knows what training is. */
+#include "worker/world.h"
+
+#include "base/log.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STORE_TIMEOUT_S 300.0
+
+/* Reads a number from the environment; `fallback` when it is not set. */
+static int env_int(const char *name, int fallback, int *out, struct dt_error *err)
+{
+    const char *text = getenv(name);
+    long long value = fallback;
+    if (text && *text && (!dt_parse_int64(text, &value) || value < 0 || value > 1 << 20)) {
+        return dt_fail(err, DT_INVALID, "%s: %s: not a number of ranks; unset it or start through dtrun", name, text);
+    }
+    *out = (int)value;
+    return 0;
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/* Device, streams, communicators; rank, sizes, page and store are there. */
+static int open_inside(struct world *w, const struct world_options *o, struct dt_error *err)
+{
+    w->threads = o->threads > 0 ? o->threads : cores() / w->local_size;
+    if (w->threads < 1) {
+        w->threads = 1;
+    }
+    struct dt_device_options device = {.thread_count = w->threads, .local_rank_count = w->local_size};
+    w->device = dt_alloc(sizeof *w->device);
+    if (dt_device_open(w->device, o->device && strcmp(o->device, "auto") != 0 ? o->device : "cpu", &device, err) != 0) {
+        return -1;
+    }
+    if (dt_stream_open(w->device, 0, &w->compute, err) != 0) {
+        return -1;
+    }
+    w->communication = w->compute;
+    if (w->size > 1 && w->device->options.streams == DT_STREAMS_THREAD && dt_stream_open(w->device, 1, &w->communication, err) != 0) {
+        w->communication = w->compute;
+        return -1;
+    }
+    struct dt_comm_options comm = {
+        .rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = o->collective_timeout_s};
+    if (dt_comm_open(&w->comm, &comm, err) != 0) {
+        return -1;
+    }
+    return world_split(w, o->shards, err);
+}
+
+int world_open(struct world *w, const struct world_options *o, struct dt_error *err)
+{
+    memset(w, 0, sizeof *w);
+    w->page_fd = -1;
+    if (dt_page_attach(&w->page, err) != 0 || env_int("WORLD_SIZE", 1, &w->size, err) != 0 || env_int("RANK", 0, &w->rank, err) != 0 ||
+        env_int("LOCAL_RANK", 0, &w->local_rank, err) != 0) {
+        return -1;
+    }
+    if (w->size < 1 || w->rank >= w->size) {
+        return dt_fail(err, DT_INVALID, "RANK %d, WORLD_SIZE %d: a rank is below the world size; start through dtrun", w->rank, w->size);
+    }
+    if (env_int("LOCAL_WORLD_SIZE", w->size, &w->local_size, err) != 0 || env_int("GROUP_RANK", 0, &w->node_rank, err) != 0) {
+        return -1;
+    }
+    w->local_size = w->local_size < 1 ? 1 : w->local_size;
+    if (env_int("GROUP_WORLD_SIZE", (w->size + w->local_size - 1) / w->local_size, &w->node_count, err) != 0) {
+        return -1;
+    }
+    w->run_id = getenv("TORCHELASTIC_RUN_ID");
+    w->round = (int)w->page->round;
+    dt_page_phase(w->page, DT_PHASE_START);
+    if (w->size > 1) {
+        const char *host = getenv("MASTER_ADDR");
+        int port = 0;
+        if (env_int("MASTER_PORT", 0, &port, err) != 0) {
+            return -1;
+        }
+        if (!host || port == 0) {
+            return dt_fail(err, DT_INVALID, "WORLD_SIZE %d: MASTER_ADDR or MASTER_PORT is not set; start through dtrun", w->size);
+        }
+        if (dt_store_open(&w->store, host, port, STORE_TIMEOUT_S, w->page, err) != 0) {
+            return dt_wrap(err, "rank %d", w->rank);
+        }
+    }
+    return open_inside(w, o, err);
+}
+
+int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size, struct dt_error *err)
+{
+    memset(w, 0, sizeof *w);
+    *w = (struct world){.rank = rank, .size = size, .local_rank = rank, .local_size = size, .node_count = 1, .run_id = "test", .page_fd = -1};
+    w->store = store;
+    if (dt_page_create(&w->page, &w->page_fd, 0, err) != 0) {
+        return -1;
+    }
+    return open_inside(w, o, err);
+}
+
+int world_split(struct world *w, int shards, struct dt_error *err)
+{
+    w->shard = w->comm;
+    if (shards <= 0 || shards == w->size) {
+        return 0;
+    }
+    if (w->size % shards != 0) {
+        return dt_fail(err, DT_INTERNAL, "world of %d ranks cannot be split into groups of %d", w->size, shards);
+    }
+    w->shard = NULL;
+    if (dt_comm_split(w->comm, w->rank / shards, "shard", &w->shard, err) != 0) {
+        return -1;
+    }
+    return dt_comm_split(w->comm, w->rank % shards, "replica", &w->replica, err);
+}
+
+void world_close(struct world *w)
+{
+    if (w->failed && w->comm) {
+        if (w->shard && w->shard != w->comm) {
+            dt_comm_abort(w->shard);
+        }
+        if (w->replica) {
+            dt_comm_abort(w->replica);
+        }
+        dt_comm_abort(w->comm);
+    }
+    if (w->communication && w->communication != w->compute) {
+        dt_stream_close(w->communication);
+    }
+    dt_stream_close(w->compute);
+    dt_comm_close(w->replica);
+    if (w->shard != w->comm) {
+        dt_comm_close(w->shard);
+    }
+    dt_comm_close(w->comm);
+    if (w->device) {
+        dt_device_close(w->device);
+        free(w->device);
+    }
+    dt_store_close(w->store);
+    if (w->page) {
+        dt_page_close(w->page, w->page_fd);
+    }
+    memset(w, 0, sizeof *w);
+}
