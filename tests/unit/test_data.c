@@ -142,6 +142,8 @@ static void test_bad_shards(void **state)
     refused("few.bin", "few.bin: 4 tokens, too few for one sample of data.sequence_length 4 (and the label after it)");
     write_file("head.bin", &(int32_t[]){SHARD_MAGIC_U16, 1}, 8);
     refused("head.bin", "head.bin: 8 bytes, shorter than the header of a token shard (1024)");
+    write_shard("huge.bin", SHARD_MAGIC_U32, 7, 1, &(uint32_t){0xff000000}, 1, 4);
+    refused("huge.bin", "huge.bin: largest id 4278190080 is beyond any vocabulary (16777216): damaged; make it again");
     struct data_source s;
     struct dt_error err = {0};
     assert_int_equal(data_open(&s, folder, "auto", 4, &err), -1);

@@ -13,6 +13,8 @@
 
 #define MEASURE_BYTES ((size_t)1 << 30) /* up to here every id is looked at when opening, whatever the JSON says */
 
+enum { VOCABULARY_MAX = 1 << 24 }; /* as model.vocab_size */
+
 struct tokens {
     struct shard *shards;
     int64_t *firsts; /* position of each shard's first token in the stream; one more for the end */
@@ -41,7 +43,7 @@ static void close_tokens(struct data_source *s)
 /* Largest id and hash: measured, or taken from the JSON where the data is too much to read at every start. */
 static int know_content(struct shard *sh, bool measure, struct dt_error *err)
 {
-    if (!measure && sh->has_info && sh->info.max_id >= 0 && sh->info.has_hash) {
+    if (!measure && sh->has_info && sh->info.max_id >= 0 && sh->info.max_id < VOCABULARY_MAX && sh->info.has_hash) {
         return 0;
     }
     int64_t max_id = 0;
@@ -54,6 +56,9 @@ static int know_content(struct shard *sh, bool measure, struct dt_error *err)
     sh->info.max_id = max_id;
     sh->info.hash = hash;
     sh->info.has_hash = true;
+    if (max_id >= VOCABULARY_MAX) {
+        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " is beyond any vocabulary (%d): damaged; make it again", sh->path, max_id, VOCABULARY_MAX);
+    }
     if (sh->info.vocabulary > 0 && max_id >= sh->info.vocabulary) {
         return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", sh->path, max_id,
                        sh->info.vocabulary);
@@ -70,7 +75,7 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
                        sh->info.tokenizer[0] != 0 ? sh->info.tokenizer : "unknown", t->shards[0].path, s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
     }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
-    int64_t vocabulary = sh->info.vocabulary > 0 ? sh->info.vocabulary : sh->info.max_id + 1;
+    int64_t vocabulary = sh->info.vocabulary > 0 && sh->info.vocabulary <= VOCABULARY_MAX ? sh->info.vocabulary : sh->info.max_id + 1;
     s->vocabulary = vocabulary > s->vocabulary ? vocabulary : s->vocabulary;
     t->firsts[i] = s->token_count;
     s->token_count += sh->token_count;

@@ -1,0 +1,70 @@
+/* Token shards and the JSON beside them: the input is 2 bytes (how much of the rest is JSON), the JSON, the shard. What opens must be readable to the
+ * last sample, with no id beyond the vocabulary. */
+#include "driver.h"
+
+#include "base/file.h"
+#include "worker/data.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/fuzz-shards-XXXXXX";
+static char shard[64], info[64];
+
+static void remove_folder(void)
+{
+    (void)dt_file_remove_tree(folder, NULL);
+}
+
+static void write_bytes(const char *path, const void *data, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    if (f == NULL || fwrite(data, 1, size, f) != size || fclose(f) != 0) {
+        abort();
+    }
+}
+
+int dt_fuzz(const uint8_t *data, size_t size)
+{
+    struct data_source s;
+    struct dt_error err = {0};
+    enum { T = 3 };
+    if (shard[0] == 0) {
+        if (mkdtemp(folder) == NULL) {
+            abort();
+        }
+        (void)atexit(remove_folder);
+        (void)snprintf(shard, sizeof shard, "%s/x.bin", folder);
+        (void)snprintf(info, sizeof info, "%s/x.bin.json", folder);
+    }
+    if (size < 2) {
+        return 0;
+    }
+    size_t info_size = (size_t)data[0] | (size_t)data[1] << 8;
+    info_size = info_size > size - 2 ? size - 2 : info_size;
+    write_bytes(shard, data + 2 + info_size, size - 2 - info_size);
+    if (info_size > 0) {
+        write_bytes(info, data + 2, info_size);
+    } else {
+        (void)unlink(info);
+    }
+    if (data_open(&s, shard, "auto", T, &err) != 0) {
+        if (err.text[0] == 0) {
+            abort();
+        }
+        return 0;
+    }
+    for (int64_t i = 0; i < s.sample_count; i++) {
+        int32_t ids[T], labels[T];
+        s.ops->read(&s, i, ids, labels);
+        for (int t = 0; t < T; t++) {
+            if (ids[t] < 0 || ids[t] >= s.vocabulary || labels[t] < -100 || labels[t] >= s.vocabulary) {
+                abort();
+            }
+        }
+    }
+    data_close(&s);
+    return 0;
+}
