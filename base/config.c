@@ -15,9 +15,9 @@
 enum { SECTIONS_MAX = 32, HINT_TABLES_MAX = 4, PROBLEMS_SHOWN = 100 };
 
 struct entry {
-    const char *path;   /* "training.seed" */
+    const char *path; /* "training.seed" */
     const cJSON *value;
-    const char *where;  /* "job.json:4:9" (of the key), or "--set training.seed=7" */
+    const char *where; /* "job.json:4:9" (of the key), or "--set training.seed=7" */
     const char *value_where;
     uint32_t line, column; /* for sorting; --set comes last */
     bool section, read;
@@ -102,8 +102,8 @@ static size_t count_values(const cJSON *v)
 static void flatten(struct dt_config *c, const cJSON *object, const char *path, size_t *next, const char *where)
 {
     for (const cJSON *v = object->child; v != NULL; v = v->next) {
-        struct entry e = {.path = join(c, path, v->string), .value = v, .section = cJSON_IsObject(v), .where = where, .value_where = where,
-                          .line = UINT32_MAX};
+        struct entry e = {
+            .path = join(c, path, v->string), .value = v, .section = cJSON_IsObject(v), .where = where, .value_where = where, .line = UINT32_MAX};
         if (next != NULL) {
             const struct dt_scan_place *p = &c->scan.places[*next];
             e.where = dt_arena_printf(c->arena, "%s:%u:%u", c->path, p->key_line, p->key_column);
@@ -148,7 +148,8 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
     c->arena = arena;
     cJSON *tree = dt_scan_parse(text, size, path, &c->scan, err);
     if (tree != NULL && !cJSON_IsObject(tree)) {
-        (void)dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", path, c->scan.places[0].line, c->scan.places[0].column);
+        (void)dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", path, c->scan.places[0].line,
+                      c->scan.places[0].column);
         cJSON_Delete(tree);
         tree = NULL;
     }
@@ -191,7 +192,8 @@ int dt_config_set(struct dt_config *c, const char *assignment, struct dt_error *
     const char *equals = strchr(assignment, '=');
     bool good = equals != NULL && equals != assignment && equals[-1] != '.' && assignment[0] != '.';
     for (const char *p = assignment; good && p < equals; p++) {
-        good = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-' || (*p == '.' && p[1] != '.');
+        good =
+            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-' || (*p == '.' && p[1] != '.');
     }
     if (!good) {
         return dt_fail(err, DT_INVALID, "--set %.200s: not of the form key=value; write for example --set training.seed=7", assignment);
@@ -222,8 +224,12 @@ int dt_config_set(struct dt_config *c, const char *assignment, struct dt_error *
             return -1;
         }
         if (above == NULL) {
-            add_entry(c, (struct entry){.path = dt_arena_strdup(c->arena, path), .value = tree, .where = where, .value_where = where,
-                                        .line = UINT32_MAX, .section = true});
+            add_entry(c, (struct entry){.path = dt_arena_strdup(c->arena, path),
+                                        .value = tree,
+                                        .where = where,
+                                        .value_where = where,
+                                        .line = UINT32_MAX,
+                                        .section = true});
         }
         *dot = '.';
     }
@@ -245,8 +251,8 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints)
 static void add_problem(struct dt_config *c, const struct entry *e, char *text)
 {
     c->problems = dt_realloc(c->problems, (c->problem_count + 1) * sizeof *c->problems);
-    c->problems[c->problem_count] = (struct problem){.line = e != NULL ? e->line : UINT32_MAX, .column = e != NULL ? e->column : UINT32_MAX,
-                                                     .order = c->problem_count, .text = text};
+    c->problems[c->problem_count] = (struct problem){
+        .line = e != NULL ? e->line : UINT32_MAX, .column = e != NULL ? e->column : UINT32_MAX, .order = c->problem_count, .text = text};
     c->problem_count++;
 }
 

@@ -285,7 +285,10 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
     case DT_RULE_INTEGER:
     case DT_RULE_NUMBER:
         dt_text_printf(out, "\"type\": [\"%s\"%s%s]",
-                       rule->type == DT_RULE_BOOL ? "boolean" : rule->type == DT_RULE_INTEGER ? "integer" : "number", null, word);
+                       rule->type == DT_RULE_BOOL      ? "boolean"
+                       : rule->type == DT_RULE_INTEGER ? "integer"
+                                                       : "number",
+                       null, word);
         dt_text_puts(out, *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
         if (rule->type != DT_RULE_BOOL) {
             schema_range(rule, out);

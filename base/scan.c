@@ -367,8 +367,8 @@ static int note_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
         s->out->capacity = s->out->capacity == 0 ? 64 : s->out->capacity * 2;
         s->out->places = dt_realloc(s->out->places, s->out->capacity * sizeof *s->out->places);
     }
-    s->out->places[s->out->count++] = (struct dt_scan_place){.line = s->line, .column = s->column,
-        .key_line = key_line != 0 ? key_line : s->line, .key_column = key_line != 0 ? key_column : s->column};
+    s->out->places[s->out->count++] = (struct dt_scan_place){
+        .line = s->line, .column = s->column, .key_line = key_line != 0 ? key_line : s->line, .key_column = key_line != 0 ? key_column : s->column};
     return 0;
 }
 

@@ -17,28 +17,27 @@
 enum { BYTES_VOCABULARY = 256, END_OF_TEXT = 0 };
 #define BASELINE_BYTES ((int64_t)16 << 20) /* most of each text that is looked at: seconds, not minutes */
 
-static const char help[] =
-    "usage: dtdata COMMAND [options] PATH...\n"
-    "\n"
-    "  tokenize PATH...    text files, .gz files, folders of them, or - for standard\n"
-    "                      input -> DIR/train-00000.bin ... and val-00000.bin ...\n"
-    "      -o DIR              where the shards go [shards]\n"
-    "      --tokenizer bytes   one id per byte, 0 after each file [bytes]\n"
-    "      --val FRACTION      share of the text held out as whole files for val\n"
-    "                          [0.05; 0 when there is only one file]; also --holdout\n"
-    "      --shard_tokens N    most tokens per shard [100000000]\n"
-    "      --overwrite         replace shards that are in DIR\n"
-    "                      Hidden names are passed over, binary and empty files left\n"
-    "                      out and counted.\n"
-    "\n"
-    "  inspect FILE...     header, counts, tokenizer and hash of shards\n"
-    "\n"
-    "  baseline --train GLOB --val GLOB\n"
-    "                      bits per byte of gzip and of n-gram models on val\n"
-    "\n"
-    "  --help  --version\n"
-    "\n"
-    "Exit codes: 0 done, 1 bad or unreadable data, disk full, 2 wrong use.\n";
+static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
+                           "\n"
+                           "  tokenize PATH...    text files, .gz files, folders of them, or - for standard\n"
+                           "                      input -> DIR/train-00000.bin ... and val-00000.bin ...\n"
+                           "      -o DIR              where the shards go [shards]\n"
+                           "      --tokenizer bytes   one id per byte, 0 after each file [bytes]\n"
+                           "      --val FRACTION      share of the text held out as whole files for val\n"
+                           "                          [0.05; 0 when there is only one file]; also --holdout\n"
+                           "      --shard_tokens N    most tokens per shard [100000000]\n"
+                           "      --overwrite         replace shards that are in DIR\n"
+                           "                      Hidden names are passed over, binary and empty files left\n"
+                           "                      out and counted.\n"
+                           "\n"
+                           "  inspect FILE...     header, counts, tokenizer and hash of shards\n"
+                           "\n"
+                           "  baseline --train GLOB --val GLOB\n"
+                           "                      bits per byte of gzip and of n-gram models on val\n"
+                           "\n"
+                           "  --help  --version\n"
+                           "\n"
+                           "Exit codes: 0 done, 1 bad or unreadable data, disk full, 2 wrong use.\n";
 
 static volatile sig_atomic_t stopped;
 
@@ -173,7 +172,9 @@ static int tokenize_paths(char **paths, int count, const struct tokenize_options
         if (stopped != 0) {
             (void)dt_fail(&err, DT_STOPPED, "stopped by signal %d; nothing was written", (int)stopped);
         }
-        code = fail(&err, stopped != 0 ? 128 + (int)stopped : err.status == DT_INVALID && strstr(err.text, "--overwrite") != NULL ? DT_EXIT_USAGE : DT_EXIT_FAILED);
+        code = fail(&err, stopped != 0                                                          ? 128 + (int)stopped
+                          : err.status == DT_INVALID && strstr(err.text, "--overwrite") != NULL ? DT_EXIT_USAGE
+                                                                                                : DT_EXIT_FAILED);
         goto out;
     }
     if (c.binary_count + c.empty_count > 0) {
@@ -188,8 +189,13 @@ out:
 static int run_tokenize(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"output_dir", required_argument, NULL, 'o'}, {"tokenizer", required_argument, NULL, 't'}, {"val", required_argument, NULL, 'v'},
-        {"holdout", required_argument, NULL, 'v'}, {"shard_tokens", required_argument, NULL, 's'}, {"overwrite", no_argument, NULL, 'w'}, {0},
+        {"output_dir", required_argument, NULL, 'o'},
+        {"tokenizer", required_argument, NULL, 't'},
+        {"val", required_argument, NULL, 'v'},
+        {"holdout", required_argument, NULL, 'v'},
+        {"shard_tokens", required_argument, NULL, 's'},
+        {"overwrite", no_argument, NULL, 'w'},
+        {0},
     };
     struct tokenize_options o = {.dir = "shards", .val = -1, .shard_tokens = 100000000};
     long long number = 0;
@@ -250,7 +256,8 @@ static int inspect(const char *path)
     }
     (void)printf("  xxh3 %016" PRIx64 "%s\n", hash, !s.info.has_hash ? ", nothing to compare with" : same ? ", as written" : "");
     if (!same) {
-        (void)dt_fail(&err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", path, hash, s.info.hash);
+        (void)dt_fail(&err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", path, hash,
+                      s.info.hash);
     } else if (!fits) {
         (void)dt_fail(&err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", path, max_id,
                       s.info.vocabulary);
@@ -281,7 +288,8 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
         return NULL;
     }
     uint8_t *bytes = NULL;
-    int64_t count = s.sample_count < limit ? s.sample_count : limit / PIECE * PIECE, stride = s.sample_count < limit ? PIECE : s.sample_count / (limit / PIECE);
+    int64_t count = s.sample_count < limit ? s.sample_count : limit / PIECE * PIECE,
+            stride = s.sample_count < limit ? PIECE : s.sample_count / (limit / PIECE);
     if (s.vocabulary > BYTES_VOCABULARY) {
         (void)dt_fail(err, DT_INVALID, "%s: a vocabulary of %" PRId64 "; the baselines are for bytes", glob, s.vocabulary);
     } else {
@@ -370,5 +378,6 @@ int main(int argc, char **argv)
         }
     }
     const char *nearest = dt_text_nearest(command, names, sizeof names / sizeof names[0]);
-    return usage("%s: unknown command%s%s%s", command, nearest != NULL ? "; did you mean " : "", nearest != NULL ? nearest : "", nearest != NULL ? "?" : "");
+    return usage("%s: unknown command%s%s%s", command, nearest != NULL ? "; did you mean " : "", nearest != NULL ? nearest : "",
+                 nearest != NULL ? "?" : "");
 }

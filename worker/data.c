@@ -113,13 +113,14 @@ void data_close(struct data_source *s)
 int data_match(const struct data_source *train, const char *train_name, const struct data_source *val, const char *val_name, struct dt_error *err)
 {
     if (train->tokenizer[0] != 0 && val->tokenizer[0] != 0 && strcmp(train->tokenizer, val->tokenizer) != 0) {
-        return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make both with one", val_name, val->tokenizer, train_name, train->tokenizer);
+        return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make both with one", val_name, val->tokenizer, train_name,
+                       train->tokenizer);
     }
     return 0;
 }
 
-int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks,
-                   int64_t batch_size, int32_t *ids, int32_t *labels)
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
+                   int32_t *ids, int32_t *labels)
 {
     int64_t length = s->sequence_length, counted = 0;
     for (int64_t b = 0; b < batch_size; b++) {

@@ -23,10 +23,10 @@ struct data_ops {
 struct data_source {
     const struct data_ops *ops;
     int64_t sample_count, sequence_length;
-    int64_t vocabulary;   /* smallest vocabulary that holds every id (from the shard's JSON, or measured) */
+    int64_t vocabulary; /* smallest vocabulary that holds every id (from the shard's JSON, or measured) */
     int64_t token_count;
-    char tokenizer[64];   /* name in the shards' JSON ("bytes"), or "" */
-    uint64_t hash;        /* over names, sizes and content hashes of the files: says whether it is the same data */
+    char tokenizer[64]; /* name in the shards' JSON ("bytes"), or "" */
+    uint64_t hash;      /* over names, sizes and content hashes of the files: says whether it is the same data */
     void *state;
 };
 
@@ -48,7 +48,7 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
 /* Fills one micro-batch for a rank: samples at positions first + b * ranks + rank for b in 0..batch_size-1 of the epoch (rank r takes r, r+N, ...).
  * A position >= sample_count gives a row of ignored labels (evaluation's ragged end). Returns the number of labels that are not -100. */
-int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks,
-                   int64_t batch_size, int32_t *ids, int32_t *labels);
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
+                   int32_t *ids, int32_t *labels);
 
 #endif

@@ -32,7 +32,8 @@ static void check_model(struct job *job, struct dt_config *c)
                           "n_embd %" PRId64 " cannot be split among n_head %" PRId64 " heads; choose a multiple", m->n_embd, m->n_head);
     }
     if (m->n_embd > 0 && m->vocab_size > ((int64_t)1 << 40) / m->n_embd) {
-        dt_config_problem(c, "model.vocab_size", "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights", m->vocab_size, m->n_embd);
+        dt_config_problem(c, "model.vocab_size", "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights", m->vocab_size,
+                          m->n_embd);
     }
 }
 
@@ -42,8 +43,8 @@ static void check_data(struct job *job, struct dt_config *c)
         job->data.sequence_length = job->model.n_positions;
         dt_config_derived(c, "data.sequence_length", "model.n_positions");
     } else if (job->data.sequence_length > job->model.n_positions) {
-        dt_config_problem(c, "data.sequence_length", "%" PRId64 " is longer than model.n_positions %" PRId64 " (%s); lower it", job->data.sequence_length,
-                          job->model.n_positions, dt_config_source(c, "model.n_positions"));
+        dt_config_problem(c, "data.sequence_length", "%" PRId64 " is longer than model.n_positions %" PRId64 " (%s); lower it",
+                          job->data.sequence_length, job->model.n_positions, dt_config_source(c, "model.n_positions"));
     }
 }
 
@@ -61,10 +62,12 @@ static void check_length(struct job *job, struct dt_config *c)
         dt_config_derived(c, "training.num_epochs", "default when there is no max_steps");
     }
     if (t->warmup_steps > 0 && t->warmup_ratio > 0) {
-        dt_config_problem(c, "training.warmup_ratio", "training.warmup_steps says the same (%s); remove one", dt_config_source(c, "training.warmup_steps"));
+        dt_config_problem(c, "training.warmup_ratio", "training.warmup_steps says the same (%s); remove one",
+                          dt_config_source(c, "training.warmup_steps"));
     }
     if (t->max_steps > 0 && t->warmup_steps > t->max_steps) {
-        dt_config_problem(c, "training.warmup_steps", "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps, t->max_steps);
+        dt_config_problem(c, "training.warmup_steps", "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
+                          t->max_steps);
     }
     if (strcmp(t->lr_scheduler_type, "constant") == 0 && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
         dt_config_problem(c, "training.lr_scheduler_type", "constant has no warm-up; write constant_with_warmup");
@@ -303,10 +306,31 @@ void job_schema(struct dt_text *out)
 
 /* Keys that change the model, the data or the optimizer. Strategy, world size, batch split and number of steps are not among them. */
 static const char *const kept[] = {
-    "model.name", "model.n_layer", "model.n_head", "model.n_embd", "model.n_positions", "model.vocab_size", "model.n_inner",
-    "model.layer_norm_epsilon", "model.initializer_range", "data.train", "data.tokenizer", "data.sequence_length", "data.shuffle",
-    "training.seed", "training.learning_rate", "training.lr_scheduler_type", "training.warmup_steps", "training.warmup_ratio", "training.min_lr_ratio",
-    "training.weight_decay", "training.adam_beta1", "training.adam_beta2", "training.adam_epsilon", "training.max_grad_norm", "training.loss_normalization",
+    "model.name",
+    "model.n_layer",
+    "model.n_head",
+    "model.n_embd",
+    "model.n_positions",
+    "model.vocab_size",
+    "model.n_inner",
+    "model.layer_norm_epsilon",
+    "model.initializer_range",
+    "data.train",
+    "data.tokenizer",
+    "data.sequence_length",
+    "data.shuffle",
+    "training.seed",
+    "training.learning_rate",
+    "training.lr_scheduler_type",
+    "training.warmup_steps",
+    "training.warmup_ratio",
+    "training.min_lr_ratio",
+    "training.weight_decay",
+    "training.adam_beta1",
+    "training.adam_beta2",
+    "training.adam_epsilon",
+    "training.max_grad_norm",
+    "training.loss_normalization",
     "training.partial_accumulation",
 };
 
@@ -332,7 +356,8 @@ int job_same_training(const char *saved, const char *now, struct dt_error *err)
             continue;
         }
         char *was = cJSON_PrintUnformatted(x), *is = cJSON_PrintUnformatted(y);
-        (void)dt_fail(err, DT_INVALID, "%s: was %.100s, is now %.100s; go back to the old value, or begin anew with --fresh or another output_dir", kept[i], was, is);
+        (void)dt_fail(err, DT_INVALID, "%s: was %.100s, is now %.100s; go back to the old value, or begin anew with --fresh or another output_dir",
+                      kept[i], was, is);
         cJSON_free(was);
         cJSON_free(is);
         goto out;

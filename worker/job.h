@@ -20,8 +20,8 @@ struct job {
     const char *output_dir; /* runs/NAME by default */
     bool fresh;             /* --fresh: begin anew in a new folder */
     struct job_model {
-        const char *name;   /* "gpt2"; from the folder's config.json when `load` is given */
-        const char *load;   /* Hugging Face folder, or null */
+        const char *name;                                                  /* "gpt2"; from the folder's config.json when `load` is given */
+        const char *load;                                                  /* Hugging Face folder, or null */
         int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner; /* n_inner 0: 4 * n_embd */
         double layer_norm_epsilon, initializer_range;
     } model;
@@ -38,7 +38,7 @@ struct job {
         int64_t max_steps; /* -1: by num_epochs */
         double num_epochs; /* 0: by max_steps */
         double learning_rate, warmup_ratio, min_lr_ratio;
-        int64_t warmup_steps; /* -1: by warmup_ratio */
+        int64_t warmup_steps;          /* -1: by warmup_ratio */
         const char *lr_scheduler_type; /* "constant", "constant_with_warmup", "linear", "cosine" */
         double weight_decay, adam_beta1, adam_beta2, adam_epsilon;
         double max_grad_norm; /* 0: no clipping */
@@ -46,7 +46,7 @@ struct job {
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         enum loss_normalization loss_normalization;
         bool deterministic;
-        const char *device; /* "auto", "cpu" */
+        const char *device;                          /* "auto", "cpu" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
@@ -84,9 +84,9 @@ struct job {
     char *text;            /* the whole job as JSON, every value filled in; what goes to output_dir/job.json */
 };
 
-struct job_arguments {          /* the command line of `train` */
-    const char *path;           /* job.json */
-    const char *const *set;     /* "training.seed=7", in order */
+struct job_arguments {      /* the command line of `train` */
+    const char *path;       /* job.json */
+    const char *const *set; /* "training.seed=7", in order */
     int set_count;
     bool fresh;
 };

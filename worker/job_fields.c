@@ -30,25 +30,31 @@ static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, 
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
-static const struct dt_rule strategy = {.type = DT_RULE_CHOICE, .choices =
-    "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-    "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-    "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true",
+static const struct dt_rule strategy = {
+    .type = DT_RULE_CHOICE,
+    .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+               "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+               "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"
+               "parameters_true",
     .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
              "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
-static const struct dt_rule sharding = {.type = DT_RULE_CHOICE, .null = true, .choices =
-    "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
-static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE, .choices = "constant|constant_with_warmup|linear|cosine",
-                                          .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
+static const struct dt_rule sharding = {
+    .type = DT_RULE_CHOICE, .null = true, .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
+static const struct dt_rule scheduler = {
+    .type = DT_RULE_CHOICE,
+    .choices = "constant|constant_with_warmup|linear|cosine",
+    .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu", .later = "cuda|gpu"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
-static const struct dt_rule prefetch = {.type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
+static const struct dt_rule prefetch = {
+    .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule level = {.type = DT_RULE_CHOICE, .choices = "block", .later = "attention|full|selective"};
 
 static const struct dt_field top_fields[] = {
-    {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir), &string_or_null},
+    {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir),
+     &string_or_null},
     {0},
 };
 

@@ -32,7 +32,8 @@ static const char *unsupported(const cJSON *tree)
     static const struct {
         const char *key;
         bool only;
-    } flags[] = {{"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false}, {"add_cross_attention", false}, {"tie_word_embeddings", true}};
+    } flags[] = {
+        {"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false}, {"add_cross_attention", false}, {"tie_word_embeddings", true}};
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(tree, flags[i].key);
         if (cJSON_IsBool(v) && cJSON_IsTrue(v) != flags[i].only) {

@@ -37,7 +37,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
     if (open_bytes(&job, data, size) != 0) {
         return 0;
     }
-    if (open_bytes(&again, job.text, strlen(job.text)) != 0 || strcmp(job.text, again.text) != 0 || job_same_training(job.text, again.text, NULL) != 0) {
+    if (open_bytes(&again, job.text, strlen(job.text)) != 0 || strcmp(job.text, again.text) != 0 ||
+        job_same_training(job.text, again.text, NULL) != 0) {
         abort();
     }
     job_close(&again);

@@ -77,7 +77,9 @@ static void test_values(void **state)
 {
     (void)state;
     struct box b;
-    char *got = read_box("{\"box\": {\"flag\": false, \"count\": 1e9, \"maybe\": 3, \"pair\": [2, 3], \"rate\": 0.25, \"word\": \"w\", \"kind\": \"LARGE\", \"mode\": \"slow\"}}", NULL, &b);
+    char *got = read_box("{\"box\": {\"flag\": false, \"count\": 1e9, \"maybe\": 3, \"pair\": [2, 3], \"rate\": 0.25, \"word\": \"w\", \"kind\": "
+                         "\"LARGE\", \"mode\": \"slow\"}}",
+                         NULL, &b);
     assert_string_equal(got, "");
     free(got);
     assert_false(b.flag);
@@ -110,7 +112,8 @@ static void test_wrong_values(void **state)
     expect("{\"box\": {\"count\": 1, \"flag\": 1}}", NULL, "f:1:30: box.flag: is 1; give true or false\n");
     expect("{\"box\": {\"count\": 1, \"word\": \"\"}}", NULL, "f:1:30: box.word: is \"\"; give a string that is not empty, or null\n");
     expect("{\"box\": {\"count\": 1, \"kind\": \"tiny\"}}", NULL, "f:1:30: box.kind: is \"tiny\"; give one of: small, large\n");
-    expect("{\"box\": {\"count\": 1, \"kind\": \"huge\"}}", NULL, "f:1:30: box.kind: is \"huge\", which is not there yet; give one of: small, large\n");
+    expect("{\"box\": {\"count\": 1, \"kind\": \"huge\"}}", NULL,
+           "f:1:30: box.kind: is \"huge\", which is not there yet; give one of: small, large\n");
     expect("{\"box\": {\"count\": 1, \"pair\": [1]}}", NULL, "f:1:30: box.pair: is a list; give a list of two whole numbers from 1 to 9, or null\n");
     expect("{\"box\": 3}", NULL, "f:1:9: box: is 3; give an object, { \"key\": value, ... }\nf: box.count: missing; add it (how many)\n");
     expect("{}", NULL, "f: box.count: missing; add it (how many)\n");
@@ -130,7 +133,8 @@ static void test_unknown(void **state)
            "f:1:22: box.old: here it is box.count\nf:1:33: later: not there yet; remove it\n");
     expect("{\"box\": {\"count\": 1, \"old\": false}, \"later\": {\"enabled\": false, \"x\": 1}}", NULL, "");
     expect("{\n \"box\": {\"x\": 1,\n  \"mode\": 1,\n \"count\": -1}}", NULL,
-           "f:2:10: box.x: unknown key; remove it\nf:3:11: box.mode: is 1; give one of: slow, fast\nf:4:11: box.count: is -1; give a whole number from 1 to 10000000000\n");
+           "f:2:10: box.x: unknown key; remove it\nf:3:11: box.mode: is 1; give one of: slow, fast\nf:4:11: box.count: is -1; give a whole number "
+           "from 1 to 10000000000\n");
 }
 
 static void test_set(void **state)
@@ -216,7 +220,7 @@ int main(void)
     dt_arena_init(&arena);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_set), cmocka_unit_test(test_where), cmocka_unit_test(test_format),
+        cmocka_unit_test(test_set),    cmocka_unit_test(test_where),        cmocka_unit_test(test_format),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dt_arena_clear(&arena);

@@ -355,8 +355,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream), cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards), cmocka_unit_test(test_bad_info),
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_tensors), cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_stream),  cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards), cmocka_unit_test(test_bad_info),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_tensors),   cmocka_unit_test(test_corpus),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

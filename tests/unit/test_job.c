@@ -172,8 +172,9 @@ static void test_strategy(void **state)
     strategy_is(SECTION("\"zero_optimization\": {\"stage\": 3}"), "zero3");
     strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed\"}, \"zero_optimization\": {\"stage\": 1}"), "zero1");
     strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed_stage_2\"}, \"zero_optimization\": {\"stage\": 2}"), "zero2");
-    strategy_is(SECTION("\"training\": {\"strategy\": \"fsdp\"}, \"fsdp\": {\"sharding_strategy\": \"_HYBRID_SHARD_ZERO2\", \"device_mesh\": [2, 2]}"),
-                "hybrid_shard_zero2");
+    strategy_is(
+        SECTION("\"training\": {\"strategy\": \"fsdp\"}, \"fsdp\": {\"sharding_strategy\": \"_HYBRID_SHARD_ZERO2\", \"device_mesh\": [2, 2]}"),
+        "hybrid_shard_zero2");
     strategy_is(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), "full_shard");
     strategy_is(SECTION("\"training\": {\"strategy\": \"DDP\"}"), "ddp");
     refused(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"zero_optimization\": {\"stage\": 3}"), NULL,
@@ -193,8 +194,9 @@ static void test_load(void **state)
     char path[128], text[512], message[512];
     struct job job;
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    write_file(path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 4, \"n_embd\": 48, \"n_positions\": 32, \"vocab_size\": 131, \"n_inner\": null,"
-                     "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1}");
+    write_file(
+        path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 4, \"n_embd\": 48, \"n_positions\": 32, \"vocab_size\": 131, \"n_inner\": null,"
+              "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1}");
     (void)snprintf(text, sizeof text, "{\"model\": {\"load\": \"%s\", \"n_layer\": 2}, \"data\": {\"train\": \"x\"}}", folder);
     opened(&job, text, NULL);
     assert_string_equal(job.model.name, "gpt2");
@@ -226,7 +228,10 @@ static void test_text(void **state)
 {
     (void)state;
     struct job job;
-    opened(&job, SECTION("\"training\": {\"max_steps\": 1e3, \"learning_rate\": 3e-4}, \"fsdp\": {\"sharding_strategy\": \"HYBRID_SHARD\", \"device_mesh\": [1, 2]}"), NULL);
+    opened(&job,
+           SECTION("\"training\": {\"max_steps\": 1e3, \"learning_rate\": 3e-4}, \"fsdp\": {\"sharding_strategy\": \"HYBRID_SHARD\", "
+                   "\"device_mesh\": [1, 2]}"),
+           NULL);
     char *first = strdup(job.text);
     job_close(&job);
     assert_non_null(strstr(first, "\"max_steps\": 1000,"));
@@ -265,12 +270,14 @@ static void test_same_training(void **state)
     struct job a, b;
     struct dt_error err = {0};
     opened(&a, SMALL, NULL);
-    opened(&b, SECTION("\"training\": {\"strategy\": \"zero3\", \"max_steps\": 7, \"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"), NULL);
+    opened(&b, SECTION("\"training\": {\"strategy\": \"zero3\", \"max_steps\": 7, \"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"),
+           NULL);
     assert_int_equal(job_same_training(a.text, b.text, &err), 0);
     job_close(&b);
     opened(&b, SMALL, "training.learning_rate=0.25");
     assert_int_equal(job_same_training(a.text, b.text, &err), -1);
-    assert_string_equal(err.text, "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, or begin anew with --fresh or another output_dir");
+    assert_string_equal(err.text,
+                        "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, or begin anew with --fresh or another output_dir");
     job_close(&b);
     opened(&b, SMALL, "model.n_layer=3");
     assert_int_equal(job_same_training(a.text, b.text, &err), -1);
@@ -342,8 +349,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_set), cmocka_unit_test(test_bad_keys), cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_strategy), cmocka_unit_test(test_load), cmocka_unit_test(test_text), cmocka_unit_test(test_print),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_set),    cmocka_unit_test(test_bad_keys), cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_strategy),      cmocka_unit_test(test_load),   cmocka_unit_test(test_text),     cmocka_unit_test(test_print),
         cmocka_unit_test(test_same_training), cmocka_unit_test(test_schema), cmocka_unit_test(test_configs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -113,8 +113,8 @@ static void test_fixed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_permutation), cmocka_unit_test(test_identity), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_orders_differ), cmocka_unit_test(test_uniform), cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_permutation),   cmocka_unit_test(test_identity), cmocka_unit_test(test_large),
+        cmocka_unit_test(test_orders_differ), cmocka_unit_test(test_uniform),  cmocka_unit_test(test_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

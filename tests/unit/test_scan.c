@@ -87,7 +87,8 @@ static void test_strings(void **state)
     refused("\"\xc0\x80\"", "f:1:2: byte 0xc0 is not valid UTF-8");
     refused("\xef\xbb\xbf{}", "f:1:1: begins with a byte order mark; save it as UTF-8 without one");
     refused("\xff\xfe{", "f:1:1: looks like UTF-16; save it as UTF-8");
-    refused("[\"\xc3\xa9\", x]", "f:1:7: \"x\" is not a JSON value; words are true, false and null, strings have quotes"); /* columns are characters */
+    refused("[\"\xc3\xa9\", x]",
+            "f:1:7: \"x\" is not a JSON value; words are true, false and null, strings have quotes"); /* columns are characters */
     struct dt_error err = {0};
     assert_int_equal(dt_scan("{\0}", 3, "f", NULL, &err), -1);
     assert_string_equal(err.text, "f:1:2: NUL byte; expected a key in double quotes");
@@ -163,8 +164,8 @@ static void test_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grammar), cmocka_unit_test(test_numbers), cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_duplicates), cmocka_unit_test(test_limits), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_grammar),    cmocka_unit_test(test_numbers), cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_duplicates), cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

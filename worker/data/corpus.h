@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct corpus_file {
-    char *path; /* "-": standard input */
+    char *path;         /* "-": standard input */
     int64_t size_bytes; /* on disk; compressed files count as they are */
     bool held_out;
 };

@@ -48,8 +48,8 @@ void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash);
 struct shard_writer;
 /* Begins PREFIX-00000.bin, ... in `dir` (made when missing), uint16 ids, at most shard_tokens per file (1 to 2^31 - 1). Until shard_writer_commit
  * the files have other names. Refuses to add to shards that are there, unless `overwrite`. */
-int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer, int64_t vocabulary,
-                      int64_t shard_tokens, bool overwrite, struct dt_error *err);
+int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer, int64_t vocabulary, int64_t shard_tokens,
+                      bool overwrite, struct dt_error *err);
 /* Says that the ids that follow come from this file. */
 void shard_writer_source(struct shard_writer *w, const char *name);
 /* Appends ids; each must be below the vocabulary. */

@@ -48,8 +48,8 @@ static char *temporary_path(const struct shard_writer *w, int shard, const char 
     return path;
 }
 
-int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer, int64_t vocabulary,
-                      int64_t shard_tokens, bool overwrite, struct dt_error *err)
+int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer, int64_t vocabulary, int64_t shard_tokens,
+                      bool overwrite, struct dt_error *err)
 {
     if (dt_file_mkdirs(dir, err) != 0) {
         return -1;
@@ -106,8 +106,8 @@ static int write_info(struct shard_writer *w, struct dt_error *err)
     dt_text_init(&t);
     dt_text_puts(&t, "{\n  \"tokenizer\": ");
     dt_text_json(&t, w->tokenizer, strlen(w->tokenizer));
-    dt_text_printf(&t, ",\n  \"vocabulary\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"max_id\": %d,\n  \"xxh3\": \"%016" PRIx64 "\",\n", w->vocabulary,
-                   w->count, w->max_id, (uint64_t)XXH3_64bits_digest(w->hash));
+    dt_text_printf(&t, ",\n  \"vocabulary\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"max_id\": %d,\n  \"xxh3\": \"%016" PRIx64 "\",\n",
+                   w->vocabulary, w->count, w->max_id, (uint64_t)XXH3_64bits_digest(w->hash));
     dt_text_printf(&t, "  \"source_count\": %" PRId64 ",\n  \"sources\": [%s\n  ]\n}\n", w->source_count, dt_text_str(&w->sources));
     int result = dt_file_write(path, t.data, t.size, err);
     dt_text_clear(&t);

@@ -68,7 +68,8 @@ static int64_t value(const struct st_tensor *x, int64_t i)
 
 static int check_labels(const struct batch_file *f, const char *path, struct dt_error *err)
 {
-    if (!integers(f->labels) || f->labels->dims != f->ids->dims || memcmp(f->labels->shape, f->ids->shape, (size_t)f->ids->dims * sizeof(int64_t)) != 0) {
+    if (!integers(f->labels) || f->labels->dims != f->ids->dims ||
+        memcmp(f->labels->shape, f->ids->shape, (size_t)f->ids->dims * sizeof(int64_t)) != 0) {
         return dt_fail(err, DT_INVALID, "%s: labels: not I64 or I32 in the shape of input_ids", path);
     }
     return 0;

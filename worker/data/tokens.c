@@ -50,14 +50,15 @@ static int know_content(struct shard *sh, bool measure, struct dt_error *err)
     uint64_t hash = 0;
     shard_measure(sh, &max_id, &hash);
     if (sh->info.has_hash && sh->info.hash != hash) {
-        return dt_fail(err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", sh->path, hash,
-                       sh->info.hash);
+        return dt_fail(err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", sh->path,
+                       hash, sh->info.hash);
     }
     sh->info.max_id = max_id;
     sh->info.hash = hash;
     sh->info.has_hash = true;
     if (max_id >= VOCABULARY_MAX) {
-        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " is beyond any vocabulary (%d): damaged; make it again", sh->path, max_id, VOCABULARY_MAX);
+        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " is beyond any vocabulary (%d): damaged; make it again", sh->path, max_id,
+                       VOCABULARY_MAX);
     }
     if (sh->info.vocabulary > 0 && max_id >= sh->info.vocabulary) {
         return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", sh->path, max_id,
@@ -72,7 +73,8 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
     const struct shard *sh = &t->shards[i];
     if (strcmp(sh->info.tokenizer, s->tokenizer) != 0 && i > 0) {
         return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make all shards with one", sh->path,
-                       sh->info.tokenizer[0] != 0 ? sh->info.tokenizer : "unknown", t->shards[0].path, s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
+                       sh->info.tokenizer[0] != 0 ? sh->info.tokenizer : "unknown", t->shards[0].path,
+                       s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
     }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
     int64_t vocabulary = sh->info.vocabulary > 0 && sh->info.vocabulary <= VOCABULARY_MAX ? sh->info.vocabulary : sh->info.max_id + 1;
@@ -122,7 +124,8 @@ static int open_tokens(struct data_source *s, const char *glob, int64_t sequence
         s->sample_count = (s->token_count - 1) / sequence_length;
         s->hash = hash_all(t);
         if (s->sample_count == 0) {
-            result = dt_fail(err, DT_INVALID, "%s: %" PRId64 " tokens, too few for one sample of data.sequence_length %" PRId64 " (and the label after it)", glob,
+            result = dt_fail(err, DT_INVALID,
+                             "%s: %" PRId64 " tokens, too few for one sample of data.sequence_length %" PRId64 " (and the label after it)", glob,
                              s->token_count, sequence_length);
         }
     }
@@ -165,7 +168,8 @@ static void read_tokens(const struct data_source *s, int64_t sample, int32_t *id
         }
     }
     if (bad) {
-        dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored", t->shards[i].path, s->vocabulary, sample);
+        dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored", t->shards[i].path,
+               s->vocabulary, sample);
     }
 }
 
