@@ -15,10 +15,24 @@ struct dt_pool;
 struct dt_pool *dt_cpu_pool(struct dt_stream *s);
 
 /* Memory of the calling thread for one kernel call, 64-byte aligned, not cleared; grows and is kept. Slots are independent. */
-enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_COUNT };
+enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_COUNT };
 void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
-/* One product in the calling thread by oneDNN (F32): arguments as in dt_matmul_args. 0, or -1 with the library's status. */
-int dt_cpu_gemm(const struct dt_matmul_args *a, struct dt_error *err);
+/* c (m, n) = a b [+ bias] [+ c], F32. Element (i, l) of a lies at a[i * a_row + l * a_col]; one of both strides is 1; b alike. */
+struct dt_gemm {
+    float *c;
+    const float *a, *b, *bias; /* bias null: none */
+    int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
+    bool accumulate;
+};
+/* By oneDNN in the calling thread. The result may depend on how m and n were cut. */
+void dt_gemm_onednn(const struct dt_gemm *g);
+/* Our own (kernels/cpu/isa/gemm.c) without special instructions; no cut of m and n changes a bit. */
+void dt_gemm_plain(const struct dt_gemm *g);
+/* The row `matmul` on top of one of these. */
+void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
+void dt_matmul_plain(struct dt_stream *s, const struct dt_matmul_args *a);
+/* to[l * step + i] = from[i * row + l] for i < count, l < length. */
+void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64_t count, int64_t length);
 
 #endif

@@ -1,14 +1,42 @@
 /* Chooses the table of CPU kernels by what this machine runs. */
 #include "kernels/cpu/cpu.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+extern const struct dt_kernels dt_kernels_table_plain, dt_kernels_table_avx2, dt_kernels_table_avx512;
+
 const struct dt_kernels *dt_kernels_cpu_named(const char *name)
 {
-    (void)name;
-    return dt_kernels_twin(DT_F32);
+    if (strcmp(name, "plain") == 0) {
+        return &dt_kernels_table_plain;
+    }
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (strcmp(name, "avx2") == 0 && avx2) {
+        return &dt_kernels_table_avx2;
+    }
+    if (strcmp(name, "avx512") == 0 && avx512) {
+        return &dt_kernels_table_avx512;
+    }
+#endif
+    return NULL;
 }
 
 const struct dt_kernels *dt_kernels_cpu(struct dt_error *err)
 {
-    (void)err;
-    return dt_kernels_twin(DT_F32);
+    const char *wanted = getenv("DTRUN_CPU");
+    if (wanted != NULL && *wanted != '\0') {
+        const struct dt_kernels *k = dt_kernels_cpu_named(wanted);
+        if (k == NULL) {
+            dt_fail(err, DT_INVALID, "DTRUN_CPU=%s: this CPU cannot run it; use plain, avx2 or avx512", wanted);
+        }
+        return k;
+    }
+    const struct dt_kernels *best = dt_kernels_cpu_named("avx512");
+    best = best != NULL ? best : dt_kernels_cpu_named("avx2");
+    return best != NULL ? best : dt_kernels_cpu_named("plain");
 }

@@ -1,0 +1,244 @@
+/* Products of fp32 matrices in one thread. B is packed into panels of PANEL columns and KC rows; a tile of ROWS x PANEL sums
+ * stays in registers while it walks down a panel. A is read where it lies when its rows are contiguous, and packed otherwise.
+ * Each element is summed over l in order within blocks of KC, the blocks in order: no cut of m and n changes a bit. */
+#include "kernels/cpu/isa/isa.h"
+
+#if VEC == 16
+#define ROWS 8
+#define WIDTH 3 /* vectors: 24 of 32 registers hold sums */
+#elif VEC == 8
+#define ROWS 4
+#define WIDTH 3 /* 12 of 16 */
+#else
+#define ROWS 4
+#define WIDTH 2
+#endif
+#define PANEL (WIDTH * VEC)
+#define KC 512
+#define MC 128
+#define NC 1536
+
+/* How a tile's sums reach c. */
+struct finish {
+    float *c;
+    const float *bias; /* null: none */
+    int64_t ldc;
+    bool add;
+    int cols; /* valid columns of the tile */
+};
+
+/* rows x width vectors of sums over kc; a element (i, l) at a[i * a_row + l * a_col], b packed: PANEL floats per l. */
+INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row, int64_t a_col, const float *b, const struct finish *f)
+{
+    vec sum[ROWS][WIDTH];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 3
+        for (int j = 0; j < width; j++) {
+            sum[i][j] = (vec){0};
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) { /* c is needed after the loop: its lines come meanwhile */
+#pragma GCC unroll 3
+        for (int j = 0; j < width; j++) {
+            __builtin_prefetch(f->c + i * f->ldc + j * VEC, 1);
+        }
+    }
+    for (int64_t l = 0; l < kc; l++) {
+        vec y[WIDTH];
+#pragma GCC unroll 3
+        for (int j = 0; j < width; j++) {
+            y[j] = vec_load(b + l * PANEL + j * VEC);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            vec x = vec_all(a[i * a_row + l * a_col]);
+#pragma GCC unroll 3
+            for (int j = 0; j < width; j++) {
+                sum[i][j] = vec_fma(x, y[j], sum[i][j]);
+            }
+        }
+    }
+    if (f->cols == width * VEC) {
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 3
+            for (int j = 0; j < width; j++) {
+                float *c = f->c + i * f->ldc + j * VEC;
+                vec v = sum[i][j];
+                v = f->bias != NULL ? v + vec_load(f->bias + j * VEC) : v;
+                v = f->add ? v + vec_load(c) : v;
+                vec_store(c, v);
+            }
+        }
+        return;
+    }
+    float last[WIDTH * VEC] = {0};
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 3
+        for (int j = 0; j < width; j++) {
+            vec_store(last + j * VEC, sum[i][j]);
+        }
+        float *c = f->c + i * f->ldc;
+        for (int j = 0; j < f->cols; j++) {
+            float v = last[j];
+            v = f->bias != NULL ? v + f->bias[j] : v;
+            c[j] = f->add ? v + c[j] : v;
+        }
+    }
+}
+
+#define TILE(rows, width)                                                                                                     \
+    static __attribute__((noinline)) void tile_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b,    \
+                                                                const struct finish *f)                                       \
+    {                                                                                                                         \
+        tile(rows, width, kc, a, a_row, 1, b, f);                                                                             \
+    }                                                                                                                         \
+    static __attribute__((noinline)) void tile_packed_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b, \
+                                                                       const struct finish *f)                                \
+    {                                                                                                                         \
+        (void)a_row;                                                                                                          \
+        tile(rows, width, kc, a, 1, ROWS, b, f);                                                                              \
+    }
+#define TILES(width) TILE(1, width) TILE(2, width) TILE(4, width)
+TILES(1)
+TILES(2)
+#if WIDTH == 3
+TILES(3)
+#endif
+#if ROWS == 8
+TILE(8, 1)
+TILE(8, 2)
+TILE(8, 3)
+#endif
+
+typedef void tile_fn(int64_t kc, const float *a, int64_t a_row, const float *b, const struct finish *f);
+
+/* [packed][width - 1][log2 rows] */
+static tile_fn *const tiles[2][3][4] = {
+    {
+        {tile_1_1, tile_2_1, tile_4_1,
+#if ROWS == 8
+         tile_8_1
+#endif
+        },
+        {tile_1_2, tile_2_2, tile_4_2,
+#if ROWS == 8
+         tile_8_2
+#endif
+        },
+#if WIDTH == 3
+        {tile_1_3, tile_2_3, tile_4_3,
+#if ROWS == 8
+         tile_8_3
+#endif
+        },
+#endif
+    },
+    {
+        {tile_packed_1_1, tile_packed_2_1, tile_packed_4_1,
+#if ROWS == 8
+         tile_packed_8_1
+#endif
+        },
+        {tile_packed_1_2, tile_packed_2_2, tile_packed_4_2,
+#if ROWS == 8
+         tile_packed_8_2
+#endif
+        },
+#if WIDTH == 3
+        {tile_packed_1_3, tile_packed_2_3, tile_packed_4_3,
+#if ROWS == 8
+         tile_packed_8_3
+#endif
+        },
+#endif
+    },
+};
+
+/* Columns [0, n) of b's rows [0, kc) as panels, the last one filled up with zeros. */
+static void pack_b(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t kc)
+{
+    for (int64_t j = 0; j < n; j += PANEL, to += PANEL * kc) {
+        int64_t cols = n - j < PANEL ? n - j : PANEL;
+        if (cols < PANEL) {
+            memset(to, 0, (size_t)(PANEL * kc) * sizeof(float));
+        }
+        if (col != 1) {
+            dt_transpose(to, PANEL, b + j * col, col, cols, kc);
+            continue;
+        }
+        for (int64_t l = 0; l < kc; l++) {
+            if (cols == PANEL) {
+                memcpy(to + l * PANEL, b + l * row + j, PANEL * sizeof(float));
+            } else {
+                memcpy(to + l * PANEL, b + l * row + j, (size_t)cols * sizeof(float));
+            }
+        }
+    }
+}
+
+/* Rows [0, m) of a whose columns are contiguous (a_row is 1): groups of ROWS, kc steps each. */
+static void pack_a(float *to, const float *a, int64_t col, int64_t m, int64_t kc)
+{
+    for (int64_t i = 0; i < m; i += ROWS, to += ROWS * kc) {
+        int64_t rows = m - i < ROWS ? m - i : ROWS;
+        for (int64_t l = 0; l < kc; l++) {
+            if (rows == ROWS) {
+                memcpy(to + l * ROWS, a + l * col + i, ROWS * sizeof(float));
+            } else {
+                memcpy(to + l * ROWS, a + l * col + i, (size_t)rows * sizeof(float));
+            }
+        }
+    }
+}
+
+/* One block of c: m rows, one panel. a as packed or as it lies. */
+static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const float *a, int64_t a_row, const float *b, struct finish f)
+{
+    int64_t i = 0;
+    for (int log = ROWS == 8 ? 3 : 2; log >= 0; log--) {
+        int64_t rows = (int64_t)1 << log;
+        tile_fn *fn = tiles[packed][width - 1][log];
+        for (; i + rows <= m; i += rows) {
+            const float *from = packed ? a + i / ROWS * ROWS * kc + i % ROWS : a + i * a_row;
+            fn(kc, from, a_row, b, &f);
+            f.c += rows * f.ldc;
+        }
+    }
+}
+
+static void block(const struct dt_gemm *g, int64_t l, int64_t kc, int64_t j0, int64_t nc, const float *packed_b, float *packed_a)
+{
+    bool pack = g->a_col != 1;
+    for (int64_t i = 0; i < g->m; i += MC) {
+        int64_t mc = g->m - i < MC ? g->m - i : MC;
+        const float *a = g->a + i * g->a_row + l * g->a_col;
+        if (pack) {
+            pack_a(packed_a, a, g->a_col, mc, kc);
+            a = packed_a;
+        }
+        for (int64_t j = 0; j < nc; j += PANEL) {
+            int64_t cols = nc - j < PANEL ? nc - j : PANEL;
+            struct finish f = {.c = g->c + i * g->ldc + j0 + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || l > 0};
+            f.bias = g->bias != NULL && l == 0 ? g->bias + j0 + j : NULL;
+            panel_rows(pack, mc, (int)((cols + VEC - 1) / VEC), kc, a, g->a_row, packed_b + j * kc, f);
+        }
+    }
+}
+
+void ISA(dt_gemm)(const struct dt_gemm *g)
+{
+    float *packed_b = dt_cpu_work(DT_WORK_MATMUL, (size_t)(KC * (NC + PANEL) + KC * (MC + ROWS)) * sizeof(float));
+    float *packed_a = packed_b + KC * (NC + PANEL);
+    for (int64_t j = 0; j < g->n; j += NC) {
+        int64_t nc = g->n - j < NC ? g->n - j : NC;
+        for (int64_t l = 0; l < g->k; l += KC) {
+            int64_t kc = g->k - l < KC ? g->k - l : KC;
+            pack_b(packed_b, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, nc, kc);
+            block(g, l, kc, j, nc, packed_b, packed_a);
+        }
+    }
+}

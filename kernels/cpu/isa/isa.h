@@ -1,0 +1,58 @@
+/* What the files compiled once per instruction set share: the rows of their table, and products of tiles. */
+#ifndef DT_KERNELS_CPU_ISA_ISA_H
+#define DT_KERNELS_CPU_ISA_ISA_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/vec.h"
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* In one thread, each element independent of how m and n were cut. */
+void ISA(dt_gemm)(const struct dt_gemm *g);
+
+#define DT_ISA_ROW(kernel) void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a);
+DT_ISA_ROW(scale)
+DT_ISA_ROW(add)
+DT_ISA_ROW(column_sum)
+DT_ISA_ROW(layernorm)
+DT_ISA_ROW(layernorm_backward)
+DT_ISA_ROW(activation)
+DT_ISA_ROW(activation_backward)
+DT_ISA_ROW(attention)
+DT_ISA_ROW(attention_backward)
+DT_ISA_ROW(embedding)
+DT_ISA_ROW(embedding_backward)
+DT_ISA_ROW(position_backward)
+DT_ISA_ROW(cross_entropy)
+DT_ISA_ROW(adamw)
+DT_ISA_ROW(sgd)
+DT_ISA_ROW(norm_sum)
+
+/* Defines the row of a kernel: enqueues run_<kernel>, which refuses other types than F32. */
+#define DT_ISA_KERNEL(kernel)                                                                                      \
+    static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                 \
+    {                                                                                                              \
+        struct dt_##kernel##_args *a = args;                                                                       \
+        if (a->type != DT_F32) {                                                                                   \
+            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));             \
+        }                                                                                                          \
+        return kernel##_now(dt_cpu_pool(s), a, err);                                                               \
+    }                                                                                                              \
+    void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a)                                \
+    {                                                                                                              \
+        dt_stream_call(s, run_##kernel, a, sizeof *a);                                                             \
+    }
+
+INLINE int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+INLINE int64_t parts_of(int64_t count, int64_t part)
+{
+    return (count + part - 1) / part;
+}
+
+#endif

@@ -1,0 +1,177 @@
+/* Vectors of the instruction set a file is compiled for: width, fused multiply-add, and names made unique per set. */
+#ifndef DT_KERNELS_CPU_ISA_VEC_H
+#define DT_KERNELS_CPU_ISA_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define DT_ISA_JOIN2(name, isa) name##_##isa
+#define DT_ISA_JOIN(name, isa) DT_ISA_JOIN2(name, isa)
+#define ISA(name) DT_ISA_JOIN(name, DT_ISA)
+#define DT_ISA_TEXT2(isa) #isa
+#define DT_ISA_TEXT(isa) DT_ISA_TEXT2(isa)
+#define INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#define VEC 16
+typedef float vec __attribute__((vector_size(64)));
+typedef int32_t ivec __attribute__((vector_size(64)));
+INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#elif defined(__AVX2__)
+#define VEC 8
+typedef float vec __attribute__((vector_size(32)));
+typedef int32_t ivec __attribute__((vector_size(32)));
+INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#else
+#define VEC 4
+typedef float vec __attribute__((vector_size(16)));
+typedef int32_t ivec __attribute__((vector_size(16)));
+INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return a * b + c; /* two roundings: without the instruction a true fma is far too slow */
+}
+#endif
+
+INLINE vec vec_load(const float *p)
+{
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void vec_store(float *p, vec v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+/* The first n elements, n <= VEC; zeros behind them. Tails then do what full vectors do, so no result depends on its place. */
+INLINE vec vec_load_n(const float *p, int64_t n)
+{
+    if (n >= VEC) {
+        return vec_load(p);
+    }
+#if defined(__AVX512F__)
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1U << n) - 1), p);
+#else
+    vec v = {0};
+    memcpy(&v, p, (size_t)n * sizeof(float));
+    return v;
+#endif
+}
+
+INLINE void vec_store_n(float *p, vec v, int64_t n)
+{
+    if (n >= VEC) {
+        vec_store(p, v);
+        return;
+    }
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1U << n) - 1), (__m512)v);
+#else
+    memcpy(p, &v, (size_t)n * sizeof(float));
+#endif
+}
+
+INLINE vec vec_all(float x)
+{
+    return x - (vec){0};
+}
+
+/* Lane by lane: mask (all ones or zeros, as comparisons give) ? a : b */
+INLINE vec vec_pick(ivec mask, vec a, vec b)
+{
+    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+}
+
+INLINE vec vec_max(vec a, vec b)
+{
+    return vec_pick(a > b, a, b);
+}
+
+/* 0, 1, 2, ... */
+INLINE ivec vec_index(void)
+{
+    ivec i;
+    for (int l = 0; l < VEC; l++) {
+        i[l] = l;
+    }
+    return i;
+}
+
+INLINE float vec_sum(vec v)
+{
+    float x[VEC];
+    vec_store(x, v);
+    for (int n = VEC / 2; n > 0; n /= 2) {
+        for (int i = 0; i < n; i++) {
+            x[i] += x[i + n];
+        }
+    }
+    return x[0];
+}
+
+INLINE float vec_top(vec v)
+{
+    float x[VEC], top;
+    vec_store(x, v);
+    top = x[0];
+    for (int i = 1; i < VEC; i++) {
+        top = x[i] > top ? x[i] : top;
+    }
+    return top;
+}
+
+INLINE vec vec_sqrt(vec v)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_sqrt_ps((__m512)v);
+#elif defined(__AVX2__)
+    return (vec)_mm256_sqrt_ps((__m256)v);
+#elif defined(__SSE2__)
+    return (vec)_mm_sqrt_ps((__m128)v);
+#else
+    for (int i = 0; i < VEC; i++) {
+        v[i] = sqrtf(v[i]);
+    }
+    return v;
+#endif
+}
+
+/* e^x to about 1 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, n into the exponent. Below -87.3 it is about 1e-38, above
+ * 88.3 it stays at 2e38; nan stays nan. */
+INLINE vec vec_exp(vec x)
+{
+    const vec magic = vec_all(0x1.8p23F); /* adding it rounds to an integer */
+    vec y = vec_pick(x < -87.3F, vec_all(-87.3F), x);
+    y = vec_pick(y > 88.3F, vec_all(88.3F), y);
+    vec n = vec_fma(y, vec_all(1.44269504088896341F), magic) - magic;
+    vec r = vec_fma(n, vec_all(-0.693359375F), y);
+    r = vec_fma(n, vec_all(2.12194440e-4F), r);
+    vec p = vec_fma(r, vec_all(1.0F / 720), vec_all(1.0F / 120));
+    p = vec_fma(p, r, vec_all(1.0F / 24));
+    p = vec_fma(p, r, vec_all(1.0F / 6));
+    p = vec_fma(p, r, vec_all(0.5F));
+    p = vec_fma(p, r, vec_all(1.0F));
+    p = vec_fma(p, r, vec_all(1.0F));
+    ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
+    return p * (vec)power;
+}
+
+/* 1 / (1 + e^-x) */
+INLINE vec vec_sigmoid(vec x)
+{
+    return 1.0F / (1.0F + vec_exp(-x));
+}
+
+#endif

@@ -1,0 +1,718 @@
+/* Kernels: every CPU kernel on every instruction set of this machine against the double twin, over ragged shapes; the same bits
+ * with 1, 2 and 3 threads; the twin's backward kernels against finite differences; exactness where it is promised. */
+#include "kernels/device.h"
+#include "kernels/exact.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define BUFFERS 10
+#define SHAPE 6
+static const char *const isas[] = {"plain", "avx2", "avx512"};
+
+static uint64_t state;
+
+static double uniform(void) /* in (-1, 1), exact in a float */
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(int64_t)(state >> 41) / 4194304.0 - 1.0;
+}
+
+/* One buffer in three copies: as it was made, float, double. */
+struct buffer {
+    double *made, *d;
+    float *f;
+    int64_t count;
+};
+
+static struct buffer buf[BUFFERS];
+static int32_t ids[4096];
+
+static void make(int at, int64_t count, double scale, double shift)
+{
+    struct buffer *b = &buf[at];
+    b->count = count;
+    b->made = malloc((size_t)(count + 1) * sizeof(double));
+    b->d = malloc((size_t)(count + 1) * sizeof(double));
+    b->f = malloc((size_t)(count + 1) * sizeof(float));
+    for (int64_t i = 0; i < count; i++) {
+        b->made[i] = (double)(float)(shift + scale * uniform());
+    }
+}
+
+static void make_ids(int64_t count, int64_t limit)
+{
+    for (int64_t i = 0; i < count; i++) {
+        ids[i] = (int32_t)((uniform() + 1) / 2 * (double)limit);
+    }
+}
+
+static void reset(void)
+{
+    for (int b = 0; b < BUFFERS; b++) {
+        for (int64_t i = 0; i < buf[b].count; i++) {
+            buf[b].d[i] = buf[b].made[i];
+            buf[b].f[i] = (float)buf[b].made[i];
+        }
+    }
+}
+
+static void clear(void)
+{
+    for (int b = 0; b < BUFFERS; b++) {
+        free(buf[b].made);
+        free(buf[b].d);
+        free(buf[b].f);
+        buf[b] = (struct buffer){0};
+    }
+}
+
+/* What a case's run works with: the float or the double copies. */
+struct run {
+    struct dt_stream *s;
+    const struct dt_kernels *k;
+    enum dt_dtype type;
+    const int64_t *n;
+};
+
+static void *at(const struct run *r, int b)
+{
+    return r->type == DT_F64 ? (void *)buf[b].d : (void *)buf[b].f;
+}
+
+struct kernel_case {
+    const char *name;
+    void (*make)(const int64_t *n);
+    void (*run)(const struct run *r);
+    double bound; /* of |float - double| / (1 + |double|) */
+    int64_t shapes[8][SHAPE];
+};
+
+static void open_device(struct dt_device *d, const char *name, int threads, struct dt_stream **s)
+{
+    struct dt_device_options o = {.thread_count = threads, .streams = DT_STREAMS_INLINE};
+    struct dt_error err = {0};
+    if (dt_device_open(d, name, &o, &err) != 0 || dt_stream_open(d, 0, s, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void close_device(struct dt_device *d, struct dt_stream *s)
+{
+    struct dt_error err = {0};
+    if (dt_stream_failed(s, &err)) {
+        fail_msg("%s", err.text);
+    }
+    dt_stream_close(s);
+    dt_device_close(d);
+}
+
+/* The largest difference of the float copies from the double ones. */
+static double worst(void)
+{
+    double most = 0;
+    for (int b = 0; b < BUFFERS; b++) {
+        for (int64_t i = 0; i < buf[b].count; i++) {
+            double e = fabs((double)buf[b].f[i] - buf[b].d[i]) / (1 + fabs(buf[b].d[i]));
+            most = e > most || e != e ? e : most;
+        }
+    }
+    return most;
+}
+
+static void check_shape(const struct kernel_case *c, const int64_t *n)
+{
+    struct dt_device twin, d;
+    struct dt_stream *s = NULL;
+    state = 88172645463325252ULL;
+    c->make(n);
+    reset();
+    open_device(&twin, "twin64", 1, &s);
+    c->run(&(struct run){s, twin.kernels, DT_F64, n});
+    close_device(&twin, s);
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        const struct dt_kernels *k = dt_kernels_cpu_named(isas[i]);
+        float *first[BUFFERS] = {0};
+        for (int threads = 1; threads <= 3 && k != NULL; threads++) {
+            for (int b = 0; b < BUFFERS; b++) {
+                for (int64_t j = 0; j < buf[b].count; j++) {
+                    buf[b].f[j] = (float)buf[b].made[j];
+                }
+            }
+            open_device(&d, "cpu", threads, &s);
+            c->run(&(struct run){s, k, DT_F32, n});
+            close_device(&d, s);
+            double e = worst();
+            if (!(e <= c->bound)) {
+                fail_msg("%s %s (%lld, %lld, %lld, %lld) with %d threads: off by %g, bound %g", isas[i], c->name, (long long)n[0],
+                         (long long)n[1], (long long)n[2], (long long)n[3], threads, e, c->bound);
+            }
+            for (int b = 0; b < BUFFERS; b++) {
+                size_t size = (size_t)buf[b].count * sizeof(float);
+                if (first[b] == NULL) {
+                    first[b] = malloc(size + 1);
+                    memcpy(first[b], buf[b].f, size);
+                } else if (memcmp(first[b], buf[b].f, size) != 0) {
+                    fail_msg("%s %s: %d threads give other bits", isas[i], c->name, threads);
+                }
+            }
+        }
+        for (int b = 0; b < BUFFERS; b++) {
+            free(first[b]);
+        }
+    }
+    clear();
+}
+
+/* ---- the cases; n is the shape ---- */
+
+static void make_elements(const int64_t *n)
+{
+    make(0, n[0], 6, 0);
+    make(1, n[0], 3, 0);
+    make(2, n[0], 1, 0);
+}
+
+static void run_elements(const struct run *r)
+{
+    r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type});
+    r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 0.3, .type = r->type});
+    double half = 0.5;
+    r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 1, .device_factor = &half, .type = r->type});
+}
+
+static void run_activation(const struct run *r)
+{
+    enum dt_activation kind = (enum dt_activation)r->n[1];
+    r->k->activation(r->s, &(struct dt_activation_args){at(r, 2), at(r, 0), r->n[0], kind, r->type});
+    r->k->activation_backward(r->s, &(struct dt_activation_backward_args){at(r, 1), at(r, 1), at(r, 0), r->n[0], kind, r->type});
+}
+
+/* m, n, k, transposed (bit 0 a, bit 1 b), accumulate, extra leading dimension */
+static void make_matmul(const int64_t *n)
+{
+    int64_t m = n[0], cols = n[1], k = n[2], extra = n[5];
+    make(0, m * (cols + extra), 1, 0);
+    make(1, (n[3] & 1) != 0 ? k * (m + extra) : m * (k + extra), 1, 0);
+    make(2, (n[3] & 2) != 0 ? cols * (k + extra) : k * (cols + extra), 1, 0);
+    make(3, cols, 1, 0);
+}
+
+static void run_matmul(const struct run *r)
+{
+    const int64_t *n = r->n;
+    bool ta = (n[3] & 1) != 0, tb = (n[3] & 2) != 0;
+    int64_t extra = n[5];
+    r->k->matmul(r->s, &(struct dt_matmul_args){.c = at(r, 0), .a = at(r, 1), .b = at(r, 2), .bias = n[4] != 0 ? NULL : at(r, 3),
+                                                .m = n[0], .n = n[1], .k = n[2], .a_transposed = ta, .b_transposed = tb,
+                                                .lda = extra != 0 ? (ta ? n[0] : n[2]) + extra : 0,
+                                                .ldb = extra != 0 ? (tb ? n[2] : n[1]) + extra : 0,
+                                                .ldc = extra != 0 ? n[1] + extra : 0, .accumulate = n[4] != 0, .type = r->type});
+}
+
+/* rows, cols, accumulate */
+static void make_column_sum(const int64_t *n)
+{
+    make(0, n[1], 1, 0);
+    make(1, n[0] * n[1], 1, 0);
+}
+
+static void run_column_sum(const struct run *r)
+{
+    r->k->column_sum(r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type});
+}
+
+/* rows, cols, accumulate (and without a branch, gradient from above) */
+static void make_layernorm(const int64_t *n)
+{
+    int64_t rows = n[0], cols = n[1];
+    make(0, rows * cols, 1, 0);    /* y, then dx */
+    make(1, rows * cols, 1, 0);    /* sum */
+    make(2, rows, 1, 0);           /* mean */
+    make(3, rows, 1, 0);           /* rstd */
+    make(4, rows * cols, 2, 0.25); /* residual, then gradient from above */
+    make(5, rows * cols, 1, 0);    /* branch, then dy */
+    make(6, cols, 1, 1);           /* gamma */
+    make(7, cols, 1, 0);           /* beta */
+    make(8, cols, 1, 0);           /* dgamma */
+    make(9, cols, 1, 0);           /* dbeta */
+}
+
+static void run_layernorm(const struct run *r)
+{
+    bool full = r->n[2] == 0;
+    r->k->layernorm(r->s, &(struct dt_layernorm_args){.y = at(r, 0), .residual_out = full ? at(r, 1) : NULL, .mean = at(r, 2), .rstd = at(r, 3),
+                                                      .residual = at(r, 4), .branch = full ? at(r, 5) : NULL, .gamma = at(r, 6), .beta = at(r, 7),
+                                                      .row_count = r->n[0], .col_count = r->n[1], .eps = 1e-5, .type = r->type});
+}
+
+static void run_layernorm_backward(const struct run *r)
+{
+    run_layernorm(r);
+    bool full = r->n[2] == 0;
+    r->k->layernorm_backward(r->s, &(struct dt_layernorm_backward_args){.dx = at(r, 0), .dgamma = at(r, 8), .dbeta = at(r, 9), .dy = at(r, 5),
+                                                                        .x = full ? at(r, 1) : at(r, 4), .gamma = at(r, 6), .mean = at(r, 2),
+                                                                        .rstd = at(r, 3), .dresidual = full ? at(r, 4) : NULL, .row_count = r->n[0],
+                                                                        .col_count = r->n[1], .accumulate = !full, .type = r->type});
+}
+
+/* B, T, H, D, KV, causal */
+static void make_attention(const int64_t *n)
+{
+    int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
+    make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
+    make(1, rows * n[2] * n[3], 1, 0);              /* out */
+    make(2, rows * n[2], 1, 0);                     /* lse */
+    make(3, rows * n[2] * n[3], 1, 0);              /* dout */
+    make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
+}
+
+static void run_attention(const struct run *r)
+{
+    const int64_t *n = r->n;
+    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1), .lse = at(r, 2), .qkv = at(r, 0), .batch = n[0], .positions = n[1],
+                                                      .heads = n[2], .head_size = n[3], .kv_heads = n[4], .causal = n[5] != 0, .type = r->type});
+    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4), .dout = at(r, 3), .out = at(r, 1), .qkv = at(r, 0),
+                                                                        .lse = at(r, 2), .batch = n[0], .positions = n[1], .heads = n[2],
+                                                                        .head_size = n[3], .kv_heads = n[4], .causal = n[5] != 0, .type = r->type});
+}
+
+/* rows, T, C, V, accumulate */
+static void make_embedding(const int64_t *n)
+{
+    make(0, n[0] * n[2], 1, 0);
+    make(1, n[3] * n[2], 1, 0);       /* tokens */
+    make(2, (n[1] + 3) * n[2], 1, 0); /* positions: a table with rows to spare */
+    make(3, n[0] * n[2], 1, 0);       /* dy */
+    make(4, n[3] * n[2], 1, 0);
+    make(5, (n[1] + 3) * n[2], 1, 0);
+    make_ids(n[0], n[3]);
+}
+
+static void run_embedding(const struct run *r)
+{
+    const int64_t *n = r->n;
+    r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), ids, n[0], n[1], n[2], r->type});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), ids, n[0], n[3], n[2], n[4] != 0, r->type});
+    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type});
+}
+
+/* rows, V, with gradient */
+static void make_entropy(const int64_t *n)
+{
+    make(0, n[0] * n[1], 4, 0);
+    make(1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    make_ids(n[0], n[1]);
+    for (int64_t i = 2; i < n[0]; i += 5) {
+        ids[i] = DT_IGNORE_INDEX;
+    }
+}
+
+static void run_entropy(const struct run *r)
+{
+    const int64_t *n = r->n;
+    double *losses = malloc((size_t)(n[0] + 3) * sizeof(double));
+    int64_t valid = 10, correct = 0;
+    losses[n[0]] = 0.5;
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = at(r, 0), .targets = ids, .row_loss = losses, .loss_sum = losses + n[0],
+                                                              .valid_count = &valid, .correct_count = &correct, .row_count = n[0],
+                                                              .col_count = n[1], .grad_scale = 0.25, .with_grad = n[2] != 0, .type = r->type});
+    losses[n[0] + 1] = (double)valid;
+    losses[n[0] + 2] = (double)correct;
+    for (int64_t i = 0; i < n[0] + 3; i++) {
+        if (r->type == DT_F64) {
+            buf[1].d[i] = losses[i];
+        } else {
+            buf[1].f[i] = (float)losses[i];
+        }
+    }
+    free(losses);
+}
+
+/* count, step, kind of sgd */
+static void make_optimizer(const int64_t *n)
+{
+    make(0, n[0], 1, 0);   /* w */
+    make(1, n[0], 0.1, 0); /* m */
+    make(2, n[0], 0.1, 0.11);
+    make(3, n[0], 1, 0); /* grad */
+    make(4, n[0], 1, 0); /* w of sgd */
+    make(5, n[0], 1, 0); /* its buffer */
+}
+
+static void run_optimizer(const struct run *r)
+{
+    const int64_t *n = r->n;
+    double clip = 0.75;
+    r->k->adamw(r->s, &(struct dt_adamw_args){.w = at(r, 0), .m = at(r, 1), .v = at(r, 2), .grad = at(r, 3), .clip = &clip, .count = n[0],
+                                              .step = n[1], .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+                                              .grad_scale = 0.5, .type = r->type});
+    r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4), .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL, .grad = at(r, 3), .clip = NULL,
+                                          .count = n[0], .step = n[1], .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_scale = 0.5,
+                                          .nesterov = n[2] == 2, .type = r->type});
+}
+
+static const struct kernel_case cases[] = {
+    {"add, scale", make_elements, run_elements, 1e-6, {{1}, {17}, {70001}}},
+    {"activation", make_elements, run_activation, 4e-6, {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
+    {"matmul", make_matmul, run_matmul, 2e-5,
+     {{1, 1, 1, 0, 0, 0}, {7, 65, 33, 0, 0, 0}, {300, 50, 70, 1, 1, 0}, {129, 77, 40, 2, 0, 5}, {66, 131, 600, 1, 0, 3}, {520, 9, 11, 3, 1, 0}, {64, 48, 16, 2, 1, 0}}},
+    {"column_sum", make_column_sum, run_column_sum, 1e-5, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
+    {"layernorm", make_layernorm, run_layernorm, 2e-5, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
+    {"layernorm_backward", make_layernorm, run_layernorm_backward, 2e-5, {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},
+    {"attention", make_attention, run_attention, 2e-5,
+     {{1, 1, 1, 1, 0, 1}, {2, 5, 3, 8, 0, 1}, {1, 64, 2, 16, 0, 1}, {1, 130, 2, 20, 0, 1}, {2, 70, 4, 8, 2, 1}, {1, 67, 2, 12, 0, 0}, {1, 33, 4, 4, 1, 0}}},
+    {"embedding", make_embedding, run_embedding, 1e-6, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
+    {"cross_entropy", make_entropy, run_entropy, 5e-6, {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}}},
+    {"optimizers", make_optimizer, run_optimizer, 2e-6, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
+};
+
+static void test_against_twin(void **unused)
+{
+    (void)unused;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        for (int i = 0; i < 8 && cases[c].shapes[i][0] != 0; i++) {
+            check_shape(&cases[c], cases[c].shapes[i]);
+        }
+    }
+}
+
+/* ---- the twin against finite differences ---- */
+
+static double dot(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i] * y[i];
+    }
+    return sum;
+}
+
+/* Change of sum(out * w) by input x[i], out computed by forward(r), by central differences. */
+static double difference(const struct run *r, void (*forward)(const struct run *r), double *x, const double *out, const double *w, int64_t count)
+{
+    const double h = 1e-5;
+    double before = *x;
+    *x = before + h;
+    forward(r);
+    double up = dot(out, w, count);
+    *x = before - h;
+    forward(r);
+    double down = dot(out, w, count);
+    *x = before;
+    return (up - down) / (2 * h);
+}
+
+static void forward_attention(const struct run *r)
+{
+    const int64_t *n = r->n;
+    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1), .lse = at(r, 2), .qkv = at(r, 0), .batch = n[0], .positions = n[1],
+                                                      .heads = n[2], .head_size = n[3], .kv_heads = n[4], .causal = n[5] != 0, .type = r->type});
+}
+
+static void forward_activation(const struct run *r)
+{
+    r->k->activation(r->s, &(struct dt_activation_args){at(r, 2), at(r, 0), r->n[0], (enum dt_activation)r->n[1], r->type});
+}
+
+static void forward_entropy(const struct run *r)
+{
+    double sum[64];
+    memcpy(buf[2].d, buf[0].d, (size_t)buf[0].count * sizeof(double));
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = buf[2].d, .targets = ids, .row_loss = sum, .row_count = r->n[0],
+                                                              .col_count = r->n[1], .type = DT_F64});
+    buf[3].d[0] = 0;
+    for (int64_t i = 0; i < r->n[0]; i++) {
+        buf[3].d[0] += sum[i];
+    }
+}
+
+static void test_differences(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    open_device(&d, "twin64", 1, &s);
+    int64_t attention[2][SHAPE] = {{2, 5, 2, 3, 0, 1}, {1, 4, 4, 2, 2, 0}};
+    for (int c = 0; c < 2; c++) {
+        struct run r = {s, d.kernels, DT_F64, attention[c]};
+        state = 5;
+        make_attention(r.n);
+        reset();
+        run_attention(&r);
+        for (int64_t i = 0; i < buf[0].count; i++) {
+            double expect = difference(&r, forward_attention, &buf[0].d[i], buf[1].d, buf[3].d, buf[1].count);
+            assert_true(fabs(expect - buf[4].d[i]) < 1e-8);
+        }
+        clear();
+    }
+    for (int64_t kind = 0; kind < 3; kind++) {
+        int64_t n[SHAPE] = {50, kind};
+        struct run r = {s, d.kernels, DT_F64, n};
+        make_elements(n);
+        reset();
+        double w[50];
+        memcpy(w, buf[1].d, sizeof w);
+        run_activation(&r);
+        for (int64_t i = 0; i < 50; i++) {
+            assert_true(fabs(difference(&r, forward_activation, &buf[0].d[i], buf[2].d, w, 50) - buf[1].d[i]) < 1e-8);
+        }
+        clear();
+    }
+    int64_t norm[SHAPE] = {4, 7, 0};
+    struct run r = {s, d.kernels, DT_F64, norm};
+    make_layernorm(norm);
+    reset();
+    memset(buf[8].d, 0, 7 * sizeof(double));
+    run_layernorm_backward(&r);
+    double dx[28], above[28], w[28];
+    memcpy(dx, buf[0].d, sizeof dx);
+    memcpy(above, buf[4].d, sizeof above); /* what was added: the residual's values stand in for it */
+    memcpy(w, buf[5].d, sizeof w);         /* dy, and at once the branch, which stays as it is */
+    for (int64_t i = 0; i < 28; i++) {
+        assert_true(fabs(difference(&r, run_layernorm, &buf[4].d[i], buf[0].d, w, 28) + above[i] - dx[i]) < 1e-7);
+    }
+    for (int64_t j = 0; j < 7; j++) {
+        assert_true(fabs(difference(&r, run_layernorm, &buf[6].d[j], buf[0].d, w, 28) - buf[8].d[j]) < 1e-8);
+        assert_true(fabs(difference(&r, run_layernorm, &buf[7].d[j], buf[0].d, w, 28) - buf[9].d[j]) < 1e-8);
+    }
+    clear();
+    int64_t loss[SHAPE] = {6, 9, 1};
+    struct run e = {s, d.kernels, DT_F64, loss};
+    make_entropy(loss);
+    make(2, 54, 1, 0);
+    make(3, 1, 1, 0);
+    reset();
+    run_entropy(&e);
+    double grad[54];
+    memcpy(grad, buf[0].d, sizeof grad);
+    reset();
+    double one = 1;
+    for (int64_t i = 0; i < 54; i++) {
+        assert_true(fabs(difference(&e, forward_entropy, &buf[0].d[i], buf[3].d, &one, 1) * 0.25 - grad[i]) < 1e-8);
+    }
+    clear();
+    close_device(&d, s);
+}
+
+/* ---- exactness ---- */
+
+/* AdamW of 1 to 67 elements at every offset of a vector gives each element the bits it has in the whole. */
+static void test_adamw_offsets(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 96 };
+    static float w[TOTAL], m[TOTAL], v[TOTAL], g[TOTAL], whole[3][TOTAL], part[3][TOTAL];
+    state = 77;
+    for (int i = 0; i < TOTAL; i++) {
+        w[i] = (float)uniform();
+        m[i] = (float)uniform();
+        v[i] = (float)(uniform() + 1.0);
+        g[i] = (float)uniform();
+    }
+    for (size_t isa = 0; isa < sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = dt_kernels_cpu_named(isas[isa]);
+        if (k == NULL) {
+            continue;
+        }
+        struct dt_device d;
+        struct dt_stream *s = NULL;
+        open_device(&d, "cpu", 1, &s);
+        struct dt_adamw_args a = {.step = 3, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0 / 3, .type = DT_F32};
+        for (int length = 0; length <= 67; length++) {
+            for (int offset = 0; offset < 16; offset++) {
+                struct dt_adamw_args b = a;
+                bool all = length == 0;
+                float(*to)[TOTAL] = all ? whole : part;
+                memcpy(to[0], w, sizeof w);
+                memcpy(to[1], m, sizeof m);
+                memcpy(to[2], v, sizeof v);
+                int from = all ? 0 : offset;
+                b.w = to[0] + from;
+                b.m = to[1] + from;
+                b.v = to[2] + from;
+                b.grad = g + from;
+                b.count = all ? TOTAL : length;
+                k->adamw(s, &b);
+                for (int i = 0; i < TOTAL && !all; i++) {
+                    bool touched = i >= offset && i < offset + length;
+                    assert_true(part[0][i] == (touched ? whole[0][i] : w[i]));
+                    assert_true(part[1][i] == (touched ? whole[1][i] : m[i]));
+                    assert_true(part[2][i] == (touched ? whole[2][i] : v[i]));
+                }
+            }
+        }
+        close_device(&d, s);
+    }
+}
+
+static void test_norm(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 100003 };
+    float *x = malloc(TOTAL * sizeof(float));
+    state = 9;
+    long double expect = 0;
+    for (int i = 0; i < TOTAL; i++) {
+        x[i] = (float)uniform();
+        expect += (long double)x[i] * (long double)x[i];
+    }
+    int64_t first[DT_EXACT_LIMBS] = {0};
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_F32) : dt_kernels_cpu_named(isas[isa - 1]);
+        for (int threads = 1; threads <= 3 && k != NULL; threads++) {
+            struct dt_device d;
+            struct dt_stream *s = NULL;
+            open_device(&d, "cpu", threads, &s);
+            int64_t limbs[DT_EXACT_LIMBS] = {0};
+            int64_t cut = threads * 64 * 97;
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, x + cut, TOTAL - cut, DT_F32});
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, x, cut, DT_F32});
+            if (isa == 0 && threads == 1) {
+                memcpy(first, limbs, sizeof first);
+            }
+            assert_memory_equal(limbs, first, sizeof first);
+            double norm = 0, clip = 0;
+            int32_t nonfinite = 1;
+            k->norm_finish(s, &(struct dt_norm_finish_args){&norm, &clip, &nonfinite, limbs, 0.5, 1.0});
+            assert_true(fabs(norm - 0.5 * sqrt((double)expect)) < 1e-10);
+            assert_true(fabs(clip - 1.0 / (norm + 1e-6)) < 1e-15);
+            assert_int_equal(nonfinite, 0);
+            float bad = INFINITY;
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, &bad, 1, DT_F32});
+            k->norm_finish(s, &(struct dt_norm_finish_args){&norm, &clip, &nonfinite, limbs, 0.5, 1.0});
+            assert_true(isinf(norm) && clip == 0 && nonfinite == 1);
+            close_device(&d, s);
+        }
+    }
+    free(x);
+}
+
+/* The tree: ((0+1)+(2+3))+4 and so on, whatever the block. */
+static void test_sum_slices(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2500, MOST = 9 };
+    static float x[MOST][COUNT], out[COUNT];
+    state = 3;
+    for (int p = 0; p < MOST; p++) {
+        for (int i = 0; i < COUNT; i++) {
+            x[p][i] = (float)(uniform() * exp(3 * uniform()));
+        }
+    }
+    const void *in[MOST];
+    for (int p = 0; p < MOST; p++) {
+        in[p] = x[p];
+    }
+    for (int count = 1; count <= MOST; count++) {
+        dt_cpu_sum_slices(&(struct dt_sum_slices_args){out, in, count, DT_OP_SUM, COUNT, DT_F32});
+        for (int i = 0; i < COUNT; i++) {
+            float level[MOST];
+            int n = count;
+            for (int p = 0; p < n; p++) {
+                level[p] = x[p][i];
+            }
+            for (; n > 1; n = (n + 1) / 2) {
+                for (int p = 0; p < n / 2; p++) {
+                    level[p] = level[2 * p] + level[2 * p + 1];
+                }
+                if (n % 2 == 1) {
+                    level[n / 2] = level[n - 1];
+                }
+            }
+            assert_true(out[i] == level[0]);
+        }
+        dt_cpu_sum_slices(&(struct dt_sum_slices_args){out, in, count, DT_OP_MAX, COUNT, DT_F32});
+        for (int i = 0; i < COUNT; i++) {
+            for (int p = 0; p < count; p++) {
+                assert_true(out[i] >= x[p][i]);
+            }
+        }
+    }
+    int64_t a[3] = {1, INT64_MAX - 5, -7}, b[3] = {2, 5, 7}, sum[3];
+    const void *integers[2] = {a, b};
+    dt_cpu_sum_slices(&(struct dt_sum_slices_args){sum, integers, 2, DT_OP_SUM, 3, DT_I64});
+    assert_true(sum[0] == 3 && sum[1] == INT64_MAX && sum[2] == 0);
+}
+
+/* All 65536 halves come back; rounding goes to the nearest even, also from double. */
+static void test_cast(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 65536 };
+    static uint16_t half[COUNT], back[COUNT];
+    static double wide[COUNT];
+    enum dt_dtype types[2] = {DT_BF16, DT_F16};
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < COUNT; i++) {
+            half[i] = (uint16_t)i;
+        }
+        dt_cpu_cast(&(struct dt_cast_args){wide, half, COUNT, DT_F64, types[t]});
+        dt_cpu_cast(&(struct dt_cast_args){back, wide, COUNT, types[t], DT_F64});
+        for (int i = 0; i < COUNT; i++) {
+            assert_true(isnan(wide[i]) || back[i] == half[i]);
+        }
+        for (int i = 1; i + 1 < (types[t] == DT_BF16 ? 0x7f80 : 0x7c00); i++) {
+            double middle = (wide[i] + wide[i + 1]) / 2;
+            double ask[3] = {middle, nextafter(middle, 0), nextafter(middle, INFINITY)};
+            uint16_t got[3];
+            dt_cpu_cast(&(struct dt_cast_args){got, ask, 3, types[t], DT_F64});
+            assert_int_equal(got[0], i % 2 == 0 ? i : i + 1);
+            assert_int_equal(got[1], i);
+            assert_int_equal(got[2], i + 1);
+        }
+    }
+    assert_true(wide[0x3c00] == 1.0 && wide[0xc000] == -2.0 && wide[1] == 0x1p-24 && isinf(wide[0x7c00]));
+    uint16_t tokens[3] = {0, 7, 65535};
+    int32_t wider[3];
+    dt_cpu_cast(&(struct dt_cast_args){wider, tokens, 3, DT_I32, DT_U16});
+    assert_true(wider[0] == 0 && wider[1] == 7 && wider[2] == 65535);
+}
+
+static void test_errors(void **unused)
+{
+    (void)unused;
+    const char *names[] = {"cpu", "twin32"};
+    for (int i = 0; i < 2; i++) {
+        struct dt_device d;
+        struct dt_stream *s = NULL;
+        open_device(&d, names[i], 1, &s);
+        float logits[4] = {0};
+        double loss[2];
+        int32_t targets[2] = {1, 2};
+        d.kernels->cross_entropy(s, &(struct dt_cross_entropy_args){.logits = logits, .targets = targets, .row_loss = loss, .row_count = 2, .col_count = 2});
+        struct dt_error err = {0};
+        assert_true(dt_stream_failed(s, &err));
+        assert_int_equal(err.status, DT_INVALID);
+        dt_stream_close(s);
+        dt_device_close(&d);
+    }
+    setenv("DTRUN_CPU", "abacus", 1);
+    struct dt_error err = {0};
+    assert_null(dt_kernels_cpu(&err));
+    assert_int_equal(err.status, DT_INVALID);
+    setenv("DTRUN_CPU", "plain", 1);
+    assert_string_equal(dt_kernels_cpu(&err)->name, "plain");
+    unsetenv("DTRUN_CPU");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_twin), cmocka_unit_test(test_differences), cmocka_unit_test(test_adamw_offsets),
+        cmocka_unit_test(test_norm),         cmocka_unit_test(test_sum_slices),  cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
