@@ -74,7 +74,7 @@ static bool kernel_lists_children(void)
 }
 
 /* The slow way: parents of all processes, again and again until no more belong to us. */
-static void scan_all(struct family *f)
+static void scan_all(struct family *f, pid_t root)
 {
     size_t before;
     do {
@@ -98,7 +98,7 @@ static void scan_all(struct family *f)
             pid_t pid = (pid_t)atoi(e->d_name);
             bool ours = false, known = false;
             if (name_end != NULL && sscanf(name_end + 1, " %*c %d", &parent) == 1) {
-                ours = parent == getpid();
+                ours = parent == root;
                 for (size_t i = 0; i < f->count; i++) {
                     ours = ours || f->list[i] == parent;
                     known = known || f->list[i] == pid;
@@ -112,17 +112,53 @@ static void scan_all(struct family *f)
     } while (f->count > before);
 }
 
+static void add_descendants(struct family *f, pid_t root)
+{
+    if (!kernel_lists_children()) {
+        scan_all(f, root);
+        return;
+    }
+    add_children(f, root);
+    for (size_t i = 0; i < f->count; i++) {
+        add_children(f, f->list[i]);
+    }
+}
+
+/* Of one process: its own time and that of children it has waited for. */
+static double cpu_of(pid_t pid)
+{
+    char path[64], text[1024];
+    unsigned long long t[4];
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    size_t size = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    text[size] = 0;
+    const char *end = strrchr(text, ')');
+    if (end == NULL || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3]) != 4) {
+        return 0;
+    }
+    return (double)(t[0] + t[1] + t[2] + t[3]) / (double)sysconf(_SC_CLK_TCK);
+}
+
+double guard_cpu_s(pid_t pid)
+{
+    struct family f = {0};
+    double sum_s = cpu_of(pid);
+    add_descendants(&f, pid);
+    for (size_t i = 0; i < f.count; i++) {
+        sum_s += cpu_of(f.list[i]);
+    }
+    free(f.list);
+    return sum_s;
+}
+
 int guard_kill_descendants(void)
 {
     struct family f = {0};
-    if (kernel_lists_children()) {
-        add_children(&f, getpid());
-        for (size_t i = 0; i < f.count; i++) {
-            add_children(&f, f.list[i]);
-        }
-    } else {
-        scan_all(&f);
-    }
+    add_descendants(&f, getpid());
     for (size_t i = 0; i < f.count; i++) {
         (void)kill(f.list[i], SIGKILL);
     }
@@ -231,6 +267,7 @@ int guard_open(struct dt_error *err)
         keep(agent, &signals);
     }
     (void)setpgid(0, 0);
+    (void)prctl(PR_SET_NAME, "dtrun-agent");
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     /* The mask stays until the agent's handlers are there: a signal sent in between must not kill it. */

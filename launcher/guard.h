@@ -19,5 +19,7 @@ int guard_kill_descendants(void);
 /* Kills and reaps descendants until there are none, for at most timeout_s (a process in the kernel cannot be ended). Returns
  * true when none is left. Blocks; the calling process must not need the exit status of any child. */
 bool guard_end_descendants(double timeout_s);
+/* User and system time that a process, its living descendants and the children it has waited for have used so far, in seconds. */
+double guard_cpu_s(pid_t pid);
 
 #endif

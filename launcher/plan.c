@@ -66,7 +66,7 @@ static int take_signal(int signal_fd, pid_t pid)
 /* Reads until the plan has ended and its output is taken (or a grandchild holds the pipe for more than a second). */
 static int collect(int fd, int signal_fd, pid_t pid, struct dt_text *text, int *status)
 {
-    bool open = true, running = true;
+    bool open = fd >= 0, running = true;
     int code = -1;
     double end_s = 0;
     while (running || (open && dt_now_s() < end_s)) {

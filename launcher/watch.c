@@ -2,6 +2,8 @@
  * of the whole machine can make a worker look silent that is not. */
 #include "launcher/watch.h"
 
+#include "launcher/guard.h"
+
 #include <string.h>
 
 static double limit_of(const struct worker *one, const struct watch_options *o)
@@ -18,10 +20,12 @@ static void notice(struct worker *one, int local_rank, const struct watch_option
     if (o->pages && one->page != NULL) {
         pulse = (double)atomic_load(&one->page->pulse_count);
     } else {
-        cpu_s = workers_cpu_s(one->pid);
+        cpu_s = guard_cpu_s(one->pid);
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
     }
-    if (pulse > one->seen_sign || pulse < one->seen_sign || cpu_s > one->seen_cpu_s + 0.015) { /* more than one tick of the kernel */
+    /* More than one tick of the kernel; less than before when a child of the worker has ended. */
+    bool computed = cpu_s > one->seen_cpu_s + 0.015 || cpu_s < one->seen_cpu_s;
+    if (pulse > one->seen_sign || pulse < one->seen_sign || computed) {
         one->seen_s = now_s;
         one->seen_sign = pulse;
         one->seen_cpu_s = cpu_s;

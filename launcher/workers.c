@@ -213,22 +213,3 @@ int workers_code(int status)
 {
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
-
-double workers_cpu_s(pid_t pid)
-{
-    char path[64], text[1024];
-    unsigned long long user, system;
-    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return -1;
-    }
-    ssize_t size = read(fd, text, sizeof text - 1);
-    (void)close(fd);
-    text[size > 0 ? size : 0] = 0;
-    const char *end = strrchr(text, ')');
-    if (end == NULL || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system) != 2) {
-        return -1;
-    }
-    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
-}

@@ -54,7 +54,5 @@ void workers_end(struct workers *w);
 void workers_close(struct workers *w);
 /* Exit code, negative for a signal. */
 int workers_code(int status);
-/* User and system time of a process so far, in seconds; -1 when it is gone. */
-double workers_cpu_s(pid_t pid);
 
 #endif

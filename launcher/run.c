@@ -1,0 +1,741 @@
+/* Everything happens on one loop in one thread. Signals come through a descriptor, with the sender's pid, so a signal that a
+ * scheduler sends to each of our processes is not mistaken for an insisting user. Child exits are a signal too: nothing polls.
+ *
+ *     SIGCHLD ─▶ reap ─▶ agent_step ─▶ todo: order, signal, kill, spawn, exit
+ *                            │  ▲
+ *                       tell ▼  │ start, end, stop, verdict
+ *                       coordinator_step
+ */
+#include "launcher/run.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "launcher/agent.h"
+#include "launcher/coordinator.h"
+#include "launcher/env.h"
+#include "launcher/failures.h"
+#include "launcher/guard.h"
+#include "launcher/logs.h"
+#include "launcher/plan.h"
+#include "launcher/report.h"
+#include "launcher/store_server.h"
+#include "launcher/watch.h"
+#include "launcher/workers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define SELF 0            /* this node's number at the coordinator */
+#define QUEUE 64          /* events of one turn that are not yet handled; each worker's end is handled at once */
+#define SETTLE_S 0.1      /* the first news of a failure waits so long for the round to be over and its cause known */
+#define SWEEP_S 0.05      /* between two looks for what workers have left behind */
+#define ABORT_GRACE_S 5.0 /* a bundled worker that was told to leave its waits has nothing to save */
+#define STUCK_S 10.0      /* after KILL: it hangs in the kernel */
+
+struct run {
+    const struct options *o;
+    char *const *env;
+    uv_loop_t loop;
+    uv_poll_t signals;
+    uv_timer_t grace, news, sweep, watch, wake;
+    int signal_fd;
+    int signal_count[65]; /* by the guard's hand */
+    bool is_train;        /* the bundled program that saves when told to */
+    struct workers workers;
+    struct watch_options watch_options;
+    struct agent agent;
+    struct coordinator coordinator;
+    struct actions actions;
+    struct place place; /* of the round */
+    struct store_server *store;
+    struct logs *logs;
+    struct failures failures;
+    char *output_dir, *events_path;
+    struct { enum agent_event event; int value; } queue[QUEUE];
+    int queued, taken;
+    int wish;              /* signal that asked us to stop, 0: none */
+    bool draining;
+    bool reaping;          /* exits have been taken that the agent does not know of yet */
+    bool ending;           /* the workers have been told */
+    bool gone_posted;      /* of this round */
+    bool killed, exiting;
+    double grace_end_s;
+    int code;
+};
+
+static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
+
+static void drain(struct run *r);
+static void tell(struct run *r, const struct event *e);
+
+static void post(struct run *r, enum agent_event event, int value)
+{
+    assert(r->queued - r->taken < QUEUE);
+    r->queue[r->queued % QUEUE].event = event;
+    r->queue[r->queued++ % QUEUE].value = value;
+}
+
+static void event_line(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void event_line(struct run *r, const char *what, const char *fmt, ...)
+{
+    struct dt_text fields;
+    struct dt_error err;
+    va_list args;
+    dt_text_init(&fields);
+    va_start(args, fmt);
+    dt_text_vprintf(&fields, fmt, args);
+    va_end(args);
+    if (report_event(r->events_path, what, dt_text_str(&fields), &err) != 0) {
+        dt_log(DT_LOG_INFO, "agent", "events: %s", err.text);
+    }
+    dt_text_clear(&fields);
+}
+
+/* ---- the round ---- */
+
+static const char *error_file_of(void *user, int local_rank)
+{
+    const struct run *r = user;
+    return logs_error_file(r->logs, local_rank);
+}
+
+static double output_of(void *user, int local_rank)
+{
+    const struct run *r = user;
+    return logs_last_output_s(r->logs, local_rank);
+}
+
+static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_error *err)
+{
+    const struct options *o = r->o;
+    const struct place *p = &r->place;
+    struct spawn s = {0};
+    char *path, **argv, **envp;
+    char page[64];
+    int fds[2] = {-1, -1};
+    (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), r->workers.list[i].page_fd);
+    struct env_worker w = {.round = p->round, .restart_count = p->restarts_used, .local_rank = i, .local_world_size = p->local_world_size,
+                           .rank = p->rank + i, .world_size = p->world_size, .group_rank = p->group_rank,
+                           .group_world_size = p->group_world_size, .role_rank = p->role_rank + i, .role_world_size = p->role_world_size,
+                           .master_addr = o->master_addr, .master_port = store_server_port(r->store), .use_agent_store = true, .page = page,
+                           .error_file = logs_error_file(r->logs, i), .log_dir = logs_worker_dir(r->logs, i), .output_dir = r->output_dir};
+    if (env_command(o, i, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
+        logs_streams(r->logs, i, fds, err) != 0) {
+        return -1;
+    }
+    s.path = path;
+    s.argv = argv;
+    s.envp = envp;
+    s.stdout_fd = fds[0];
+    s.stderr_fd = fds[1];
+    int result = workers_spawn(&r->workers, i, &s, err);
+    logs_spawned(r->logs, i);
+    return result;
+}
+
+static void spawn_all(struct run *r)
+{
+    const struct place *p = &r->place;
+    struct dt_error err;
+    struct dt_arena arena;
+    int result = 0;
+    r->ending = r->gone_posted = r->killed = false;
+    failures_begin(&r->failures);
+    if (p->round > 1) {
+        store_server_reset(r->store);
+    }
+    if (workers_begin(&r->workers, p->round, &err) != 0 ||
+        logs_attempt(r->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) != 0) {
+        result = -1;
+    }
+    for (int i = 0; result == 0 && i < p->local_world_size; i++) {
+        dt_arena_init(&arena);
+        result = spawn_one(r, i, &arena, &err);
+        dt_arena_clear(&arena);
+    }
+    if (result != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
+        return;
+    }
+    dt_log(DT_LOG_INFO, "agent", "round %d nodes %d ranks %d restarts %d port %d", p->round, p->group_world_size, p->world_size,
+           p->restarts_used, store_server_port(r->store));
+    event_line(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size, p->world_size,
+               p->restarts_used);
+}
+
+/* What a failed round ends with: one cause line, and what happens next. */
+static void say_cause(struct run *r)
+{
+    struct failures *f = &r->failures;
+    struct dt_text line;
+    if (f->count == 0 || r->wish != 0) {
+        return;
+    }
+    failures_settle(f, error_file_of, r, r->agent.options.bundled);
+    dt_text_init(&line);
+    logs_flush(r->logs, 1);
+    if (r->agent.verdict) {
+        struct dt_text tail;
+        dt_text_init(&tail);
+        (void)logs_tail(r->logs, f->list[f->root].local_rank, 20, &tail);
+        struct report_context c = {.title = r->o->program, .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
+                                   .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
+                                   .restarts_used = r->coordinator.restarts_used, .restarts_max = r->o->max_restarts};
+        report_write(f->list, f->count, f->root, &c, &line);
+        dt_text_clear(&tail);
+        if (line.size > 0 && line.data[line.size - 1] != '\n') {
+            dt_text_puts(&line, "\n");
+        }
+        struct dt_error err;
+        if (report_write_parent(options_getenv(r->env, "TORCHELASTIC_ERROR_FILE"), &f->list[f->root], &err) != 0) {
+            dt_text_printf(&line, "dtrun: %s\n", err.text);
+        }
+        if (r->agent.code == DT_EXIT_PERMANENT && r->coordinator.no_progress >= COORDINATOR_NO_PROGRESS) {
+            dt_text_printf(&line, "dtrun: no progress: %d restarts came no further than step %lld; another try would fail the same way\n",
+                           r->coordinator.no_progress, (long long)r->coordinator.best_step);
+        }
+    } else {
+        report_cause(f->list, f->count, f->root, &line);
+        dt_text_printf(&line, "; restarting (%d of %d used)", r->coordinator.restarts_used, r->o->max_restarts);
+        if (f->saved_step >= 0) {
+            dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
+        }
+        dt_text_puts(&line, "\n");
+    }
+    (void)fflush(stdout);
+    (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
+    dt_text_reset(&line);
+    report_event_failure(&f->list[f->root], &line);
+    event_line(r, "failure", "\"round\":%d,%s", r->place.round, dt_text_str(&line));
+    dt_text_clear(&line);
+}
+
+/* ---- events out of processes ---- */
+
+static void worker_ended(struct run *r, int i, bool ended_by_us)
+{
+    const struct worker *one = &r->workers.list[i];
+    int code = workers_code(one->status);
+    logs_finish(r->logs, i);
+    dt_log(DT_LOG_INFO, "agent", "round %d local %d pid %d ended with %d", r->place.round, i, (int)one->pid, code);
+    if (code == 0) {
+        post(r, AGENT_ON_WORKER_OK, 0);
+    } else if (r->agent.options.bundled && code == DT_EXIT_STOPPED) {
+        post(r, AGENT_ON_WORKER_75, 0);
+    } else {
+        if (!one->blamed) { /* a silent one has been recorded when it was named */
+            failures_add(&r->failures, one, i, r->place.rank + i, ended_by_us, NULL);
+        }
+        if (!ended_by_us && !uv_is_active((uv_handle_t *)&r->news)) {
+            (void)uv_timer_start(&r->news, r->news.timer_cb, (uint64_t)(SETTLE_S * 1e3), 0);
+        }
+        post(r, AGENT_ON_WORKER_BAD, code);
+    }
+    drain(r);
+}
+
+/* Takes all exits before the first is handled: what ended before we said anything did so on its own. */
+static void reap(struct run *r)
+{
+    bool was_ending = r->ending;
+    r->reaping = true;
+    bool *ended = dt_alloc((size_t)r->workers.count * sizeof *ended);
+    int rank, status;
+    pid_t pid;
+    do {
+        rank = workers_reap(&r->workers, &pid, &status);
+        if (rank >= 0) {
+            ended[rank] = true;
+        }
+    } while (pid > 0);
+    for (int i = 0; i < r->workers.count; i++) {
+        if (ended[i]) {
+            worker_ended(r, i, was_ending);
+        }
+    }
+    free(ended);
+    r->reaping = false;
+    drain(r);
+}
+
+/* The round has ended when no worker runs and nothing that they started is left. */
+static void check_gone(struct run *r)
+{
+    bool over = r->agent.state == AGENT_RUNNING || r->agent.state == AGENT_STOPPING;
+    if (!over || r->reaping || r->workers.running_count > 0 || r->gone_posted) {
+        return;
+    }
+    if (guard_kill_descendants() > 0) {
+        (void)uv_timer_start(&r->sweep, r->sweep.timer_cb, (uint64_t)(SWEEP_S * 1e3), 0);
+        if (!r->killed) {
+            r->killed = true;
+            r->grace_end_s = dt_now_s() + STUCK_S;
+            (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(STUCK_S * 1e3), 0);
+        }
+        return;
+    }
+    (void)uv_timer_stop(&r->sweep);
+    (void)uv_timer_stop(&r->grace);
+    (void)uv_timer_stop(&r->news);
+    r->gone_posted = true;
+    failures_progress(&r->failures, &r->workers);
+    post(r, AGENT_ON_GONE, 0);
+}
+
+/* ---- what the agent wants ---- */
+
+static void start_grace(struct run *r, double seconds)
+{
+    r->grace_end_s = dt_now_s() + seconds;
+    uv_update_time(&r->loop);
+    (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
+}
+
+static void end_workers(struct run *r, int n)
+{
+    r->ending = true;
+    workers_signal(&r->workers, n);
+    workers_signal(&r->workers, SIGCONT); /* a stopped one takes no TERM */
+}
+
+static void kill_all(struct run *r)
+{
+    r->ending = true;
+    workers_signal(&r->workers, SIGKILL);
+    (void)guard_kill_descendants();
+    if (!r->killed) {
+        r->killed = true;
+        start_grace(r, STUCK_S);
+    }
+}
+
+static void order_stop(struct run *r)
+{
+    if (r->is_train) {
+        r->ending = true;
+        workers_order(&r->workers, DT_ORDER_STOP);
+    } else {
+        end_workers(r, r->agent.signal);
+    }
+}
+
+static double grace_s(const struct run *r)
+{
+    bool nothing_to_save = r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
+    return nothing_to_save ? ABORT_GRACE_S : r->o->shutdown_timeout_s;
+}
+
+static void exit_job(struct run *r)
+{
+    r->code = r->agent.code;
+    r->exiting = true;
+    uv_stop(&r->loop);
+}
+
+static void do_one(struct run *r, enum agent_do what)
+{
+    struct event e = {.node = SELF, .round = r->place.round, .local_world_size = r->o->nproc, .order = r->o->node_rank, .role = r->o->role,
+                      .failure = r->agent.failure, .code = r->agent.failure_code};
+    switch (what) {
+    case AGENT_DO_SPAWN:
+        spawn_all(r);
+        return;
+    case AGENT_DO_ORDER_STOP:
+        order_stop(r);
+        return;
+    case AGENT_DO_ORDER_ABORT:
+        r->ending = true;
+        workers_order(&r->workers, DT_ORDER_ABORT);
+        return;
+    case AGENT_DO_TERM:
+        end_workers(r, r->agent.signal);
+        return;
+    case AGENT_DO_KILL:
+        kill_all(r);
+        return;
+    case AGENT_DO_GRACE:
+        if (!uv_is_active((uv_handle_t *)&r->grace)) {
+            start_grace(r, grace_s(r));
+        }
+        return;
+    case AGENT_DO_EXIT:
+        exit_job(r);
+        return;
+    case AGENT_DO_TELL_JOIN:
+        e.kind = EVENT_JOIN;
+        break;
+    case AGENT_DO_TELL_FAILED:
+        e.kind = EVENT_FAILED;
+        failures_progress(&r->failures, &r->workers);
+        e.step = r->failures.step;
+        e.saved_step = r->failures.saved_step;
+        break;
+    case AGENT_DO_TELL_DONE:
+        e.kind = EVENT_DONE;
+        break;
+    case AGENT_DO_TELL_STOPPED:
+        e.kind = EVENT_STOPPED;
+        break;
+    case AGENT_DO_TELL_STOP:
+        e.kind = EVENT_STOP;
+        e.code = 128 + r->wish;
+        break;
+    }
+    tell(r, &e);
+}
+
+static void drain(struct run *r)
+{
+    if (r->draining) {
+        return;
+    }
+    r->draining = true;
+    do {
+        while (r->taken < r->queued && !r->exiting) {
+            int at = r->taken++ % QUEUE;
+            bool gone = r->queue[at].event == AGENT_ON_GONE;
+            agent_step(&r->agent, r->queue[at].event, r->queue[at].value);
+            dt_log(DT_LOG_DEBUG, "agent", "event %d value %d state %s", (int)r->queue[at].event, r->queue[at].value, agent_state_name(r->agent.state));
+            if (gone) {
+                say_cause(r);
+            }
+            for (int i = 0; i < r->agent.do_count; i++) {
+                do_one(r, r->agent.todo[i]);
+            }
+        }
+        check_gone(r);
+    } while (r->taken < r->queued && !r->exiting);
+    r->draining = false;
+}
+
+/* ---- the coordinator, in the same process ---- */
+
+static void tell(struct run *r, const struct event *e)
+{
+    coordinator_step(&r->coordinator, e, dt_now_s(), &r->actions);
+    for (int i = 0; i < r->actions.count; i++) {
+        const struct action *a = &r->actions.list[i];
+        switch (a->kind) {
+        case ACTION_START:
+            r->place = a->place;
+            post(r, AGENT_ON_START, 0);
+            break;
+        case ACTION_END:
+            post(r, AGENT_ON_END, 0);
+            break;
+        case ACTION_STOP:
+            post(r, AGENT_ON_STOP, a->code);
+            break;
+        case ACTION_FINISH:
+        case ACTION_REFUSE:
+            post(r, AGENT_ON_VERDICT, a->code);
+            break;
+        }
+    }
+    if (r->actions.wake_s > 0) {
+        double wait_s = r->actions.wake_s - dt_now_s();
+        (void)uv_timer_start(&r->wake, r->wake.timer_cb, (uint64_t)((wait_s > 0 ? wait_s : 0) * 1e3) + 1, 0);
+    }
+}
+
+/* ---- signals ---- */
+
+/* Ctrl-Z: the workers' sessions do not hear of it, so we stop them, then ourselves; the guard follows. Nobody's time runs meanwhile. */
+static void suspend(struct run *r)
+{
+    double start_s = dt_now_s();
+    workers_signal(&r->workers, SIGSTOP);
+    (void)raise(SIGSTOP);
+    workers_signal(&r->workers, SIGCONT);
+    double now_s = dt_now_s();
+    uv_update_time(&r->loop);
+    watch_forgive(&r->workers, now_s);
+    if (uv_is_active((uv_handle_t *)&r->grace)) {
+        r->grace_end_s += now_s - start_s;
+        (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)((r->grace_end_s - now_s) * 1e3) + 1, 0);
+    }
+}
+
+static void take_signal(struct run *r, const struct signalfd_siginfo *info)
+{
+    int n = (int)info->ssi_signo;
+    if (n == SIGCHLD) {
+        reap(r);
+        return;
+    }
+    if (!guard_alive()) { /* our parent-death signal: no time for anything */
+        r->wish = SIGTERM;
+        post(r, AGENT_ON_NOW, SIGTERM);
+        return;
+    }
+    bool by_guard = (pid_t)info->ssi_pid == getppid();
+    r->signal_count[n] += by_guard;
+    if (n == SIGTSTP) {
+        suspend(r);
+    } else if (n == SIGUSR2 || (n == SIGUSR1 && !r->is_train && !r->o->signals[n])) {
+        workers_signal(&r->workers, n); /* the program's own business */
+    } else if (n == SIGCONT) {
+        return;
+    } else if (r->wish == 0) {
+        r->wish = n;
+        dt_log(DT_LOG_INFO, "agent", "signal %d", n);
+        post(r, AGENT_ON_SIGNAL, n);
+    } else if (r->signal_count[n] > 1) {
+        post(r, AGENT_ON_NOW, n);
+    } else {
+        dt_log(DT_LOG_INFO, "agent", "signal %d while stopping because of signal %d", n, r->wish);
+    }
+}
+
+static void on_signals(uv_poll_t *handle, int status, int events)
+{
+    struct run *r = handle->data;
+    struct signalfd_siginfo info;
+    (void)status;
+    (void)events;
+    while (read(r->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        take_signal(r, &info);
+        drain(r);
+    }
+}
+
+static int open_signals(struct run *r, struct dt_error *err)
+{
+    static const int always[] = {SIGCHLD, SIGTSTP, SIGCONT, SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+    sigset_t set;
+    struct sigaction now;
+    (void)sigemptyset(&set);
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
+        (void)sigaddset(&set, always[i]);
+    }
+    for (int n = 1; n < 65; n++) {
+        bool ignored = n == SIGHUP && sigaction(n, NULL, &now) == 0 && now.sa_handler == SIG_IGN; /* nohup */
+        if (r->o->signals[n] && !ignored) {
+            (void)sigaddset(&set, n);
+        }
+    }
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGTTOU, SIG_IGN);
+    (void)sigprocmask(SIG_SETMASK, &set, NULL);
+    r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return r->signal_fd >= 0 ? 0 : dt_fail_errno(err, "signals");
+}
+
+/* ---- timers ---- */
+
+static void on_grace(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    if (r->killed) {
+        (void)fprintf(stderr, "dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
+                      r->failures.host, r->workers.running_count, STUCK_S);
+        r->code = r->agent.verdict ? r->agent.code : DT_EXIT_FAILED;
+        r->exiting = true;
+        uv_stop(&r->loop);
+        return;
+    }
+    for (int i = 0; i < r->workers.count; i++) {
+        if (r->workers.list[i].running) {
+            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n",
+                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, grace_s(r));
+        }
+    }
+    post(r, AGENT_ON_GRACE, 0);
+    drain(r);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    drain(timer->data);
+}
+
+/* The round takes its time to end: say at least what was seen first. */
+static void on_news(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    struct dt_text line;
+    if (r->failures.count == 0 || r->workers.running_count == 0) {
+        return;
+    }
+    dt_text_init(&line);
+    report_cause(r->failures.list, 1, 0, &line);
+    (void)fprintf(stderr, "%s (first seen); stopping %d other ranks\n", dt_text_str(&line), r->workers.running_count);
+    dt_text_clear(&line);
+}
+
+static void on_watch(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    struct dt_text words;
+    if (r->agent.state != AGENT_RUNNING) {
+        return;
+    }
+    dt_text_init(&words);
+    int i = watch_look(&r->workers, &r->watch_options, dt_now_s(), &words);
+    if (i >= 0) {
+        struct worker *one = &r->workers.list[i];
+        one->status = SIGKILL; /* what it will be */
+        failures_add(&r->failures, one, i, r->place.rank + i, false, dt_text_str(&words));
+        (void)kill(-one->pid, SIGKILL);
+        post(r, AGENT_ON_WORKER_BAD, -SIGKILL);
+        drain(r);
+    }
+    dt_text_clear(&words);
+}
+
+static void on_wake(uv_timer_t *timer)
+{
+    tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = SELF});
+    drain(timer->data);
+}
+
+/* ---- begin and end ---- */
+
+static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
+{
+    (void)uv_timer_init(&r->loop, timer);
+    timer->data = r;
+    timer->timer_cb = callback;
+}
+
+static int open_store(struct run *r, struct dt_error *err)
+{
+    const struct options *o = r->o;
+    struct store_server_options s = {.host = o->master_addr, .port = o->master_port};
+    bool range = o->master_port == 0 && o->port_hi > 0;
+    for (s.port = range ? o->port_lo : o->master_port; ; s.port++) {
+        if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
+            return 0;
+        }
+        if (!range || s.port >= o->port_hi) {
+            return -1;
+        }
+    }
+}
+
+static int open_all(struct run *r, struct dt_error *err)
+{
+    (void)uv_poll_init(&r->loop, &r->signals, r->signal_fd);
+    r->signals.data = r;
+    (void)uv_poll_start(&r->signals, UV_READABLE, on_signals);
+    open_timer(r, &r->grace, on_grace);
+    open_timer(r, &r->news, on_news);
+    open_timer(r, &r->sweep, on_sweep);
+    open_timer(r, &r->watch, on_watch);
+    open_timer(r, &r->wake, on_wake);
+    if (open_store(r, err) != 0 || logs_open(&r->logs, &r->loop, r->o, 1, 2, err) != 0) {
+        return -1;
+    }
+    if (r->output_dir != NULL) {
+        if (dt_file_mkdirs(r->output_dir, err) != 0) {
+            return -1;
+        }
+        r->events_path = dt_format("%s/events.jsonl", r->output_dir);
+    } else if (logs_dir(r->logs) != NULL) {
+        r->events_path = dt_format("%s/events.jsonl", logs_dir(r->logs));
+    }
+    r->watch_options = (struct watch_options){.pages = r->agent.options.bundled, .limit_s = r->o->hang_timeout_s, .output_s = output_of, .user = r};
+    if (r->watch_options.pages || r->watch_options.limit_s > 0) {
+        double step_s = r->o->hang_timeout_s > 0 && r->o->hang_timeout_s < 4 ? r->o->hang_timeout_s / 4 : 1;
+        (void)uv_timer_start(&r->watch, on_watch, 1000, (uint64_t)(step_s * 1e3) + 1);
+    }
+    return 0;
+}
+
+static void close_handle(uv_handle_t *handle, void *user)
+{
+    struct run *r = user;
+    bool ours = handle == (uv_handle_t *)&r->signals || handle->data == r;
+    if (ours && !uv_is_closing(handle)) {
+        uv_close(handle, NULL);
+    }
+}
+
+static void close_all(struct run *r)
+{
+    struct dt_text lost;
+    dt_text_init(&lost);
+    if (r->logs != NULL) {
+        logs_close(r->logs, 5, &lost);
+    }
+    if (r->store != NULL) {
+        store_server_close(r->store, NULL, NULL);
+    }
+    uv_walk(&r->loop, close_handle, r);
+    (void)uv_run(&r->loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&r->loop);
+    (void)fputs(dt_text_str(&lost), stderr);
+    dt_text_clear(&lost);
+    failures_clear(&r->failures);
+    workers_close(&r->workers);
+    if (r->signal_fd >= 0) {
+        (void)close(r->signal_fd);
+    }
+    free(r->output_dir);
+    free(r->events_path);
+}
+
+/* The last word after a stop. */
+static void say_stopped(const struct run *r)
+{
+    const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
+    if (r->code == DT_EXIT_STOPPED) {
+        (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name, r->failures.saved_step >= 0 ? "" : " by the program");
+    } else if (r->code > 128 && r->wish != 0) {
+        (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s\n", name, r->is_train ? "; nothing new was saved" : "");
+    }
+}
+
+int run_job(const struct options *o, char *const *env)
+{
+    struct run *r = &run;
+    struct dt_error err;
+    *r = (struct run){.o = o, .env = env, .signal_fd = -1, .code = DT_EXIT_TEMPORARY, .failures = {.root = -1}};
+    r->is_train = o->bundled && strcmp(o->program, "train") == 0;
+    if (open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
+    }
+    if (r->is_train) {
+        int code = plan_run(o, &r->workers, env, r->signal_fd, &r->output_dir);
+        if (code >= 0) {
+            workers_close(&r->workers);
+            return code;
+        }
+    }
+    agent_init(&r->agent, &(struct agent_options){.bundled = o->bundled, .exit_code_worker = o->exit_code_worker,
+                                                  .permanent_codes = o->permanent_codes, .permanent_code_count = o->permanent_code_count});
+    coordinator_init(&r->coordinator, &(struct coordinator_options){.nodes_min = o->nnodes_min, .nodes_max = o->nnodes_max,
+                                                                    .restarts_max = o->max_restarts, .join_timeout_s = o->join_timeout_s,
+                                                                    .last_call_s = o->last_call_s, .watch_progress = r->is_train});
+    (void)uv_loop_init(&r->loop);
+    failures_begin(&r->failures);
+    if (open_all(r, &err) == 0) {
+        if (env_sets_omp(o, env)) {
+            (void)fprintf(stderr, "%s\n", env_omp_warning());
+        }
+        do_one(r, AGENT_DO_TELL_JOIN);
+        drain(r);
+        if (!r->exiting) {
+            (void)uv_run(&r->loop, UV_RUN_DEFAULT);
+        }
+        say_stopped(r);
+        event_line(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->coordinator.round, r->coordinator.restarts_used);
+    } else {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
+    }
+    close_all(r);
+    return r->code == DT_EXIT_STOPPED ? o->requeue_exit_code : r->code;
+}

@@ -1,0 +1,329 @@
+"""dtrun on one host: exit codes, the workers' surroundings, rounds, signals, and that nothing is ever left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from support import DTRUN, PYTHON, Job, alive, children, clean_env, lines_of, marked, run, script, state_of, wait_lines, wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+
+
+def shell(text, *options, **more):
+    return run([*options, "sh", "-c", text], **more)
+
+
+# ---- exit codes ----
+
+
+def test_success_and_failure_codes():
+    assert run(["--nproc_per_node=2", "/bin/true"]).code == 0
+    assert run(["--nproc_per_node=2", "/bin/false"]).code == 1
+    assert shell("exit 17").code == 1
+    assert shell("exit 17", "--exit_code=worker").code == 17
+    assert shell("exit 100").code == 1  # only our own programs mean something by it
+
+
+@pytest.mark.parametrize("name", ["no-such-program-anywhere", "./no-such-file", "/nonexistent/dir/program"])
+def test_unknown_program_is_2(name):
+    result = run([name])
+    assert result.code == 2
+    assert re.match(rf"dtrun: {re.escape(name)}: .+\n", result.err), result
+
+
+def test_not_executable_is_2(tmp_path):
+    path = script(tmp_path, "plain", "exit 0\n")
+    os.chmod(path, 0o644)
+    result = run([path])
+    assert result.code == 2 and path in result.err, result
+
+
+def test_wrong_option_is_2():
+    result = run(["--nproc_per_nodes=2", "/bin/true"])
+    assert result.code == 2 and "nproc_per_node" in result.err
+
+
+def test_one_failure_ends_the_others(tmp_path):
+    mark = tmp_path / "others"
+    result = shell(f'if [ "$RANK" = 1 ]; then exit 3; fi; sleep 1000; echo survived >> {mark}', "--nproc_per_node=3")
+    assert result.code == 1 and not mark.exists()
+    assert re.search(r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): exit code 3; 2 other ranks stopped because of it", result.err, re.M), result
+    assert result.err.count("exit code 3;") == 1  # one cause line
+
+
+def test_those_who_finish_early_do_not_end_the_others(tmp_path):
+    mark = tmp_path / "late"
+    result = shell(f'[ "$RANK" = 0 ] && exit 0; sleep 0.3; echo done >> {mark}', "--nproc_per_node=2")
+    assert result.code == 0 and lines_of(mark) == ["done"]
+
+
+# ---- what a worker sees ----
+
+
+def test_environment(tmp_path):
+    names = ("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME TORCHELASTIC_RESTART_COUNT "
+             "TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE MASTER_ADDR")
+    line = " ".join(f"${{{n}}}" for n in names.split())
+    path = script(tmp_path, "show", f'echo {line} > {tmp_path}/$RANK\nkill -0 $PPID && [ -w "$DTRUN_PAGE" ] && [ "$MASTER_PORT" -gt 0 ]\n')
+    result = run(["--nproc_per_node=2", "--role=trainer", "--max_restarts=2", path], env={"RANK": "77", "WORLD_SIZE": "99"})
+    assert result.code == 0, result
+    for i in range(2):
+        assert lines_of(tmp_path / str(i)) == [f"{i} {i} 2 2 0 1 {i} 2 trainer 0 2 True 127.0.0.1"]
+
+
+def test_stdin_directory_and_arguments(tmp_path):
+    result = run(["sh", "-c", 'cat; pwd; echo "$@"', "sh", "--nproc_per_node=5", "a b", "r${local_rank}"], input="hello\n", cwd=tmp_path)
+    assert result.code == 0
+    assert result.out.splitlines() == ["hello", str(tmp_path), "--nproc_per_node=5 a b r0"]
+
+
+def test_python_scripts_and_modules(tmp_path):
+    script(tmp_path, "job.py", "import os, sys\nprint(os.environ['RANK'], sys.argv[1:])\n")
+    result = run(["job.py", "x"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 0 and result.out == "0 ['x']\n", result
+    result = run(["-m", "job", "x"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 0 and result.out == "0 ['x']\n", result
+
+
+def test_only_three_descriptors_and_own_sessions(tmp_path):
+    path = script(tmp_path, "look.py", f"""
+import os
+fds = [f for f in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + f)]
+with open({str(tmp_path / "log")!r}, "w") as f:
+    f.write(f"{{sorted(map(int, fds))}}\\n{{os.getpid() == os.getpgid(0) == os.getsid(0)}}\\n")
+""")
+    extra = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(extra, True)
+    try:
+        code = subprocess.run([DTRUN, path], env=clean_env({"PYTHON_EXEC": PYTHON}), close_fds=False, timeout=60).returncode
+    finally:
+        os.close(extra)
+    assert code == 0
+    assert lines_of(tmp_path / "log") == ["[0, 1, 2]", "True"]
+
+
+# ---- rounds ----
+
+
+def test_restarts_until_it_works(tmp_path):
+    text = f'echo "$TORCHELASTIC_RESTART_COUNT $RANK" >> {tmp_path}/log; [ "$TORCHELASTIC_RESTART_COUNT" = 2 ]'
+    result = shell(text, "--max_restarts=3", "--nproc_per_node=2")
+    assert result.code == 0, result
+    counts = {line.split()[0] for line in lines_of(tmp_path / "log")}
+    assert counts == {"0", "1", "2"}
+    assert "restarting (1 of 3 used)" in result.err and "restarting (2 of 3 used)" in result.err
+
+
+def test_budget(tmp_path):
+    result = shell(f"echo x >> {tmp_path}/log; exit 1", "--max_restarts=2")
+    assert result.code == 1 and len(lines_of(tmp_path / "log")) == 3
+    assert "no restart left (2 of 2 used)" in result.err
+
+
+def test_a_killed_worker_is_replaced_at_once(tmp_path):
+    text = f'echo "$$ $MASTER_PORT" >> {tmp_path}/pids; [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 1000'.replace("$$", "$$$$")
+    with Job(["--max_restarts=1", "--nproc_per_node=2", "sh", "-c", text]) as job:
+        first = wait_lines(tmp_path / "pids", 2)
+        os.kill(int(first[0].split()[0]), signal.SIGKILL)
+        result = job.finish()
+    assert result.code == 0, result
+    lines = lines_of(tmp_path / "pids")
+    assert len(lines) == 4 and len({x.split()[1] for x in lines}) == 1  # same port
+    assert re.search(r"killed by signal 9 \(SIGKILL\); 1 other rank stopped because of it; restarting \(1 of 1 used\)", result.err), result
+
+
+def test_the_store_is_empty_in_each_round(tmp_path):
+    path = script(tmp_path, "client.py", f'''
+import os, socket, struct, sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+s = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+key = b"seen"
+s.sendall(b"\\x00" + struct.pack("<I", 0x3C85F7CE))                                     # VALIDATE
+s.sendall(b"\\x05" + struct.pack("<Q", 1) + struct.pack("<Q", len(key)) + key)           # CHECK one key
+found = s.recv(1)
+s.sendall(b"\\x01" + struct.pack("<Q", len(key)) + key + struct.pack("<Q", 1) + b"1")    # SET
+with open({str(tmp_path / "log")!r}, "a") as f:
+    f.write(found.hex() + "\\n")
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
+''')
+    result = run(["--max_restarts=2", path], env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 0, result
+    lines = lines_of(tmp_path / "log")
+    assert len(lines) == 3 and len(set(lines)) == 1, lines
+
+
+def test_200_rounds_leak_nothing(tmp_path):
+    text = f'if [ "$TORCHELASTIC_RESTART_COUNT" -ge 200 ] || [ "$TORCHELASTIC_RESTART_COUNT" = 2 ]; then ls /proc/$PPID/fd | wc -l >> {tmp_path}/fds; fi; ' \
+           f'if [ "$TORCHELASTIC_RESTART_COUNT" -ge 200 ]; then grep VmRSS /proc/$PPID/status >> {tmp_path}/rss; exit 0; fi; exit 1'
+    result = shell(text, "--max_restarts=200", "--log_dir=/dev/null")
+    assert result.code == 0, result
+    early, late = (int(x) for x in lines_of(tmp_path / "fds"))
+    assert late <= early + 1
+    kib = int(lines_of(tmp_path / "rss")[0].split()[1])
+    if "build-" not in DTRUN:  # sanitizers have their own memory
+        assert kib < 8 * 1024
+
+
+def test_64_ranks(tmp_path):
+    result = shell(f"echo $RANK > {tmp_path}/$RANK", "--nproc_per_node=64")
+    assert result.code == 0, result
+    assert sorted(int(lines_of(p)[0]) for p in tmp_path.iterdir()) == list(range(64))
+
+
+def test_two_jobs_at_once(tmp_path):
+    text = "echo $MASTER_PORT >> {}; sleep 0.2"
+    with Job(["--nproc_per_node=2", "sh", "-c", text.format(tmp_path / "a")]) as a, Job(["--nproc_per_node=2", "sh", "-c", text.format(tmp_path / "b")]) as b:
+        assert a.finish().code == 0 and b.finish().code == 0
+    assert set(lines_of(tmp_path / "a")).isdisjoint(lines_of(tmp_path / "b"))
+
+
+# ---- signals ----
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT"])
+def test_a_signal_reaches_the_workers_and_ends_the_job(tmp_path, name):
+    number = getattr(signal, "SIG" + name)
+    text = f'trap "echo {name} >> {tmp_path}/got; exit 0" {name}; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    with Job(["--nproc_per_node=2", "--max_restarts=3", "sh", "-c", text]) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(number)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 128 + number, result
+    assert lines_of(tmp_path / "got") == [name, name]
+
+
+def test_a_worker_that_ignores_term_is_killed_after_the_grace(tmp_path):
+    text = f'trap "" TERM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    with Job(["--shutdown_timeout=1", "sh", "-c", text]) as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGTERM)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 143 and "still there after 1 s (--shutdown_timeout); killing it" in result.err, result
+
+
+def test_a_second_signal_kills_at_once(tmp_path):
+    text = f'trap "echo x >> {tmp_path}/got" INT TERM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    with Job(["--shutdown_timeout=600", "--nproc_per_node=2", "sh", "-c", text]) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(signal.SIGINT)
+        wait_lines(tmp_path / "got", 2)
+        job.signal(signal.SIGINT)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 130, result
+
+
+def test_usr1_is_passed_on_to_a_foreign_program(tmp_path):
+    text = f'trap "echo usr1 >> {tmp_path}/got; exit 0" USR1; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    with Job(["sh", "-c", text]) as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGUSR1)
+        result = job.finish()
+    assert result.code == 0 and lines_of(tmp_path / "got") == ["usr1"], result
+
+
+def test_ctrl_z_stops_everything_and_cont_goes_on(tmp_path):
+    # No shell here: while it starts a command it waits in the kernel (D) for a child that is stopped too.
+    path = script(tmp_path, "wait.py", f"""
+import os, time
+with open({str(tmp_path / "pids")!r}, "a") as f:
+    f.write(f"{{os.getpid()}}\\n")
+while not os.path.exists({str(tmp_path / "go")!r}):
+    time.sleep(0.05)
+""")
+    with Job(["--nproc_per_node=2", path], env={"PYTHON_EXEC": PYTHON}) as job:
+        workers = [int(x) for x in wait_lines(tmp_path / "pids", 2)]
+        everybody = [job.pid, job.agent, *workers]
+        job.signal(signal.SIGTSTP)
+        wait_until(lambda: all(state_of(p) == "T" for p in everybody), "all stopped")
+        job.signal(signal.SIGCONT)
+        wait_until(lambda: all(state_of(p) in "SRD" for p in everybody), "all running")
+        (tmp_path / "go").touch()
+        assert job.finish().code == 0
+
+
+def test_cont_alone_changes_nothing(tmp_path):
+    with Job(["sh", "-c", f"echo >> {tmp_path}/ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"]) as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGCONT)
+        (tmp_path / "go").touch()
+        assert job.finish().code == 0
+
+
+# ---- nothing is left behind ----
+
+FAMILY = "setsid sh -c 'echo $$$$ >> {0}; sleep 1000' & sh -c 'echo $$$$ >> {0}; sleep 1000' & echo $$$$ >> {0}; wait"
+
+
+@pytest.mark.parametrize("victim", ["agent", "guard", "both"])
+def test_killing_our_processes_leaves_nothing(tmp_path, victim):
+    with Job(["--nproc_per_node=2", "sh", "-c", FAMILY.format(tmp_path / "pids")]) as job:
+        pids = [int(x) for x in wait_lines(tmp_path / "pids", 6)]
+        agent = job.agent
+        workers = children(agent)
+        if victim != "guard":
+            os.kill(agent, signal.SIGKILL)
+        if victim != "agent":
+            os.kill(job.pid, signal.SIGKILL)
+        if victim == "both":  # a grandchild in a session of its own has nobody left who knows it
+            assert len(workers) == 2
+            wait_until(lambda: not any(map(alive, [agent, *workers])), "the end of the workers")
+            return
+        job.wait_gone()
+        assert not [p for p in pids if alive(p)]
+        result = job.finish()
+    assert result.code == (137 if victim == "agent" else -9), result
+    if victim == "agent":
+        assert re.search(r"dtrun: agent \(pid \d+\): killed by signal 9 \(KILL\): .+; start the job again", result.err)
+
+
+def test_daemons_of_a_worker_end_with_the_round(tmp_path):
+    text = f"setsid sh -c 'sleep 1000 & echo $$$$ >> {tmp_path}/pids; sleep 1000' & while [ ! -s {tmp_path}/pids ]; do sleep 0.01; done"
+    result = shell(text, "--nproc_per_node=2")
+    assert result.code == 0
+    assert not [x for x in lines_of(tmp_path / "pids") if alive(int(x))]
+
+
+def test_a_stopped_worker_does_not_hold_up_the_end(tmp_path):
+    text = f'echo $$$$ >> {tmp_path}/$RANK; while [ ! -e {tmp_path}/fail ]; do sleep 0.02; done; exit 1'
+    with Job(["--nproc_per_node=2", "--shutdown_timeout=600", "sh", "-c", text]) as job:
+        pid = int(wait_lines(tmp_path / "1", 1)[0])
+        wait_lines(tmp_path / "0", 1)
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: state_of(pid) == "T", "the stop")
+        (tmp_path / "fail").touch()
+        assert job.finish().code == 1
+        job.wait_gone()
+
+
+def test_a_hanging_program_is_named(tmp_path):
+    result = shell("exec sleep 1000", "--hang_timeout=1", "--nproc_per_node=1")
+    assert result.code == 1, result
+    assert re.search(r"rank 0 \(local 0, pid \d+\): no output and no CPU time for \d\.\d s \(--hang_timeout=1\)", result.err), result
+
+
+def test_a_taken_port_is_said(tmp_path):
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        result = run([f"--master_port={port}", "/bin/true"])
+    assert result.code == 111 and str(port) in result.err, result
+
+
+def test_a_start_is_quick():
+    """Nothing in a start sleeps or polls: the best of many is far below a second even on a busy machine."""
+    best = 1e9
+    for _ in range(10):
+        start = time.monotonic()
+        subprocess.run([DTRUN, "--nproc_per_node=2", "/bin/true"], env=clean_env(), check=True, timeout=60)
+        best = min(best, time.monotonic() - start)
+    assert best < 1.0
+    assert not marked("nobody")

@@ -1,0 +1,188 @@
+"""What dtrun does for the bundled `train`, shown with a stand-in of a few lines that follows the same agreement: `--plan --json`, the page,
+the exit codes. It lies next to a copy of dtrun, where bundled programs are looked for."""
+
+import json
+import os
+import re
+import shutil
+import signal
+
+import pytest
+from support import DTRUN, PYTHON, Job, lines_of, run, script, wait_lines
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+
+STAND_IN = r'''#!%s
+import mmap, os, struct, sys, time
+
+class Page:
+    places = {"order": (16, "I"), "pulse_limit_ms": (20, "I"), "pulse": (24, "q"), "step": (40, "q"), "in_collective": (52, "I"), "count": (56, "q"), "saved": (72, "q")}
+    def __init__(self):
+        with open(os.environ["DTRUN_PAGE"], "r+b") as f:
+            self.m = mmap.mmap(f.fileno(), 4096)
+        assert self.m[:5] == b"DTPG1"
+    def __getitem__(self, k):
+        at, kind = self.places[k]
+        return struct.unpack_from(kind, self.m, at)[0]
+    def __setitem__(self, k, v):
+        at, kind = self.places[k]
+        struct.pack_into(kind, self.m, at, v)
+    def note(self, text):
+        self.m[152:152 + len(text) + 1] = text.encode() + b"\0"
+
+def tell(name, text):
+    with open(os.path.join(here, name), "a") as f:
+        f.write(text + "\n")
+
+here = os.environ["STORY_DIR"]
+if "--plan" in sys.argv:
+    tell("plans", " ".join(sys.argv[1:]) + " " + os.environ["WORLD_SIZE"])
+    if "bad.json" in sys.argv:
+        print("train: bad.json:1:1: x: unknown key", file=sys.stderr)
+        sys.exit(2)
+    print('{"output_dir": "%%s/out"}' %% here)
+    sys.exit(0)
+if "--help" in sys.argv:
+    print("usage: train job.json")
+    sys.exit(0)
+page = Page()
+rank, restart = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+tell("starts", f"{restart} {rank} {os.getpid()}")
+mode = sys.argv[-1]
+
+def until_ordered():
+    tell("ready", rank)
+    while page["order"] == 0:
+        page["pulse"] += 1
+        time.sleep(0.01)
+    order = page["order"]
+    tell("orders", f"{rank} {order}")
+    if order == 1:
+        page["saved"] = page["step"] = 7
+        sys.exit(75)
+    sys.exit(111)
+
+if mode == "wait":
+    until_ordered()
+elif mode == "code":
+    sys.exit(int(sys.argv[-2]))
+elif mode == "note":
+    if rank == "0":
+        page["step"] = 12
+        page.note("loss is not finite at step 12; lower optimizer.lr")
+        sys.exit(100)
+    until_ordered()
+elif mode == "forward":
+    page["step"] = 10 + restart
+    sys.exit(1)
+elif mode == "stuck":
+    sys.exit(1)
+elif mode == "peer":
+    if rank == "0":
+        os.kill(os.getpid(), 9)
+    sys.exit(111)
+elif mode == "silent":
+    if restart == 0:
+        page["pulse_limit_ms"], page["step"], page["in_collective"], page["count"] = 300, 310, rank != "1", 17
+        page.m[88:99] = b"all_reduce\0"
+        page["pulse"] += 1
+        time.sleep(1000)
+    sys.exit(0)
+elif mode == "nosave":
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    tell("ready", rank)
+    time.sleep(1000)
+'''
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Runs the copy of dtrun with the stand-in: train(options, arguments, wait=False)."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    shutil.copy(DTRUN, folder / "dtrun")
+    script(folder, "train.py", STAND_IN % PYTHON)
+    os.rename(folder / "train.py", folder / "train")
+
+    def start(options, arguments, job=False, **env):
+        args = [*options, "train", *arguments]
+        env = {"STORY_DIR": str(tmp_path), **env}
+        if job:
+            return Job(args, env, executable=str(folder / "dtrun"))
+        return run(args, env, executable=str(folder / "dtrun"))
+
+    return start
+
+
+def test_the_plan_runs_once_and_says_where_the_run_lives(train, tmp_path):
+    result = train(["--nproc_per_node=2"], ["job.json", "0", "code"])
+    assert result.code == 0, result
+    assert lines_of(tmp_path / "plans") == ["--plan --json job.json 0 code 2"]
+    events = [json.loads(x) for x in lines_of(tmp_path / "out" / "events.jsonl")]
+    assert [e["event"] for e in events] == ["round", "end"] and events[1]["code"] == 0
+
+
+def test_a_bad_job_ends_before_anything_starts(train, tmp_path):
+    result = train(["--nproc_per_node=2"], ["bad.json"])
+    assert result.code == 2 and result.err == "train: bad.json:1:1: x: unknown key\n", result
+    assert not (tmp_path / "starts").exists()
+
+
+def test_help_needs_no_ranks(train, tmp_path):
+    result = train(["--nproc_per_node=4"], ["--help"])
+    assert (result.code, result.out, result.err) == (0, "usage: train job.json\n", "")
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "USR1"])
+def test_a_stop_saves_and_ends_with_75(train, tmp_path, name):
+    with train(["--nproc_per_node=2"], ["job.json", "wait"], job=True) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(getattr(signal, "SIG" + name))
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 75, result
+    assert sorted(lines_of(tmp_path / "orders")) == ["0 1", "1 1"]
+    assert f"stopped by {name}: state saved; the same command continues" in result.err
+
+
+def test_a_stop_that_cannot_save_ends_with_the_signal(train, tmp_path):
+    with train(["--nproc_per_node=2", "--shutdown_timeout=1"], ["job.json", "nosave"], job=True) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(signal.SIGTERM)
+        result = job.finish()
+    assert result.code == 143 and "nothing new was saved" in result.err, result
+
+
+def test_a_permanent_failure_is_not_restarted_and_tells_why(train, tmp_path):
+    result = train(["--nproc_per_node=3"], ["job.json", "note"])
+    assert result.code == 100, result
+    assert re.search(r"^dtrun: host \S+ rank 0 \(local 0, pid \d+\): exit code 100: loss is not finite at step 12; lower optimizer.lr", result.err, re.M), result
+    assert all(line.startswith("0 ") for line in lines_of(tmp_path / "starts"))
+    failures = [e for e in map(json.loads, lines_of(tmp_path / "out" / "events.jsonl")) if e["event"] == "failure"]
+    assert len(failures) == 1 and failures[0]["rank"] == 0
+
+
+def test_three_restarts_by_default_and_then_no_progress(train, tmp_path):
+    result = train([], ["job.json", "stuck"])
+    assert result.code == 100 and "no progress: 3 restarts" in result.err, result
+    assert len(lines_of(tmp_path / "starts")) == 4
+
+
+def test_with_progress_only_the_budget_counts(train, tmp_path):
+    result = train(["--max_restarts=5"], ["job.json", "forward"])
+    assert result.code == 1, result
+    assert len(lines_of(tmp_path / "starts")) == 6
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_cause(train, tmp_path):
+    result = train(["--nproc_per_node=4", "--max_restarts=0"], ["job.json", "peer"])
+    assert result.code == 1, result
+    assert re.search(r"^dtrun: host \S+ rank 0 \(local 0, pid \d+\): killed by signal 9 \(SIGKILL\); 3 other ranks stopped because of it", result.err, re.M), result
+
+
+def test_a_pulse_that_stands_still_is_named(train, tmp_path):
+    result = train(["--nproc_per_node=3"], ["job.json", "silent"])
+    assert result.code == 0, result
+    assert re.search(r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): no pulse for \d+\.\d s at step 310, phase none, last collective 17 all_reduce; "
+                     r"2 other ranks stopped because of it; restarting \(1 of 3 used\)", result.err, re.M), result
