@@ -6,21 +6,24 @@
 #include <math.h>
 #include <string.h>
 
-typedef double decay_fn(double progress);
+typedef double decay_fn(double progress, double left); /* shares of the steps after warm-up: done, to come */
 
-static double stay(double progress)
+static double stay(double progress, double left)
 {
     (void)progress;
+    (void)left;
     return 1;
 }
 
-static double linear(double progress)
+static double linear(double progress, double left)
 {
-    return fmax(0, 1 - progress);
+    (void)progress;
+    return fmax(0, left);
 }
 
-static double cosine(double progress)
+static double cosine(double progress, double left)
 {
+    (void)left;
     return fmax(0, 0.5 * (1 + cos(acos(-1) * progress)));
 }
 
@@ -70,7 +73,8 @@ double schedule_rate(const struct schedule *s, int64_t step)
         return s->learning_rate * ((double)step / (double)(s->warmup_steps > 1 ? s->warmup_steps : 1));
     }
     int64_t span = s->total_steps - s->warmup_steps;
-    double factor = row->decay((double)(step - s->warmup_steps) / (double)(span > 1 ? span : 1));
+    double steps = (double)(span > 1 ? span : 1);
+    double factor = row->decay((double)(step - s->warmup_steps) / steps, (double)(s->total_steps - step) / steps);
     if (row->decay != stay) {
         factor = factor * (1 - s->min_lr_ratio) + s->min_lr_ratio;
     }

@@ -1,0 +1,276 @@
+/* train: trains what a job.json describes, as one rank of dtrun's round or alone. Options in, exit code out. */
+#include "base/file.h"
+#include "base/log.h"
+#include "worker/trainer.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: train [options] job.json\n"
+    "Trains the model a job file describes. Alone it is rank 0 of 1; dtrun starts\n"
+    "one per rank: dtrun --nproc-per-node 4 train job.json\n"
+    "\n"
+    "  --plan             print memory by purpose and what else is known before the\n"
+    "                     first step, then end: 0 it fits, 2 it does not\n"
+    "  --json             with --plan: one JSON object\n"
+    "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
+    "  --print-config     print every value of the job and where it comes from\n"
+    "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
+    "                     more\n"
+    "  --config FILE      the job file, for those who are used to it\n"
+    "  --mode NAME        short for --set training.strategy=NAME\n"
+    "  --output_dir DIR   short for --set output_dir=DIR\n"
+    "  --seed N           short for --set training.seed=N\n"
+    "  --model_name NAME  short for --set model.name=NAME\n"
+    "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
+    "  --list-strategies  print all strategies and their other names\n"
+    "  --schema           print the JSON Schema of job files\n"
+    "  --help, --version\n"
+    "\n"
+    "Exit codes: 0 done, 2 wrong option or job (nothing was started), 75 stopped on\n"
+    "request and saved, 100 another try fails the same way, 111 another try may work.\n";
+
+enum { OPT_PLAN = 256, OPT_JSON, OPT_NPROC, OPT_PRINT, OPT_SET, OPT_CONFIG, OPT_MODE, OPT_OUTPUT, OPT_SEED, OPT_MODEL, OPT_FRESH, OPT_LIST, OPT_SCHEMA,
+       OPT_HELP, OPT_VERSION };
+
+static const struct option long_options[] = {
+    {"plan", no_argument, NULL, OPT_PLAN},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"nproc", required_argument, NULL, OPT_NPROC},
+    {"print-config", no_argument, NULL, OPT_PRINT},
+    {"print_config", no_argument, NULL, OPT_PRINT},
+    {"set", required_argument, NULL, OPT_SET},
+    {"config", required_argument, NULL, OPT_CONFIG},
+    {"mode", required_argument, NULL, OPT_MODE},
+    {"output_dir", required_argument, NULL, OPT_OUTPUT},
+    {"output-dir", required_argument, NULL, OPT_OUTPUT},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"model_name", required_argument, NULL, OPT_MODEL},
+    {"model-name", required_argument, NULL, OPT_MODEL},
+    {"fresh", no_argument, NULL, OPT_FRESH},
+    {"list-strategies", no_argument, NULL, OPT_LIST},
+    {"list_strategies", no_argument, NULL, OPT_LIST},
+    {"schema", no_argument, NULL, OPT_SCHEMA},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+struct options {
+    struct job_arguments job;
+    const char **set;
+    int nproc;
+    bool plan, json, print_config;
+};
+
+static _Atomic(struct dt_page *) signal_page; /* a signal handler has no other way to the page */
+
+/* The first signal asks for a stop after this step; the second one ends the process. */
+static void on_signal(int number)
+{
+    struct dt_page *page = atomic_load(&signal_page);
+    uint32_t none = DT_ORDER_NONE;
+    if (!page || !atomic_compare_exchange_strong(&page->order, &none, DT_ORDER_STOP)) {
+        _exit(128 + number);
+    }
+}
+
+static void catch_signals(struct dt_page *page)
+{
+    atomic_store(&signal_page, page);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static void add_set(struct options *o, const char *key, const char *value)
+{
+    o->set = dt_realloc(o->set, (size_t)(o->job.set_count + 1) * sizeof *o->set);
+    o->set[o->job.set_count++] = dt_format("%s%s%s", key, *key ? "=" : "", value);
+    o->job.set = o->set;
+}
+
+static void free_options(struct options *o)
+{
+    for (int i = 0; i < o->job.set_count; i++) {
+        free((void *)(uintptr_t)o->set[i]);
+    }
+    free(o->set);
+}
+
+/* -1: go on; otherwise the exit code. */
+static int read_options(struct options *o, int argc, char **argv)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    for (;;) {
+        long long number = 0;
+        int option = getopt_long(argc, argv, "h", long_options, NULL);
+        switch (option) {
+        case -1:
+            if (optind < argc) {
+                o->job.path = argv[optind++];
+            }
+            if (optind < argc) {
+                fprintf(stderr, "train: %s: one job file, please; see train --help\n", argv[optind]);
+                return DT_EXIT_USAGE;
+            }
+            if (!o->job.path) {
+                fprintf(stderr, "train: no job file; see train --help\n");
+                return DT_EXIT_USAGE;
+            }
+            return -1;
+        case OPT_PLAN: o->plan = true; break;
+        case OPT_JSON: o->json = true; break;
+        case OPT_PRINT: o->print_config = true; break;
+        case OPT_FRESH: o->job.fresh = true; break;
+        case OPT_CONFIG: o->job.path = optarg; break;
+        case OPT_SET: add_set(o, "", optarg); break;
+        case OPT_MODE: add_set(o, "training.strategy", optarg); break;
+        case OPT_OUTPUT: add_set(o, "output_dir", optarg); break;
+        case OPT_SEED: add_set(o, "training.seed", optarg); break;
+        case OPT_MODEL: add_set(o, "model.name", optarg); break;
+        case OPT_NPROC:
+            if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
+                fprintf(stderr, "train: --nproc: %s: not a number of ranks\n", optarg);
+                return DT_EXIT_USAGE;
+            }
+            o->nproc = (int)number;
+            break;
+        case OPT_LIST:
+            strategy_list(&text);
+            fputs(dt_text_str(&text), stdout);
+            dt_text_clear(&text);
+            return DT_EXIT_DONE;
+        case OPT_SCHEMA:
+            job_schema(&text);
+            fputs(dt_text_str(&text), stdout);
+            dt_text_clear(&text);
+            return DT_EXIT_DONE;
+        case 'h':
+        case OPT_HELP:
+            fputs(usage, stdout);
+            return DT_EXIT_DONE;
+        case OPT_VERSION:
+            printf("train %s\n", DT_VERSION);
+            return DT_EXIT_DONE;
+        default: /* getopt has told */
+            fprintf(stderr, "see train --help\n");
+            return DT_EXIT_USAGE;
+        }
+    }
+}
+
+static int env_number(const char *name, int fallback)
+{
+    long long value;
+    const char *text = getenv(name);
+    return text && dt_parse_int64(text, &value) && value >= 1 && value <= 1 << 20 ? (int)value : fallback;
+}
+
+/* train --plan: all that can be known to fail is found here, before any round. */
+static int plan(const struct options *o, const struct job *job, struct dt_error *err)
+{
+    int size = o->nproc > 0 ? o->nproc : env_number("WORLD_SIZE", 1);
+    int local = env_number("LOCAL_WORLD_SIZE", size);
+    local = local > size ? size : local;
+    struct trainer t;
+    struct dt_text text;
+    dt_text_init(&text);
+    int rc = trainer_prepare(&t, job, 0, size, local, DT_F32, err);
+    if (rc == 0) {
+        trainer_print_plan(&t, local, o->json, &text);
+        fputs(dt_text_str(&text), stdout);
+        rc = trainer_check_memory(&t, local, err);
+    }
+    dt_text_clear(&text);
+    trainer_close(&t);
+    return rc;
+}
+
+/* The cause goes to stderr and to the page, where the agent finds it for its report. */
+static int fail(struct dt_page *page, const struct dt_error *err, int code)
+{
+    fprintf(stderr, "train: %s\n", err->text);
+    if (page) {
+        snprintf(page->note, sizeof page->note, "%s", err->text);
+        dt_page_phase(page, DT_PHASE_EXIT);
+    }
+    return code;
+}
+
+static int run(const struct job *job)
+{
+    struct world w;
+    struct dt_error err = {.status = DT_OK};
+    int code = DT_EXIT_DONE;
+    struct world_options options = {
+        .device = job->training.device, .collective_timeout_s = job->training.collective_timeout_s, .threads = (int)job->training.threads};
+    /* Before the world: signals that come early are a stop wish too, once there is a page. */
+    if (world_open(&w, &options, &err) != 0) {
+        code = fail(w.page, &err, trainer_exit_code(&err));
+        fflush(NULL);
+        _exit(code);
+    }
+    dt_log_open(dt_log_level(), w.size > 1 ? w.rank : -1, STDERR_FILENO);
+    catch_signals(w.page);
+    if (trainer_run(&w, job, NULL, &code, &err) != 0) {
+        code = fail(w.page, &err, trainer_exit_code(&err));
+        fflush(NULL);
+        _exit(code); /* peers may be gone: nothing here waits for them */
+    }
+    dt_page_phase(w.page, DT_PHASE_EXIT);
+    atomic_store(&signal_page, NULL);
+    world_close(&w);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.nproc = 0};
+    int code = read_options(&o, argc, argv);
+    if (code >= 0) {
+        free_options(&o);
+        return code;
+    }
+    /* As a worker of a round a wrong job is permanent: the agent must not start it again. */
+    int refused = getenv("DTRUN_PAGE") && !o.plan ? DT_EXIT_PERMANENT : DT_EXIT_USAGE;
+    struct job job;
+    struct dt_text problems;
+    struct dt_error err = {.status = DT_OK};
+    dt_text_init(&problems);
+    if (o.print_config) {
+        struct dt_text text;
+        dt_text_init(&text);
+        code = job_print_config(&o.job, &text, &problems, &err) == 0 ? DT_EXIT_DONE : DT_EXIT_USAGE;
+        fputs(dt_text_str(&text), stdout);
+        dt_text_clear(&text);
+    } else if (job_open(&job, &o.job, &problems, &err) != 0) {
+        code = refused;
+    } else {
+        if (o.plan) {
+            code = plan(&o, &job, &err) == 0 ? DT_EXIT_DONE : fail(NULL, &err, DT_EXIT_USAGE);
+        } else {
+            code = run(&job);
+        }
+        job_close(&job);
+        dt_text_clear(&problems);
+        free_options(&o);
+        return code;
+    }
+    for (char *line = problems.data; line && *line; line += strcspn(line, "\n") + (line[strcspn(line, "\n")] != 0)) {
+        fprintf(stderr, "train: %.*s\n", (int)strcspn(line, "\n"), line);
+    }
+    if (code != DT_EXIT_DONE && problems.size == 0) {
+        fprintf(stderr, "train: %s\n", err.text);
+    }
+    dt_text_clear(&problems);
+    free_options(&o);
+    return code;
+}

@@ -1,0 +1,242 @@
+/* Threads that each open a world over one local store and run the trainer. What they leave (losses, weights by logical
+ * element) is gathered in shared memory, so it can be compared between any two strategies and world sizes. */
+#include "ranks.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { SEQUENCE = 8, VOCABULARY = 40 };
+
+char *ranks_folder(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *path = dt_format("%s/dtrun-test-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(path)) {
+        perror(path);
+        abort();
+    }
+    return path;
+}
+
+void ranks_remove(char *folder)
+{
+    (void)dt_file_remove_tree(folder, NULL);
+    free(folder);
+}
+
+static void write_shard(const char *folder, const char *name, int sample_count, unsigned seed)
+{
+    int tokens = sample_count * SEQUENCE + 1;
+    size_t size = 1024 + (size_t)tokens * 2;
+    char *bytes = dt_alloc(size), *path = dt_format("%s/%s", folder, name);
+    int32_t header[3] = {20240520, 1, tokens};
+    memcpy(bytes, header, sizeof header);
+    uint16_t *out = (uint16_t *)(void *)(bytes + 1024);
+    for (int i = 0; i < tokens; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        out[i] = (uint16_t)((seed >> 16) % (i % 3 ? 9 : VOCABULARY));
+    }
+    struct dt_error err;
+    if (dt_file_write(path, bytes, size, &err) != 0) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    free(path);
+    free(bytes);
+}
+
+void ranks_data(const char *folder, int sample_count)
+{
+    write_shard(folder, "train.bin", sample_count, 1);
+    write_shard(folder, "val.bin", 13, 2);
+}
+
+void ranks_job(struct job *job, const char *folder)
+{
+    memset(job, 0, sizeof *job);
+    dt_arena_init(&job->arena);
+    job->path = "test.json";
+    job->name = "test";
+    job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
+    job->model = (struct job_model){.name = "gpt2", .n_layer = 2, .n_head = 2, .n_embd = 16, .n_positions = SEQUENCE, .vocab_size = VOCABULARY,
+                                    .layer_norm_epsilon = 1e-5, .initializer_range = 0.02};
+    job->data = (struct job_data){.train = dt_arena_printf(&job->arena, "%s/train.bin", folder), .format = "tokens", .sequence_length = SEQUENCE,
+                                  .shuffle = true};
+    job->training = (struct job_training){.strategy = "ddp", .batch_size_per_gpu = 2, .gradient_accumulation_steps = 1, .max_steps = 3,
+                                          .learning_rate = 1e-2, .warmup_steps = 1, .lr_scheduler_type = "linear", .weight_decay = 0.1,
+                                          .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8, .max_grad_norm = 0.5, .seed = 7,
+                                          .loss_normalization = LOSS_GLOBAL_TOKENS, .device = "cpu", .collective_timeout_s = 60, .threads = 1};
+    job->recompute = (struct job_recompute){.every_n_layers = 1, .level = "block"};
+    job->zero.stage = -1;
+    job->checkpointing = (struct job_checkpointing){.keep_last_n = 3, .resume = "auto",
+                                                    .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
+    job->logging.log_every_n_steps = 1;
+}
+
+struct shared {
+    const struct job *job;
+    const struct ranks_options *options;
+    struct ranks_outcome *out;
+    struct dt_store_local *store;
+    int size;
+    pthread_mutex_t lock;
+};
+
+struct rank {
+    struct shared *shared;
+    int rank;
+};
+
+static int64_t started(const struct dt_comm *c, int64_t *of)
+{
+    int64_t n = 0;
+    for (int i = 0; i < DT_COLL_COUNT; i++) {
+        n += c->stats.count[i];
+        of[i] += c->stats.count[i];
+    }
+    return n;
+}
+
+static void count_collectives(struct trainer *t, struct ranks_outcome *out)
+{
+    memset(out->collectives_of, 0, sizeof out->collectives_of);
+    out->collectives = started(t->world->comm, out->collectives_of);
+    if (t->world->shard != t->world->comm) {
+        out->collectives += started(t->world->shard, out->collectives_of);
+    }
+    if (t->world->replica) {
+        out->collectives += started(t->world->replica, out->collectives_of);
+    }
+}
+
+static void after_step(struct trainer *t, const struct trainer_result *r, void *context)
+{
+    struct rank *self = context;
+    const struct ranks_options *o = self->shared->options;
+    struct ranks_outcome *out = self->shared->out;
+    if (self->rank == 0 && out->step_count < RANKS_STEPS_MAX) {
+        out->loss[out->step_count] = r->loss;
+        out->norm[out->step_count] = r->grad_norm;
+        out->lr[out->step_count++] = r->lr;
+        count_collectives(t, out);
+        static _Thread_local struct strategy_trace trace;
+        if (o->trace) {
+            size_t used = 0;
+            out->trace[0] = '\0';
+            for (int i = 0; t->strategy.trace && i < trace.count && used + 8 < sizeof out->trace; i++) {
+                used += (size_t)snprintf(out->trace + used, sizeof out->trace - used, "%s%c%d", i ? " " : "", trace.entries[i].what,
+                                         trace.entries[i].unit);
+            }
+            trace.count = 0;
+            t->strategy.trace = &trace;
+        }
+    }
+    if (o->stop_after > 0 && t->step == o->stop_after && self->rank == o->stop_rank) {
+        atomic_store(&t->world->page->order, DT_ORDER_STOP);
+    }
+    if (o->poison_step > 0 && t->step == o->poison_step && self->rank == o->poison_rank) {
+        for (int u = 0; u < t->chain.unit_count; u++) {
+            int64_t first, count;
+            float *w = strategy_resident(&t->strategy, u, &first, &count);
+            w[0] = NAN;
+        }
+    }
+}
+
+static void at_end(struct trainer *t, void *context)
+{
+    struct rank *self = context;
+    struct ranks_outcome *out = self->shared->out;
+    struct strategy *s = &t->strategy;
+    pthread_mutex_lock(&self->shared->lock);
+    if (!out->weights) {
+        out->weight_count = t->chain.parameter_count;
+        out->weights = dt_alloc((size_t)out->weight_count * sizeof *out->weights);
+        out->exact = dt_alloc((size_t)out->weight_count * sizeof *out->exact);
+        memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
+    }
+    int64_t before = 0;
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        int64_t first, count, owned, owned_count;
+        strategy_share(s, x->unit, &first, &count);
+        strategy_owned(s, x->unit, &owned, &owned_count);
+        const char *w = s->weights->slice(s, x->unit);
+        for (int64_t e = 0; e < x->numel; e++) {
+            int64_t at = x->offset + e;
+            if (at >= first && at < first + count) {
+                out->exact[before + e] = s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned] : ((const float *)(const void *)w)[at - owned];
+                out->weights[before + e] = (float)out->exact[before + e];
+            }
+        }
+        before += x->numel;
+    }
+    if (self->rank == 0) {
+        out->last_step = t->step;
+        out->finished_before = t->finished_before;
+        memcpy(out->bytes, t->plan.bytes, sizeof out->bytes);
+    }
+    pthread_mutex_unlock(&self->shared->lock);
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *self = arg;
+    struct shared *shared = self->shared;
+    struct ranks_outcome *out = shared->out;
+    struct dt_error *err = &out->err[self->rank];
+    struct world w;
+    struct dt_store *store = NULL;
+    struct world_options options = {.device = shared->options->device, .collective_timeout_s = shared->job->training.collective_timeout_s,
+                                    .threads = 1};
+    struct trainer_hooks hooks = {.after_step = after_step, .at_end = at_end, .context = self, .quiet = true, .no_files = !shared->options->files};
+    int rc = dt_store_open_local(&store, shared->store, NULL, err);
+    if (rc == 0) {
+        rc = world_open_thread(&w, &options, store, self->rank, shared->size, err);
+        if (rc == 0) {
+            w.round = shared->options->round;
+            rc = trainer_run(&w, shared->job, &hooks, &out->exit_code[self->rank], err);
+        }
+        world_close(&w);
+    }
+    out->rc[self->rank] = rc;
+    return NULL;
+}
+
+void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out)
+{
+    static const struct ranks_options none;
+    memset(out, 0, sizeof *out);
+    struct shared shared = {.job = job, .options = o ? o : &none, .out = out, .size = size, .store = dt_store_local_open()};
+    pthread_mutex_init(&shared.lock, NULL);
+    pthread_t threads[RANKS_MAX];
+    struct rank ranks[RANKS_MAX];
+    for (int r = 0; r < size; r++) {
+        ranks[r] = (struct rank){.shared = &shared, .rank = r};
+        if (pthread_create(&threads[r], NULL, rank_main, &ranks[r]) != 0) {
+            abort();
+        }
+    }
+    for (int r = 0; r < size; r++) {
+        pthread_join(threads[r], NULL);
+    }
+    dt_store_local_close(shared.store);
+    pthread_mutex_destroy(&shared.lock);
+    if (out->weights) {
+        out->hash = XXH3_64bits(out->weights, (size_t)out->weight_count * sizeof *out->weights);
+    }
+}
+
+void ranks_clear(struct ranks_outcome *out)
+{
+    free(out->weights);
+    free(out->exact);
+    memset(out, 0, sizeof *out);
+}

@@ -1,0 +1,47 @@
+/* Ranks as threads of one program: a whole training run per case, in milliseconds. */
+#ifndef DT_TESTS_RANKS_H
+#define DT_TESTS_RANKS_H
+
+#include "worker/trainer.h"
+
+enum { RANKS_MAX = 8, RANKS_STEPS_MAX = 64 };
+
+struct ranks_options {
+    const char *device;   /* null: "cpu" */
+    bool files;           /* checkpoints and the output folder as in a real run */
+    int stop_after;       /* rank `stop_rank` is asked to stop after this step; 0: never */
+    int stop_rank;
+    int poison_step, poison_rank; /* this rank's weights become NaN after that step (0: never) */
+    bool trace;           /* keep rank 0's trace of the last step */
+    int round;
+};
+
+struct ranks_outcome {
+    int rc[RANKS_MAX], exit_code[RANKS_MAX];
+    struct dt_error err[RANKS_MAX];
+    int step_count; /* seen by rank 0 */
+    int64_t last_step;
+    double loss[RANKS_STEPS_MAX], norm[RANKS_STEPS_MAX], lr[RANKS_STEPS_MAX];
+    bool finished_before;
+    float *weights; /* all tensors in registration order; freed by ranks_clear */
+    double *exact;  /* the same as double */
+    int64_t weight_count;
+    uint64_t hash;  /* of the weights' bits */
+    int64_t collectives; /* started by rank 0 during the steps after the first, all kinds */
+    int64_t collectives_of[DT_COLL_COUNT];
+    char trace[4096];    /* "G1 F1 ..." */
+    size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
+};
+
+/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; data is a shard of llm.c tokens in `folder`. */
+void ranks_job(struct job *job, const char *folder);
+/* Writes that shard (train.bin, and val.bin) with `sample_count` samples. */
+void ranks_data(const char *folder, int sample_count);
+/* Trains on `size` threads. */
+void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out);
+void ranks_clear(struct ranks_outcome *out);
+/* A new empty folder below $TMPDIR; removed by ranks_remove. */
+char *ranks_folder(void);
+void ranks_remove(char *folder);
+
+#endif

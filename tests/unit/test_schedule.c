@@ -1,0 +1,109 @@
+/* Learning rates against Hugging Face's functions. */
+#include "base/file.h"
+#include "worker/schedule.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static double number(const cJSON *object, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, key)->valuedouble;
+}
+
+static const struct {
+    const char *golden, *ours;
+} names[] = {
+    {"hf.linear_with_warmup", "linear"},
+    {"hf.cosine_with_warmup", "cosine"},
+    {"hf.constant_with_warmup", "constant_with_warmup"},
+    {"hf.cosine_with_min_lr", "cosine"},
+};
+
+static int check_row(const cJSON *row)
+{
+    const char *name = cJSON_GetObjectItemCaseSensitive(row, "name")->valuestring, *ours = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        ours = strcmp(names[i].golden, name) == 0 ? names[i].ours : ours;
+    }
+    if (!ours) {
+        return 0;
+    }
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(row, "args"), *lr;
+    struct schedule s = {.type = ours, .learning_rate = number(row, "base_lr"), .warmup_steps = (int64_t)number(args, "num_warmup_steps")};
+    if (cJSON_HasObjectItem(args, "num_training_steps")) {
+        s.total_steps = (int64_t)number(args, "num_training_steps");
+    }
+    if (cJSON_HasObjectItem(args, "min_lr_rate")) {
+        s.min_lr_ratio = number(args, "min_lr_rate");
+    }
+    struct dt_error err;
+    assert_int_equal(schedule_check(&s, &err), 0);
+    int64_t step = 0;
+    cJSON_ArrayForEach(lr, cJSON_GetObjectItemCaseSensitive(row, "lr"))
+    {
+        if (s.total_steps > 0 && step > s.total_steps) { /* cosine comes back up beyond the end */
+            break;
+        }
+        double got = schedule_rate(&s, step++);
+        if (fabs(got - lr->valuedouble) > 1e-9 * fabs(lr->valuedouble) + 1e-15) {
+            print_error("%s step %lld: %.12g, wanted %.12g\n", name, (long long)step - 1, got, lr->valuedouble);
+            fail();
+        }
+    }
+    return 1;
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    assert_int_equal(dt_file_read("tests/golden/numbers/schedules.json", 1 << 20, &text, &err), 0);
+    cJSON *root = cJSON_Parse(text.data);
+    assert_non_null(root);
+    const cJSON *row;
+    int count = 0;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(root, "rows"))
+    {
+        count += check_row(row);
+    }
+    assert_true(count >= 12);
+    cJSON_Delete(root);
+    dt_text_clear(&text);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    struct schedule s = {.type = "linear", .learning_rate = 2, .min_lr_ratio = 0.25, .warmup_steps = 4, .total_steps = 12};
+    assert_float_equal(schedule_rate(&s, 0), 0, 0);
+    assert_float_equal(schedule_rate(&s, 2), 1, 1e-15);
+    assert_float_equal(schedule_rate(&s, 4), 2, 1e-15);
+    assert_float_equal(schedule_rate(&s, 8), 1.25, 1e-15);
+    assert_float_equal(schedule_rate(&s, 12), 0.5, 1e-15);
+    s.type = "constant";
+    assert_float_equal(schedule_rate(&s, 0), 2, 0);
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct schedule s = {.type = "cosin"};
+    assert_int_equal(schedule_check(&s, &err), -1);
+    assert_string_equal(err.text, "training.lr_scheduler_type: cosin: unknown schedule; did you mean cosine");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_ends), cmocka_unit_test(test_unknown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
