@@ -1,0 +1,94 @@
+#include "base/bench.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double at(const double *sorted, size_t count, double part)
+{
+    return count > 0 ? sorted[(size_t)(part * (double)(count - 1) + 0.5)] : 0;
+}
+
+double dt_bench_median(double *samples, size_t count)
+{
+    qsort(samples, count, sizeof *samples, compare);
+    return at(samples, count, 0.5);
+}
+
+void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count)
+{
+    double median = dt_bench_median(samples, count), load = 0;
+    (void)getloadavg(&load, 1);
+    printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"p10\":%.6g,\"p90\":%.6g,\"count\":%zu", c->bench, c->name, median, c->unit,
+           at(samples, count, 0.1), at(samples, count, 0.9), count);
+    if (c->floor > 0) {
+        printf(",\"floor\":%.6g,\"to_floor\":%.3g", c->floor, median / c->floor);
+    }
+    if (c->peer > 0) {
+        printf(",\"peer\":\"%s\",\"peer_value\":%.6g,\"to_peer\":%.3g", c->peer_name, c->peer, median / c->peer);
+    }
+    printf(",\"load\":%.2f}\n", load);
+    (void)fflush(stdout);
+}
+
+static const char *find(int argc, char **argv, const char *name, bool *bare)
+{
+    size_t size = strlen(name);
+    *bare = false;
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, name, size) == 0) {
+            const char *rest = argv[i] + 2 + size;
+            if (*rest == '=') {
+                return rest + 1;
+            }
+            if (*rest == '\0') {
+                *bare = true;
+                return i + 1 < argc ? argv[i + 1] : NULL;
+            }
+        }
+    }
+    return NULL;
+}
+
+const char *dt_bench_option(int argc, char **argv, const char *name, const char *fallback)
+{
+    bool bare;
+    const char *value = find(argc, argv, name, &bare);
+    return value != NULL ? value : fallback;
+}
+
+long dt_bench_number(int argc, char **argv, const char *name, long fallback)
+{
+    long long number = 0;
+    const char *value = dt_bench_option(argc, argv, name, NULL);
+    return value != NULL && dt_parse_int64(value, &number) ? (long)number : fallback;
+}
+
+bool dt_bench_flag(int argc, char **argv, const char *name)
+{
+    bool bare;
+    return find(argc, argv, name, &bare) != NULL || bare;
+}
+
+char *dt_bench_peer_program(const char *name)
+{
+    const char *peers = getenv("DTRUN_PEERS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *path = peers != NULL && *peers != '\0'   ? dt_format("%s/bin/%s", peers, name)
+                 : cache != NULL && *cache != '\0' ? dt_format("%s/dtrun/peers/bin/%s", cache, name)
+                                                   : dt_format("%s/.cache/dtrun/peers/bin/%s", home != NULL ? home : "", name);
+    if (access(path, X_OK) != 0) {
+        free(path);
+        return NULL;
+    }
+    return path;
+}

@@ -1,0 +1,28 @@
+/* What benchmarks share: samples become one JSON line on stdout; options of the form --name value are read alike. */
+#ifndef DT_BASE_BENCH_H
+#define DT_BASE_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct dt_bench_case {
+    const char *bench, *name; /* "store", "add" */
+    const char *unit;         /* "us", "ops/s", "GB/s" */
+    double floor;             /* what the machine would allow, same unit; 0: not known */
+    double peer;              /* another system in the same run, same unit; 0: not measured */
+    const char *peer_name;    /* "torch"; null without */
+};
+
+/* Prints {"bench", "case", "value" (the median), "unit", "p10", "p90", "count", "floor", "peer", ..., "load"}. Sorts the samples. */
+void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count);
+/* The median; sorts the samples. 0 without any. */
+double dt_bench_median(double *samples, size_t count);
+
+/* Value of --name in argv (as `--name value` or `--name=value`), or fallback. */
+const char *dt_bench_option(int argc, char **argv, const char *name, const char *fallback);
+long dt_bench_number(int argc, char **argv, const char *name, long fallback);
+bool dt_bench_flag(int argc, char **argv, const char *name);
+/* Python with PyTorch for comparisons (DTRUN_PEERS, or the cache folder), or null when there is none; belongs to the caller. */
+char *dt_bench_peer_program(const char *name);
+
+#endif

@@ -1,0 +1,40 @@
+/* bench NAME [options]: measures one thing and prints one JSON line per case. To add a benchmark: a function, and a row here. */
+#include "launcher/bench_start.h"
+#include "launcher/bench_store.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} benches[] = {
+    {"start", "dtrun from command to end: --nproc 1,2,8,64  --repeats N  --dtrun PATH  --peer", bench_start},
+    {"store", "requests, connections, wake-ups: --ops N  --clients N  --repeats N  --peer", bench_store},
+};
+
+static void print_help(FILE *out)
+{
+    (void)fprintf(out, "usage: bench NAME [options]\nOne JSON line per case: value is the median, floor what the machine allows, peer another system.\n\n");
+    for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
+        (void)fprintf(out, "  %-12s %s\n", benches[i].name, benches[i].help);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_help(stdout);
+        return 0;
+    }
+    for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof *benches; i++) {
+        if (strcmp(argv[1], benches[i].name) == 0) {
+            return benches[i].run(argc - 1, argv + 1);
+        }
+    }
+    if (argc > 1) {
+        (void)fprintf(stderr, "bench: no benchmark '%s'\n", argv[1]);
+    }
+    print_help(stderr);
+    return 2;
+}

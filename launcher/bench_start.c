@@ -1,0 +1,129 @@
+/* `dtrun --no_python --nproc_per_node=N /bin/true` from start to end, in milliseconds; the floor is N times /bin/true started and waited for
+ * by ourselves, the peer is torchrun with the same words. Interleaved, median over repeats. */
+#include "launcher/bench_start.h"
+
+#include "base/bench.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { max_repeats = 101 };
+
+static pid_t spawn(char *const *argv)
+{
+    posix_spawn_file_actions_t actions;
+    pid_t pid = -1;
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    (void)posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    if (posix_spawn(&pid, argv[0], &actions, NULL, argv, environ) != 0) {
+        pid = -1;
+    }
+    (void)posix_spawn_file_actions_destroy(&actions);
+    return pid;
+}
+
+static bool ended_well(pid_t pid)
+{
+    int status = 0;
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* Milliseconds, or negative when the command failed. */
+static double time_launcher(const char *path, long nproc)
+{
+    char count[40];
+    (void)snprintf(count, sizeof count, "--nproc_per_node=%ld", nproc);
+    char *argv[] = {(char *)path, (char *)"--standalone", (char *)"--no_python", count, (char *)"/bin/true", NULL};
+    double began_s = dt_now_s();
+    return ended_well(spawn(argv)) ? (dt_now_s() - began_s) * 1e3 : -1;
+}
+
+static double time_bare(long nproc)
+{
+    char *argv[] = {(char *)"/bin/true", NULL};
+    pid_t *pids = dt_alloc((size_t)nproc * sizeof *pids);
+    bool well = true;
+    double began_s = dt_now_s();
+    for (long i = 0; i < nproc; i++) {
+        pids[i] = spawn(argv);
+    }
+    for (long i = 0; i < nproc; i++) {
+        well = ended_well(pids[i]) && well;
+    }
+    free(pids);
+    return well ? (dt_now_s() - began_s) * 1e3 : -1;
+}
+
+/* Beside us in the build folder; installed, we are in libexec/dtrun and it is in bin. */
+static char *find_dtrun(void)
+{
+    char *dir = dt_file_program_dir();
+    char *path = dt_format("%s/dtrun", dir != NULL ? dir : ".");
+    if (access(path, X_OK) != 0) {
+        free(path);
+        path = dt_format("%s/../../bin/dtrun", dir != NULL ? dir : ".");
+    }
+    free(dir);
+    return path;
+}
+
+static int run_case(const char *dtrun, const char *torchrun, long nproc, long repeats)
+{
+    double ours[max_repeats], floors[max_repeats], peers[max_repeats];
+    for (long r = -1; r < repeats; r++) {
+        long at = r < 0 ? 0 : r;
+        ours[at] = time_launcher(dtrun, nproc);
+        floors[at] = time_bare(nproc);
+        peers[at] = torchrun != NULL ? time_launcher(torchrun, nproc) : 0;
+        if (ours[at] < 0 || floors[at] < 0 || peers[at] < 0) {
+            (void)fprintf(stderr, "bench: %s failed\n", ours[at] < 0 ? dtrun : floors[at] < 0 ? "/bin/true" : torchrun);
+            return 1;
+        }
+    }
+    char name[32];
+    (void)snprintf(name, sizeof name, "%ld processes", nproc);
+    struct dt_bench_case c = {.bench = "start", .name = name, .unit = "ms", .floor = dt_bench_median(floors, (size_t)repeats),
+                              .peer = dt_bench_median(peers, (size_t)repeats), .peer_name = "torchrun"};
+    dt_bench_print(&c, ours, (size_t)repeats);
+    return 0;
+}
+
+int bench_start(int argc, char **argv)
+{
+    const char *given = dt_bench_option(argc, argv, "dtrun", NULL), *list = dt_bench_option(argc, argv, "nproc", "1,2,8,64");
+    long repeats = dt_bench_number(argc, argv, "repeats", 11);
+    char *dtrun = given != NULL ? dt_strdup(given) : find_dtrun(), *torchrun = NULL;
+    int code = repeats >= 1 && repeats <= max_repeats ? 0 : 2;
+    if (dt_bench_flag(argc, argv, "peer") && (torchrun = dt_bench_peer_program("torchrun")) == NULL) {
+        (void)fprintf(stderr, "bench: no PyTorch to compare with: scripts/setup.sh --peers\n");
+    }
+    if (code == 0 && access(dtrun, X_OK) != 0) {
+        (void)fprintf(stderr, "bench: %s is not there; say --dtrun PATH\n", dtrun);
+        code = 2;
+    }
+    char *copy = dt_strdup(list), *rest = copy;
+    for (char *word; code == 0 && (word = strsep(&rest, ",")) != NULL;) {
+        long long nproc = 0;
+        if (!dt_parse_int64(word, &nproc) || nproc < 1 || nproc > 4096) {
+            (void)fprintf(stderr, "bench: --nproc '%s': numbers from 1 to 4096 with commas between them\n", list);
+            code = 2;
+        } else {
+            code = run_case(dtrun, torchrun, (long)nproc, repeats);
+        }
+    }
+    free(copy);
+    free(dtrun);
+    free(torchrun);
+    return code;
+}

@@ -1,0 +1,52 @@
+"""The bench program: its words, and that each benchmark prints one JSON line per case. No times are judged here."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import support
+
+BENCH = os.path.join(support.BIN, "bench")
+
+
+def bench(*args):
+    return subprocess.run([BENCH, *args], env=support.clean_env(), capture_output=True, text=True, timeout=100, check=False)
+
+
+def cases(done):
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in lines:
+        assert {"bench", "case", "value", "unit", "p10", "p90", "count", "load"} <= set(line)
+        assert line["p10"] <= line["value"] <= line["p90"] and line["value"] > 0
+    return {line["case"]: line for line in lines}
+
+
+def test_help_and_usage():
+    done = bench("--help")
+    assert done.returncode == 0 and "store" in done.stdout and "start" in done.stdout
+    assert bench().returncode == 2
+    done = bench("nothing")
+    assert done.returncode == 2 and "'nothing'" in done.stderr
+    assert bench("store", "--repeats", "0").returncode == 2
+
+
+def test_store():
+    found = cases(bench("store", "--repeats", "2", "--ops=50", "--clients", "8"))
+    assert set(found) == {"set", "add", "get", "connect", "wake"}
+    assert found["add"]["floor"] > 0 and found["add"]["count"] == 2
+
+
+@pytest.mark.skipif(not os.path.exists(support.DTRUN), reason="dtrun is not built")
+def test_start():
+    found = cases(bench("start", "--repeats", "1", "--nproc", "1,2"))
+    assert set(found) == {"1 processes", "2 processes"}
+
+
+def test_start_says_what_is_missing():
+    done = bench("start", "--dtrun", "/nowhere/dtrun")
+    assert done.returncode == 2 and "/nowhere/dtrun" in done.stderr
+    if os.path.exists("/bin/false"):
+        done = bench("start", "--dtrun", "/bin/false", "--repeats", "1", "--nproc", "1")
+        assert done.returncode == 1 and "failed" in done.stderr
