@@ -89,8 +89,8 @@ int cluster_read(struct cluster *out, char *const *env, const char *forced, stru
 void cluster_warn(const struct cluster *c, int nnodes_max, struct dt_text *out)
 {
     if (c->task_count > 1 && c->task_rank == 0) {
-        dt_text_printf(out, "dtrun: %s: it started %d tasks on this host, and each is a launcher of its own; start one per host%s\n", c->name, c->task_count,
-                       strcmp(c->name, "slurm") == 0 ? ": srun --ntasks-per-node=1" : "");
+        dt_text_printf(out, "dtrun: %s: it started %d tasks on this host, and each is a launcher of its own; start one per host%s\n", c->name,
+                       c->task_count, strcmp(c->name, "slurm") == 0 ? ": srun --ntasks-per-node=1" : "");
     }
     if (c->node_count > 1 && nnodes_max == 1 && strcmp(c->name, "pytorchjob") != 0) {
         dt_text_printf(out, "dtrun: %s: %d hosts are allocated, this run uses one (--nnodes=1)\n", c->name, c->node_count);

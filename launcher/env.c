@@ -83,8 +83,7 @@ static int set_device(struct builder *b, const struct env_worker *w, char *const
     return 0;
 }
 
-int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out,
-              struct dt_error *err)
+int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err)
 {
     size_t room = 64;
     for (size_t i = 0; inherited != NULL && inherited[i] != NULL; i++) {
@@ -232,7 +231,8 @@ static char *find_program(const struct options *o, char *const *inherited, struc
     if (found == NULL && dt_file_exists(name)) {
         (void)dt_fail(err, DT_NOT_FOUND, "%s: not found in PATH; did you mean ./%s?", name, name);
     } else if (found == NULL) {
-        (void)dt_fail(err, DT_NOT_FOUND, "%s: not found %s; check the name, or give a path with /", name, o->bundled ? "beside dtrun and in PATH" : "in PATH");
+        (void)dt_fail(err, DT_NOT_FOUND, "%s: not found %s; check the name, or give a path with /", name,
+                      o->bundled ? "beside dtrun and in PATH" : "in PATH");
     }
     return found;
 }

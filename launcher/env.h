@@ -14,18 +14,17 @@ struct env_worker {
     int role_rank, role_world_size;
     const char *master_addr;
     int master_port;
-    bool use_agent_store;    /* the agent serves the store: True except where the rank-0 worker must */
-    const char *page;        /* DTRUN_PAGE; null: none */
-    const char *error_file;  /* "" or null: none */
-    const char *log_dir;     /* this worker's folder, DTRUN_LOG_DIR; null: none */
-    const char *output_dir;  /* DTRUN_OUTPUT_DIR; null: none */
-    const char *timer_file;  /* TORCHELASTIC_TIMER_FILE; null: left as inherited */
+    bool use_agent_store;   /* the agent serves the store: True except where the rank-0 worker must */
+    const char *page;       /* DTRUN_PAGE; null: none */
+    const char *error_file; /* "" or null: none */
+    const char *log_dir;    /* this worker's folder, DTRUN_LOG_DIR; null: none */
+    const char *output_dir; /* DTRUN_OUTPUT_DIR; null: none */
+    const char *timer_file; /* TORCHELASTIC_TIMER_FILE; null: left as inherited */
 };
 
 /* The whole environment: what is inherited, with the worker's own variables in place of stale ones, each name once. Strings and the
  * null-terminated array live in `arena`. Fails when --virtual_local_rank finds too few devices. */
-int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out,
-              struct dt_error *err);
+int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err);
 /* True when OMP_NUM_THREADS=1 is put into the environment of several workers; print env_omp_warning() once then. */
 bool env_sets_omp(const struct options *o, char *const *inherited);
 const char *env_omp_warning(void);

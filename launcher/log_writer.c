@@ -37,9 +37,9 @@ struct log_writer {
     struct log_sink *sinks[2]; /* those not owned: freed with the writer */
     size_t sink_count;
     size_t waiting_bytes; /* with the block being written */
-    bool busy;  /* the thread holds a block */
-    bool stop;  /* end when the queue is empty */
-    bool abandoned; /* the owner is gone: free everything when done */
+    bool busy;            /* the thread holds a block */
+    bool stop;            /* end when the queue is empty */
+    bool abandoned;       /* the owner is gone: free everything when done */
     double progress_s;
     struct log_losses losses;
 };

@@ -31,10 +31,10 @@ enum { FILES_HIGH = 16 << 20, CONSOLE_HIGH = 4 << 20, LOW = 1 << 20, TAIL_BYTES 
 struct stream {
     uv_pipe_t pipe;
     struct logs *l;
-    int which; /* 0 stdout, 1 stderr */
-    int child_fd; /* the worker's end, until logs_spawned */
+    int which;                 /* 0 stdout, 1 stderr */
+    int child_fd;              /* the worker's end, until logs_spawned */
     bool open, closed, orphan; /* the handle; orphan: freed by its close callback */
-    bool shown; /* copied to the console */
+    bool shown;                /* copied to the console */
     struct log_sink *file;
     char *prefix;
     struct log_lines lines;
@@ -53,7 +53,7 @@ struct logs {
     uv_loop_t *loop;
     uv_timer_t *timer;
     const struct options *o;
-    char *base;  /* the folder made by default, to be removed when it stays empty; or null */
+    char *base;              /* the folder made by default, to be removed when it stays empty; or null */
     char *dir, *attempt_dir; /* null for /dev/null */
     struct log_writer *files, *console;
     struct log_sink *sides[2];    /* of the console */
@@ -411,7 +411,8 @@ static int make_tree(struct logs *l, struct dt_error *err)
     char name[104];
     size_t n = 0;
     for (const char *p = l->o->run_id; *p != '\0' && n < 100; p++) { /* nothing that leaves the folder or hides in it */
-        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '_' || (*p == '.' && n > 0);
+        bool plain =
+            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '_' || (*p == '.' && n > 0);
         name[n++] = plain ? *p : '_';
     }
     name[n] = '\0';
@@ -633,6 +634,10 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int o
     l->same_console = fstat(out_fd, &a) == 0 && fstat(err_fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
     if (gethostname(l->host, sizeof l->host - 1) == 0) {
         l->host[strcspn(l->host, ".")] = '\0';
+    }
+    if (l->base != NULL && logs_has_files(l)) { /* nobody could guess it */
+        dt_text_printf(&l->scratch, "dtrun: logs are in %s\n", l->dir);
+        tell(l, dt_text_str(&l->scratch));
     }
     *out = l;
     return 0;

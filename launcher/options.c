@@ -78,7 +78,8 @@ static int find_row(const char *name, struct dt_error *err)
         return unknown(name, err);
     }
     if (second[ours] >= 0) {
-        return dt_fail(err, DT_INVALID, "--%s: could be --%s or --%s; write it out", name, option_rows[found[ours]].name, option_rows[second[ours]].name);
+        return dt_fail(err, DT_INVALID, "--%s: could be --%s or --%s; write it out", name, option_rows[found[ours]].name,
+                       option_rows[second[ours]].name);
     }
     return found[ours];
 }
@@ -308,9 +309,10 @@ static int choose_store(struct options *o, const struct given *g, struct dt_erro
         return 0;
     }
     if (!has_endpoint) {
-        return option_parse_endpoint(&o->arena, strchr(o->master_addr, ':') != NULL && o->master_addr[0] != '['
-                                                    ? dt_arena_printf(&o->arena, "[%s]", o->master_addr)
-                                                    : o->master_addr,
+        return option_parse_endpoint(&o->arena,
+                                     strchr(o->master_addr, ':') != NULL && o->master_addr[0] != '['
+                                         ? dt_arena_printf(&o->arena, "[%s]", o->master_addr)
+                                         : o->master_addr,
                                      &o->master_addr, &endpoint_port, err) != 0
                    ? dt_wrap(err, "%s", g->value[address] != NULL ? g->spelled[address] : "--master_addr")
                    : 0;

@@ -32,22 +32,22 @@ struct options {
     char *program; /* script, module or program as written; null only for help and version */
     char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command does it) */
     int arg_count;
-    bool bundled;  /* program is `train`, `bench` or `doctor`, without a slash */
+    bool bundled; /* program is `train`, `bench` or `doctor`, without a slash */
 
     /* how many */
     int nnodes_min, nnodes_max;
-    int nproc; /* workers on this node, 1..OPTIONS_MAX_LOCAL */
+    int nproc;        /* workers on this node, 1..OPTIONS_MAX_LOCAL */
     char *nproc_text; /* as written: 4, gpu, cpu, auto */
     char *role;
     int node_rank;
 
     /* rendezvous; with one node the worker store listens on master_addr:master_port */
-    bool standalone; /* asked for, or what a plain single-node job becomes */
+    bool standalone;                                /* asked for, or what a plain single-node job becomes */
     char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as written; backend `c10d` when standalone */
-    char *run_id;    /* --rdzv_id; a random UUID when standalone */
-    char *master_addr; /* MASTER_ADDR, never in brackets; 127.0.0.1 unless static with an address or an endpoint */
-    int master_port; /* 0: any free one */
-    char *local_addr; /* or null */
+    char *run_id;                                   /* --rdzv_id; a random UUID when standalone */
+    char *master_addr;                              /* MASTER_ADDR, never in brackets; 127.0.0.1 unless static with an address or an endpoint */
+    int master_port;                                /* 0: any free one */
+    char *local_addr;                               /* or null */
     double join_timeout_s, last_call_s, dead_after_s;
     int port_lo, port_hi; /* --port_range; 0,0: any */
 
@@ -55,28 +55,28 @@ struct options {
     int max_restarts;
     double monitor_interval_s;
     double shutdown_timeout_s; /* between TERM and KILL, on every stop path */
-    double hang_timeout_s; /* 0: off */
-    double time_scale; /* already applied to every duration of this struct, for bounds that are not options */
-    bool exit_code_worker; /* --exit_code=worker: the first failing worker's code comes out */
+    double hang_timeout_s;     /* 0: off */
+    double time_scale;         /* already applied to every duration of this struct, for bounds that are not options */
+    bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
     int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
-    int requeue_exit_code; /* what a saved stop ends with; 75 */
-    bool signals[65]; /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
-    char *signals_text; /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
+    int requeue_exit_code;                                        /* what a saved stop ends with; 75 */
+    bool signals[65];                                             /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
+    char *signals_text;                                           /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
 
     /* logs */
-    char *log_dir; /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
+    char *log_dir;                                                /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
     uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL]; /* enum options_stream bits by local rank */
-    bool filtered;   /* --local_ranks_filter given */
-    bool shown[OPTIONS_MAX_LOCAL]; /* passes the filter; all true without one */
-    char **stdout_filters, **stderr_filters; /* --duplicate_*_filters, null-terminated; null: none */
-    char *prefix_template; /* --log_line_prefix_template or its variable; null: [role0]: */
+    bool filtered;                                                /* --local_ranks_filter given */
+    bool shown[OPTIONS_MAX_LOCAL];                                /* passes the filter; all true without one */
+    char **stdout_filters, **stderr_filters;                      /* --duplicate_*_filters, null-terminated; null: none */
+    char *prefix_template;                                        /* --log_line_prefix_template or its variable; null: [role0]: */
 
     bool virtual_local_rank;
     char *numa_binding; /* or null */
-    char *cluster; /* --cluster=NAME, or null: detect */
-    char *completion; /* shell of --print_completion */
+    char *cluster;      /* --cluster=NAME, or null: detect */
+    char *completion;   /* shell of --print_completion */
 
-    struct dt_text warnings; /* one line each, ready to print on stderr */
+    struct dt_text warnings;                       /* one line each, ready to print on stderr */
     enum options_source sources[OPTIONS_MAX_ROWS]; /* by row of the table; options_source reads it */
     struct dt_arena arena;
 };

@@ -138,8 +138,8 @@ static void help_row(struct dt_text *out, const struct option_row *row, bool all
         (void)snprintf(letter, sizeof letter, "-%c, ", row->letter);
     }
     const char *open = row->arity == OPTION_MAYBE ? "[=" : "=";
-    int n = snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, row->name, row->shown != NULL ? open : "",
-                     row->shown != NULL ? row->shown : "", row->arity == OPTION_MAYBE ? "]" : "");
+    int n = snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, row->name, row->shown != NULL ? open : "", row->shown != NULL ? row->shown : "",
+                     row->arity == OPTION_MAYBE ? "]" : "");
     dt_text_puts(out, left);
     if (n + 2 > COLUMN) {
         dt_text_printf(out, "\n%*s", COLUMN, "");
@@ -174,9 +174,10 @@ void options_help(struct dt_text *out, bool all)
         }
     }
     if (all) {
-        dt_text_printf(out, "\nNames may be written with - or _, and shortened while unambiguous. A variable\n"
-                            "named in capitals sets an option that the command line does not.\n"
-                            "Clusters that are recognised: %s.\n",
+        dt_text_printf(out,
+                       "\nNames may be written with - or _, and shortened while unambiguous. A variable\n"
+                       "named in capitals sets an option that the command line does not.\n"
+                       "Clusters that are recognised: %s.\n",
                        cluster_names());
     } else {
         dt_text_puts(out, "\nexample: dtrun --nproc_per_node=4 train job.json\n");

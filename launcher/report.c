@@ -125,8 +125,7 @@ int report_root(const struct report_failure *f, int count)
         if (f[i].stopped_by_us) {
             continue;
         }
-        if (best < 0 || happened_s(&f[i]) < happened_s(&f[best]) ||
-            (happened_s(&f[i]) == happened_s(&f[best]) && f[i].wall_s < f[best].wall_s)) {
+        if (best < 0 || happened_s(&f[i]) < happened_s(&f[best]) || (happened_s(&f[i]) == happened_s(&f[best]) && f[i].wall_s < f[best].wall_s)) {
             best = i;
         }
     }
@@ -354,8 +353,8 @@ void report_event_failure(const struct report_failure *f, struct dt_text *out)
     struct dt_text cause;
     dt_text_init(&cause);
     add_what(f, &cause);
-    dt_text_printf(out, "\"rank\":%d,\"local_rank\":%d,\"pid\":%ld,\"exit_code\":%d,\"stopped_by_us\":%s,\"host\":", f->rank, f->local_rank, (long)f->pid,
-                   f->exit_code, f->stopped_by_us ? "true" : "false");
+    dt_text_printf(out, "\"rank\":%d,\"local_rank\":%d,\"pid\":%ld,\"exit_code\":%d,\"stopped_by_us\":%s,\"host\":", f->rank, f->local_rank,
+                   (long)f->pid, f->exit_code, f->stopped_by_us ? "true" : "false");
     dt_text_json(out, f->host, strlen(f->host));
     dt_text_puts(out, ",\"cause\":");
     dt_text_json(out, dt_text_str(&cause), cause.size);

@@ -16,7 +16,7 @@ struct report_failure {
     double wall_s;      /* when the launcher noticed */
     bool stopped_by_us; /* a peer that we ended: never the first cause */
     char host[256];
-    char note[512];     /* cause in words when somebody knows better than the code: the page's note, "out of memory ...", "no pulse for
+    char note[512]; /* cause in words when somebody knows better than the code: the page's note, "out of memory ...", "no pulse for
                          * 60.0 s in all_reduce 17"; empty otherwise */
     /* filled in by report_read_error_file */
     char *error_file;   /* path, or null: the worker wrote none (or one we could not use) */
@@ -42,9 +42,9 @@ const char *report_signal_name(int number, char *buffer, size_t size);
 void report_cause(const struct report_failure *f, int count, int root, struct dt_text *out);
 
 struct report_context {
-    const char *title;     /* the script as given */
-    const char *tail;      /* the root's last lines, or null */
-    const char *log_dir;   /* where its full log is, or null */
+    const char *title;            /* the script as given */
+    const char *tail;             /* the root's last lines, or null */
+    const char *log_dir;          /* where its full log is, or null */
     const char *continue_command; /* or null */
     int restarts_used, restarts_max;
 };

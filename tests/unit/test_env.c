@@ -24,10 +24,10 @@ static void open_options(int argc, char **argv)
     }
     dt_arena_init(&arena);
 }
-#define OPEN(...) \
-    do { \
-        char *words[] = {"dtrun", __VA_ARGS__, NULL}; \
-        open_options((int)(sizeof words / sizeof words[0]) - 1, words); \
+#define OPEN(...)                                                                                                                                    \
+    do {                                                                                                                                             \
+        char *words[] = {"dtrun", __VA_ARGS__, NULL};                                                                                                \
+        open_options((int)(sizeof words / sizeof words[0]) - 1, words);                                                                              \
     } while (0)
 
 static void close_options(void)
@@ -38,9 +38,22 @@ static void close_options(void)
 
 static struct env_worker worker(void)
 {
-    return (struct env_worker){.round = 3, .restart_count = 2, .local_rank = 1, .local_world_size = 2, .rank = 5, .world_size = 6, .group_rank = 2,
-                               .group_world_size = 3, .role_rank = 5, .role_world_size = 6, .master_addr = "127.0.0.1", .master_port = 29411,
-                               .use_agent_store = true, .page = "/proc/1/fd/7", .error_file = "/t/attempt_2/1/error.json", .log_dir = "/t/attempt_2/1"};
+    return (struct env_worker){.round = 3,
+                               .restart_count = 2,
+                               .local_rank = 1,
+                               .local_world_size = 2,
+                               .rank = 5,
+                               .world_size = 6,
+                               .group_rank = 2,
+                               .group_world_size = 3,
+                               .role_rank = 5,
+                               .role_world_size = 6,
+                               .master_addr = "127.0.0.1",
+                               .master_port = 29411,
+                               .use_agent_store = true,
+                               .page = "/proc/1/fd/7",
+                               .error_file = "/t/attempt_2/1/error.json",
+                               .log_dir = "/t/attempt_2/1"};
 }
 
 static int count(char **env, const char *name)
@@ -56,17 +69,36 @@ static void test_table(void **state)
 {
     (void)state;
     OPEN("--nproc_per_node=2", "--role=trainer", "--max_restarts=4", "--standalone", "x.py");
-    char *inherited[] = {"HOME=/h", "RANK=99", "MINE=kept", "RANK=98", "DTRUN_PAGE=stale", "DTRUN_OUTPUT_DIR=stale", "MASTER_PORT=1", "odd", "=x", "EMPTY=", NULL};
+    char *inherited[] = {"HOME=/h", "RANK=99", "MINE=kept", "RANK=98", "DTRUN_PAGE=stale", "DTRUN_OUTPUT_DIR=stale", "MASTER_PORT=1",
+                         "odd",     "=x",      "EMPTY=",    NULL};
     struct env_worker w = worker();
     char **env;
     assert_int_equal(env_build(&o, &w, inherited, &arena, &env, &err), 0);
     static const char *const table[][2] = {
-        {"LOCAL_RANK", "1"}, {"RANK", "5"}, {"GROUP_RANK", "2"}, {"ROLE_RANK", "5"}, {"ROLE_NAME", "trainer"}, {"LOCAL_WORLD_SIZE", "2"},
-        {"WORLD_SIZE", "6"}, {"GROUP_WORLD_SIZE", "3"}, {"ROLE_WORLD_SIZE", "6"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29411"},
-        {"TORCHELASTIC_RESTART_COUNT", "2"}, {"TORCHELASTIC_MAX_RESTARTS", "4"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-        {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}, {"TORCHELASTIC_ERROR_FILE", "/t/attempt_2/1/error.json"}, {"OMP_NUM_THREADS", "1"},
-        {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}, {"DTRUN_PAGE", "/proc/1/fd/7"}, {"DTRUN_ROUND", "3"},
-        {"DTRUN_LOG_DIR", "/t/attempt_2/1"}, {"HOME", "/h"}, {"MINE", "kept"}, {"EMPTY", ""},
+        {"LOCAL_RANK", "1"},
+        {"RANK", "5"},
+        {"GROUP_RANK", "2"},
+        {"ROLE_RANK", "5"},
+        {"ROLE_NAME", "trainer"},
+        {"LOCAL_WORLD_SIZE", "2"},
+        {"WORLD_SIZE", "6"},
+        {"GROUP_WORLD_SIZE", "3"},
+        {"ROLE_WORLD_SIZE", "6"},
+        {"MASTER_ADDR", "127.0.0.1"},
+        {"MASTER_PORT", "29411"},
+        {"TORCHELASTIC_RESTART_COUNT", "2"},
+        {"TORCHELASTIC_MAX_RESTARTS", "4"},
+        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+        {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+        {"TORCHELASTIC_ERROR_FILE", "/t/attempt_2/1/error.json"},
+        {"OMP_NUM_THREADS", "1"},
+        {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+        {"DTRUN_PAGE", "/proc/1/fd/7"},
+        {"DTRUN_ROUND", "3"},
+        {"DTRUN_LOG_DIR", "/t/attempt_2/1"},
+        {"HOME", "/h"},
+        {"MINE", "kept"},
+        {"EMPTY", ""},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         assert_int_equal(count(env, table[i][0]), 1);

@@ -26,6 +26,7 @@ static struct dt_error err;
 static uv_loop_t loop;
 static struct logs *logs;
 static int console[2] = {-1, -1};
+static bool stuck; /* a thread still writes to console[0], which must stay open */
 
 static int setup(void **state)
 {
@@ -67,10 +68,10 @@ static void begin(int argc, char **argv)
     }
     assert_int_equal(logs_attempt(logs, 0, o.nproc, 0, 0, o.nproc, &err), 0);
 }
-#define BEGIN(...) \
-    do { \
-        char *words[] = {"dtrun", log_option, __VA_ARGS__, NULL}; \
-        begin((int)(sizeof words / sizeof words[0]) - 1, words); \
+#define BEGIN(...)                                                                                                                                   \
+    do {                                                                                                                                             \
+        char *words[] = {"dtrun", log_option, __VA_ARGS__, NULL};                                                                                    \
+        begin((int)(sizeof words / sizeof words[0]) - 1, words);                                                                                     \
     } while (0)
 
 static void finish(struct dt_text *lost)
@@ -79,9 +80,12 @@ static void finish(struct dt_text *lost)
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
     assert_int_equal(uv_loop_close(&loop), 0);
     for (int i = 0; i < 2; i++) {
-        (void)close(console[i]);
+        if (!stuck || i == 1) {
+            (void)close(console[i]);
+        }
         console[i] = -1;
     }
+    stuck = false;
     options_clear(&o);
 }
 
@@ -313,6 +317,7 @@ static void test_stopped_console(void **state)
     dt_text_init(&lost);
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     console[0] = ends[1];
+    stuck = true;
     BEGIN("-t1", "--time_scale=20", "x");
     flood_through(8 << 20, &lost);
     assert_non_null(strstr(dt_text_str(&lost), "lines were not shown; the console did not read; they are in /tmp/"));
@@ -499,7 +504,9 @@ static void test_lines(void **state)
         {"\033[1;31mred", "red", false},
         {"\033[2J\033]0;title\a", "^[[2J^[]0;title^G", true},
         {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", true},
-        {"\xc2\x9b" "1m\xff\xed\xa0\x80\x7f", "<c2><9b>1m<ff><ed><a0><80>^?", true},
+        {"\xc2\x9b"
+         "1m\xff\xed\xa0\x80\x7f",
+         "<c2><9b>1m<ff><ed><a0><80>^?", true},
         {"a\rb\bc", "a^Mb^Hc", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -513,9 +520,15 @@ static void test_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),          cmocka_unit_test(test_tree),           cmocka_unit_test(test_tee),
-        cmocka_unit_test(test_template),       cmocka_unit_test(test_filter_and_tail), cmocka_unit_test(test_closed_console),
-        cmocka_unit_test(test_slow_console),   cmocka_unit_test(test_full_disk),      cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_tee),
+        cmocka_unit_test(test_template),
+        cmocka_unit_test(test_filter_and_tail),
+        cmocka_unit_test(test_closed_console),
+        cmocka_unit_test(test_slow_console),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_stopped_console),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

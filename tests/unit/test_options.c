@@ -80,8 +80,8 @@ static void test_defaults(void **state)
 static void test_spellings(void **state)
 {
     (void)state;
-    static const char *const lines[] = {"--nproc_per_node=4 p", "--nproc-per-node=4 p", "--nproc-per-node 4 p", "--nproc_per-node 4 -- p", "--nproc=4 p",
-                                        "--nproc_per_node=2 --nproc-per-node=4 p"};
+    static const char *const lines[] = {"--nproc_per_node=4 p",    "--nproc-per-node=4 p", "--nproc-per-node 4 p",
+                                        "--nproc_per-node 4 -- p", "--nproc=4 p",          "--nproc_per_node=2 --nproc-per-node=4 p"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         good(lines[i]);
         assert_int_equal(o.nproc, 4);
@@ -108,10 +108,14 @@ static void test_program(void **state)
         bool bundled;
         int max_restarts;
     } cases[] = {
-        {"train job.json", OPTIONS_ENTRY_PROGRAM, true, 3},      {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, true, 0},
-        {"./train job.json", OPTIONS_ENTRY_PROGRAM, false, 0},   {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, false, 0},
-        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, false, 0},  {"-m pkg.mod", OPTIONS_ENTRY_MODULE, false, 0},
-        {"-m train", OPTIONS_ENTRY_MODULE, false, 0},            {"--no-python train", OPTIONS_ENTRY_PROGRAM, true, 3},
+        {"train job.json", OPTIONS_ENTRY_PROGRAM, true, 3},
+        {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, true, 0},
+        {"./train job.json", OPTIONS_ENTRY_PROGRAM, false, 0},
+        {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, false, 0},
+        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, false, 0},
+        {"-m pkg.mod", OPTIONS_ENTRY_MODULE, false, 0},
+        {"-m train", OPTIONS_ENTRY_MODULE, false, 0},
+        {"--no-python train", OPTIONS_ENTRY_PROGRAM, true, 3},
         {".py", OPTIONS_ENTRY_PROGRAM, false, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -188,7 +192,8 @@ static void test_masks(void **state)
     assert_true(o.redirects[0] == 1 && o.redirects[1] == 2 && o.redirects[2] == 0 && o.redirects[12] == 3);
     assert_true(o.filtered && o.shown[0] && o.shown[12] && !o.shown[1]);
     options_clear(&o);
-    static const char *const wrong[] = {"4", "0:4", "0:1,", "a:1", "0:1,,1:2", "-1:2", "4096:1", "99999999999999999999:1", "0:12", " 3", "3 ", ":1", "0:"};
+    static const char *const wrong[] = {"4",    "0:4", "0:1,", "a:1", "0:1,,1:2", "-1:2", "4096:1", "99999999999999999999:1",
+                                        "0:12", " 3",  "3 ",   ":1",  "0:"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char *argv[] = {"dtrun", (char *)(uintptr_t) "-t", NULL, (char *)(uintptr_t) "p", NULL};
         char joined[64];
@@ -277,7 +282,8 @@ static void test_errors(void **state)
         {"--start_method=run p", "--start_method: run: must be one of spawn|fork|forkserver"},
         {"--local_ranks_filter=0,x p", "--local_ranks_filter: 0,x: must be local ranks, separated by commas; example: --local_ranks_filter=0,2"},
         {"--local_ranks_filter=0, p", "--local_ranks_filter: 0,: must be local ranks, separated by commas; example: --local_ranks_filter=0,2"},
-        {"--signals_to_handle=SIGKILL p", "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},
+        {"--signals_to_handle=SIGKILL p",
+         "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},
         {"--signals_to_handle=SIGX p", "--signals_to_handle: SIGX: no such signal; example: --signals_to_handle=SIGTERM,SIGUSR1"},
         {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
         {"--logs_specs=mine p", "--logs_specs: mine: must be default: Python plug-ins cannot run in dtrun"},
@@ -379,8 +385,9 @@ static void test_cluster(void **state)
     struct dt_text text;
     dt_text_init(&text);
     cluster_warn(&c, 1, &text);
-    assert_string_equal(dt_text_str(&text), "dtrun: slurm: it started 4 tasks on this host, and each is a launcher of its own; start one per host: srun "
-                                            "--ntasks-per-node=1\ndtrun: slurm: 2 hosts are allocated, this run uses one (--nnodes=1)\n");
+    assert_string_equal(dt_text_str(&text),
+                        "dtrun: slurm: it started 4 tasks on this host, and each is a launcher of its own; start one per host: srun "
+                        "--ntasks-per-node=1\ndtrun: slurm: 2 hosts are allocated, this run uses one (--nnodes=1)\n");
     dt_text_clear(&text);
     assert_int_equal(cluster_read(&c, mpi, NULL, &err), 0);
     assert_string_equal(c.name, "mpi");

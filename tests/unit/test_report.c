@@ -74,8 +74,15 @@ static void test_error_file(void **state)
     static const struct {
         const char *text;
         size_t size;
-    } garbage[] = {{"not json", 8}, {"{\"message\": 5}", 14}, {"[1,2", 4}, {"\0\1\2", 3}, {"{\"message\":{}}", 14}, {"\"x\"", 3},
-                   {"{\"message\":{\"extraInfo\":[]}}", 28}, {"{\"message\":\"a\",\"timestamp\":1e999}", 33}, {"{\"message\":\"a\",\"timestamp\":\"nan\"}", 34}};
+    } garbage[] = {{"not json", 8},
+                   {"{\"message\": 5}", 14},
+                   {"[1,2", 4},
+                   {"\0\1\2", 3},
+                   {"{\"message\":{}}", 14},
+                   {"\"x\"", 3},
+                   {"{\"message\":{\"extraInfo\":[]}}", 28},
+                   {"{\"message\":\"a\",\"timestamp\":1e999}", 33},
+                   {"{\"message\":\"a\",\"timestamp\":\"nan\"}", 34}};
     for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
         f = read_back(garbage[i].text, garbage[i].size);
         assert_true(f.file_time_s == 0);
@@ -148,8 +155,9 @@ static void test_cause(void **state)
     f[2].stopped_by_us = false;
     f[2].host[0] = '\0';
     (void)strcpy(f[2].note, "job.json:1:2: lr: must be\n\033[31mabove 0\xc2\x9b");
-    cause_is(f, 3, 2, "dtrun: rank 2 (local 2, pid 4002): exit code 17: job.json:1:2: lr: must be ?[31mabove 0?; 1 other rank failed, too; "
-                      "1 other rank stopped because of it");
+    cause_is(f, 3, 2,
+             "dtrun: rank 2 (local 2, pid 4002): exit code 17: job.json:1:2: lr: must be ?[31mabove 0?; 1 other rank failed, too; "
+             "1 other rank stopped because of it");
     (void)strcpy(f[1].note, "killed by the kernel, out of memory (limit 64.0 GiB of the control group)");
     cause_is(f + 1, 1, 0, "dtrun: host node0 rank 1 (local 1, pid 4001): killed by the kernel, out of memory (limit 64.0 GiB of the control group)");
     char name[32];
@@ -166,24 +174,25 @@ static void test_block(void **state)
     struct dt_text out;
     dt_text_init(&out);
     report_write(&f, 1, 0, &c, &out);
-    assert_string_equal(dt_text_str(&out), "dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL); no restart left (2 of 2 used)\n"
-                                           "last lines of rank 1:\none\ntwo\n"
-                                           "=====================================================\n"
-                                           "train.py FAILED\n"
-                                           "-----------------------------------------------------\n"
-                                           "Failures:\n"
-                                           "  <NO_OTHER_FAILURES>\n"
-                                           "-----------------------------------------------------\n"
-                                           "Root Cause (first observed failure):\n"
-                                           "[0]:\n"
-                                           "  time      : 2026-11-20_11:24:20\n"
-                                           "  host      : node0\n"
-                                           "  rank      : 1 (local_rank: 1)\n"
-                                           "  exitcode  : -9 (pid: 4001)  (SIGKILL)\n"
-                                           "  error_file: <N/A>\n"
-                                           "  traceback : Signal 9 (SIGKILL) received by PID 4001\n"
-                                           "=====================================================\n"
-                                           "dtrun: logs are in /tmp/t\n");
+    assert_string_equal(dt_text_str(&out),
+                        "dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL); no restart left (2 of 2 used)\n"
+                        "last lines of rank 1:\none\ntwo\n"
+                        "=====================================================\n"
+                        "train.py FAILED\n"
+                        "-----------------------------------------------------\n"
+                        "Failures:\n"
+                        "  <NO_OTHER_FAILURES>\n"
+                        "-----------------------------------------------------\n"
+                        "Root Cause (first observed failure):\n"
+                        "[0]:\n"
+                        "  time      : 2026-11-20_11:24:20\n"
+                        "  host      : node0\n"
+                        "  rank      : 1 (local_rank: 1)\n"
+                        "  exitcode  : -9 (pid: 4001)  (SIGKILL)\n"
+                        "  error_file: <N/A>\n"
+                        "  traceback : Signal 9 (SIGKILL) received by PID 4001\n"
+                        "=====================================================\n"
+                        "dtrun: logs are in /tmp/t\n");
     dt_text_clear(&out);
     struct report_failure two[2] = {failure(0, 1, 1795173859), failure(1, -15, 1795173860)};
     two[1].stopped_by_us = true;
@@ -214,8 +223,10 @@ static void test_parent(void **state)
     struct report_failure f = failure(1, -9, 1795173860.5);
     assert_int_equal(report_write_parent("", &f, &err), 0);
     assert_int_equal(report_write_parent(NULL, &f, &err), 0);
-    parent_is(&f, "{\"message\":{\"message\":\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL)\",\"extraInfo\":{\"py_callstack\":"
-                  "\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL)\",\"timestamp\":\"1795173860\"},\"errorCode\":-9}}");
+    parent_is(
+        &f,
+        "{\"message\":{\"message\":\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL)\",\"extraInfo\":{\"py_callstack\":"
+        "\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL)\",\"timestamp\":\"1795173860\"},\"errorCode\":-9}}");
     f.raw = dt_strdup("{\"message\":{\"message\":\"m\",\"extraInfo\":{\"timestamp\":\"5\"},\"errorCode\":3}}");
     f.exit_code = 1;
     parent_is(&f, "{\"message\":{\"message\":\"m\",\"extraInfo\":{\"timestamp\":\"5\"},\"errorCode\":1}}");
@@ -244,8 +255,9 @@ static void test_events(void **state)
     assert_int_equal(strncmp(p, "{\"time\":\"20", 11), 0);
     assert_non_null(strstr(p, "Z\",\"event\":\"round\",\"round\":1}\n"));
     assert_non_null(strstr(p, "Z\",\"event\":\"done\"}\n"));
-    assert_non_null(strstr(p, "\"event\":\"failure\",\"rank\":1,\"local_rank\":1,\"pid\":4001,\"exit_code\":-9,\"stopped_by_us\":false,\"host\":\"a\\\"b\","
-                              "\"cause\":\"killed by signal 9 (SIGKILL)\"}\n"));
+    assert_non_null(
+        strstr(p, "\"event\":\"failure\",\"rank\":1,\"local_rank\":1,\"pid\":4001,\"exit_code\":-9,\"stopped_by_us\":false,\"host\":\"a\\\"b\","
+                  "\"cause\":\"killed by signal 9 (SIGKILL)\"}\n"));
     assert_int_equal(report_event("/nowhere/x", "done", NULL, &err), -1);
     dt_text_clear(&text);
 }

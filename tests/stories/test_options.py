@@ -1,0 +1,265 @@
+"""The command line, the workers' environment and their output, as people and scripts see them."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support import DEADLINE_S, DTRUN, PYTHON, clean_env, run, script
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+
+
+def raw(args, env=None, **more):
+    """dtrun with its output as bytes."""
+    return subprocess.run([DTRUN, *map(str, args)], env=clean_env(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=DEADLINE_S, **more)
+
+
+def tree(folder):
+    """The only run folder under a --log_dir."""
+    found = [f for f in folder.iterdir() if f.is_dir()]
+    assert len(found) == 1, found
+    return found[0]
+
+
+# ---- help and errors ----
+
+
+@pytest.mark.parametrize("option, lines", [("--help", 24), ("-h", 24), ("--help=all", 400)])
+def test_help_fits(option, lines):
+    result = run([option])
+    assert result.code == 0 and result.err == ""
+    shown = result.out.splitlines()
+    assert len(shown) <= lines and max(map(len, shown)) <= 80
+    assert "--nproc_per_node=N|gpu|cpu|auto" in result.out
+
+
+def test_version_and_completion():
+    assert re.fullmatch(r"dtrun \d+\.\d+\.\d+\n", run(["--version"]).out)
+    text = run(["--print-completion", "bash"]).out
+    assert "--nproc_per_node=" in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+
+
+@pytest.mark.parametrize("args, env, said", [
+    (["--nproc_per_node=0"], {}, "--nproc_per_node: 0: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"),
+    (["--nproc-per-node=gpu"], {"CUDA_VISIBLE_DEVICES": ""}, "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); "
+                                                             "use a number, cpu or auto"),
+    ([], {"PET_MAX_RESTARTS": "many"}, "PET_MAX_RESTARTS: many: must be a whole number from 0 to 1000000; example: --max_restarts=1"),
+    (["--nproc-per-nod3", "2"], {}, "--nproc-per-nod3: unknown option; did you mean --nproc_per_node?"),
+    (["--nnodes=2"], {}, "--nnodes: 2: several hosts are not there yet; use --nnodes=1"),
+    (["--tee", "4"], {}, "--tee: 4: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks with masks; examples: --tee=3, --tee=0:1,1:3"),
+    (["--log_dir=/dev/null/x", "-r3"], {}, None),
+])
+def test_a_wrong_value_is_one_line_and_2(args, env, said):
+    result = run([*args, "/bin/true"], env=env)
+    assert result.out == "" and result.err.count("\n") == 1, result
+    if said is not None:
+        assert result.code == 2 and result.err == f"dtrun: {said}\n", result
+    else:
+        assert result.code != 0 and result.err.startswith("dtrun: --log_dir: "), result
+
+
+def test_dry_run_starts_nothing_and_says_where_values_come_from(tmp_path):
+    result = run(["--dry_run", "sh", "-c", f"touch {tmp_path}/started"], env={"PET_NPROC_PER_NODE": "3"})
+    assert result.code == 0 and not (tmp_path / "started").exists()
+    assert "workers   3 (PET_NPROC_PER_NODE)" in result.out
+
+
+# ---- environment ----
+
+TORCHRUN = {
+    "LOCAL_RANK": r"[01]", "RANK": r"[01]", "GROUP_RANK": "0", "ROLE_RANK": r"[01]", "ROLE_NAME": "trainer", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2",
+    "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "2", "MASTER_ADDR": r"127\.0\.0\.1", "MASTER_PORT": r"\d+", "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_RUN_ID": r"[0-9a-f-]{36}", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCHELASTIC_ERROR_FILE": r"/.*/attempt_0/[01]/error\.json", "OMP_NUM_THREADS": "1",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+}
+
+
+def test_the_environment_is_torchruns(tmp_path):
+    given = {"OMP_NUM_THREADS": None, "MINE": "a b\n=c", "RANK": "9", "MASTER_PORT": "9", "DTRUN_PAGE": "stale", "TMPDIR": str(tmp_path)}
+    before = clean_env(given)
+    path = script(tmp_path, "show", f"env -0 > {tmp_path}/$LOCAL_RANK\n")
+    result = run(["--nproc_per_node=2", "--standalone", "--role=trainer", path], env=given)
+    assert result.code == 0, result
+    assert result.err.count("OMP_NUM_THREADS") == 1 and result.err.count("\n") == 1, result
+    for rank in range(2):
+        env = dict(x.split("=", 1) for x in (tmp_path / str(rank)).read_text().split("\0") if x)
+        for name, pattern in TORCHRUN.items():
+            assert re.fullmatch(pattern, env[name]), (name, env[name])
+        assert env["RANK"] == env["LOCAL_RANK"] == env["ROLE_RANK"] == str(rank)
+        assert env["MINE"] == "a b\n=c" and env["DTRUN_PAGE"] != "stale"
+        ours = {n for n in env if n.startswith("DTRUN_")}
+        assert set(env) - ours - set(before) - set(TORCHRUN) <= {"_", "PWD", "OLDPWD", "SHLVL"}
+        assert set(before) <= set(env)
+
+
+def test_omp_threads_of_the_user_stay():
+    result = run(["--nproc_per_node=2", "sh", "-c", 'test "$OMP_NUM_THREADS" = 7'], env={"OMP_NUM_THREADS": 7})
+    assert result.code == 0 and result.err == ""
+    result = run(["sh", "-c", 'test -z "$OMP_NUM_THREADS"'], env={"OMP_NUM_THREADS": None})
+    assert result.code == 0 and result.err == ""
+
+
+# ---- streams ----
+
+
+def test_inherited_streams_are_untouched(tmp_path):
+    result = raw(["sh", "-c", r"printf 'a\000b\377\r'; printf 'e\033' >&2"])
+    assert result.returncode == 0 and result.stdout == b"a\0b\xff\r" and result.stderr == b"e\x1b"
+    master, slave = pty.openpty()
+    try:
+        done = subprocess.run([DTRUN, "sh", "-c", "test -t 1 && test -t 2"], env=clean_env(), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                              timeout=DEADLINE_S)
+        assert done.returncode == 0
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_redirects_make_torchruns_tree(tmp_path):
+    logs = tmp_path / "logs"
+    path = script(tmp_path, "say", r"""printf 'out %s \000\377\n' $RANK; echo err $RANK $TORCHELASTIC_RESTART_COUNT >&2
+[ $TORCHELASTIC_RESTART_COUNT = 1 ] || [ $RANK = 0 ] || exit 5
+""")
+    result = raw(["--nproc_per_node=2", "--max_restarts=1", "--rdzv_backend=c10d", "--rdzv_id=my run", "-r", "0:1,1:3", "--log-dir", logs, path])
+    assert result.returncode == 0, result
+    folder = tree(logs)
+    assert re.fullmatch(r"my_run_\w{8}", folder.name) and folder.stat().st_mode & 0o777 == 0o700
+    for attempt in range(2):
+        assert (folder / f"attempt_{attempt}/1/stdout.log").read_bytes() == b"out 1 \0\xff\n"
+        assert (folder / f"attempt_{attempt}/1/stderr.log").read_text() == f"err 1 {attempt}\n"
+        assert not (folder / f"attempt_{attempt}/0/stderr.log").exists()
+    assert (folder / "attempt_1/0/stdout.log").read_bytes() == b"out 0 \0\xff\n"
+    assert result.stdout == b"" and b"err 0 1\n" in result.stderr and b"err 1" not in result.stderr
+
+
+def test_tee_shows_whole_lines_with_prefixes(tmp_path):
+    count = 3000
+    path = script(tmp_path, "many", f"i=0; while [ $i -lt {count} ]; do echo rank $RANK line $i of many; i=$((i + 1)); done; echo oops $RANK >&2\n")
+    result = run(["--nproc_per_node=3", "--tee=3", "--role=w", f"--log_dir={tmp_path}/logs", path])
+    assert result.code == 0, result
+    lines = result.out.splitlines()
+    assert len(lines) == 3 * count
+    for rank in range(3):
+        own = [f"rank {rank} line {i} of many" for i in range(count)]
+        assert [line.removeprefix(f"[w{rank}]:") for line in lines if line.startswith(f"[w{rank}]:")] == own
+        assert (tree(tmp_path / "logs") / f"attempt_0/{rank}/stdout.log").read_text().splitlines() == own
+    assert sorted(result.err.splitlines()) == [f"[w{rank}]:oops {rank}" for rank in range(3)]
+
+
+def test_prefixes_and_odd_lines(tmp_path):
+    text = r"printf '10%%\r20%%\r\nno end'"
+    assert run(["-t1", f"--log_dir={tmp_path}/a", "sh", "-c", text]).out == "[default0]:10%\n[default0]:20%\n[default0]:no end\n"
+    variable = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${role_name}-${rank}> "}
+    assert run(["-t1", f"--log_dir={tmp_path}/b", "echo", "x"], env=variable).out == "default-0> x\n"
+    assert run(["-t1", f"--log_dir={tmp_path}/c", "--log-line-prefix-template=", "echo", "x"], env=variable).out == "x\n"
+    long = run(["-t1", f"--log_dir={tmp_path}/d", PYTHON, "-c", "print('x' * 1000000)"])
+    assert len(long.out) < 70000 and long.out.endswith("(line cut)\n")
+    assert (tree(tmp_path / "d") / "attempt_0/0/stdout.log").stat().st_size == 1000001
+
+
+def test_control_codes_do_nothing_on_a_terminal(tmp_path):
+    master, slave = pty.openpty()
+
+    def read_all():
+        out = b""
+        try:
+            while b"end" not in out:
+                out += os.read(master, 65536)
+        except OSError:
+            pass
+        return out
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read_all)
+        done = subprocess.run([DTRUN, "-t1", f"--log_dir={tmp_path}/logs", "sh", "-c", r"printf '\033[31mred\033[2J\007x\r[default7]:forged\nend\n'"],
+                              env=clean_env(), stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, timeout=DEADLINE_S)
+        out = reader.result(DEADLINE_S)
+    os.close(master)
+    os.close(slave)
+    assert done.returncode == 0
+    assert out.replace(b"\r\n", b"\n") == b"[default0]:\x1b[31mred^[[2J^Gx\x1b[0m\n[default0]:[default7]:forged\n[default0]:end\n"
+
+
+def test_a_filtered_rank_is_silent_but_not_forgotten(tmp_path):
+    path = script(tmp_path, "fail", "echo hello $RANK; echo reason $RANK >&2; [ $RANK = 0 ] && sleep 600; exit 3\n")
+    result = run(["--nproc_per_node=2", "--local_ranks_filter=0", path])
+    assert result.code == 1 and "hello 1" not in result.out
+    assert re.search(r"^last lines of rank 1:\nreason 1$", result.err, re.M), result
+
+
+def test_a_closed_console_costs_nothing(tmp_path):
+    path = script(tmp_path, "many", "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i + 1)); done\n")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([DTRUN, "-t1", f"--log_dir={tmp_path}/logs", path], env=clean_env(), stdin=subprocess.DEVNULL, stdout=write,
+                          stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    os.close(write)
+    assert done.returncode == 0 and done.stderr == ""
+    assert len((tree(tmp_path / "logs") / "attempt_0/0/stdout.log").read_text().splitlines()) == 20000
+
+
+def test_a_console_that_does_not_read_holds_nobody_up(tmp_path):
+    size = 8 << 20
+    read, write = os.pipe()
+    done = subprocess.run([DTRUN, "-t1", "--time_scale=20", f"--log_dir={tmp_path}/logs", PYTHON, "-c", f"print('x' * 99 + '\\n', end='', flush=True)\n"
+                           f"import sys\nfor i in range({size // 100 - 1}): sys.stdout.write('x' * 99 + '\\n')"],
+                          env=clean_env(), stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    os.close(write)
+    os.close(read)
+    assert done.returncode == 0
+    assert (tree(tmp_path / "logs") / "attempt_0/0/stdout.log").stat().st_size == size // 100 * 100
+    assert re.search(r"^dtrun: \d+ lines were not shown; the console did not read; they are in /", done.stderr, re.M), done
+
+
+def test_a_default_log_folder_is_named(tmp_path):
+    result = run(["-r3", "echo", "x"], env={"TMPDIR": tmp_path})
+    assert result.code == 0 and result.out == ""
+    where = re.fullmatch(r"dtrun: logs are in (.*)\n", result.err)[1]
+    assert re.fullmatch(rf"{tmp_path}/torchelastic_\w{{8}}/[0-9a-f-]{{36}}_\w{{8}}", where)
+    assert open(f"{where}/attempt_0/0/stdout.log").read() == "x\n"
+
+
+# ---- reports ----
+
+RECORD = """
+import json, os, sys, time
+if os.environ["RANK"] == "1":
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f:
+        json.dump({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback:\\n  here\\nValueError: boom",
+                                                                          "timestamp": str(int(time.time()))}}}, f)
+    sys.exit(17)
+time.sleep(600)
+"""
+
+
+def test_the_report_has_torchruns_shape(tmp_path):
+    path = script(tmp_path, "train.py", RECORD)
+    above = tmp_path / "above.json"
+    result = run(["--nproc_per_node=2", f"--log_dir={tmp_path}/logs", path], env={"TORCHELASTIC_ERROR_FILE": above, "PYTHON_EXEC": sys.executable})
+    assert result.code == 1
+    lines = result.err.splitlines()
+    assert re.fullmatch(r"dtrun: host \S+ rank 1 \(local 1, pid \d+\): exit code 17: ValueError: boom; 1 other rank stopped because of it", lines[0]), result
+    at = lines.index(f"{path} FAILED")
+    assert set(lines[at - 1]) == {"="} and set(lines[at + 1]) == {"-"} and lines[at + 2] == "Failures:"
+    root = lines.index("Root Cause (first observed failure):")
+    block = "\n".join(lines[root + 1:root + 10])
+    assert re.fullmatch(r"\[\d\]:\n  time      : \d{4}-\d\d-\d\d_\d\d:\d\d:\d\d\n  host      : \S+\n  rank      : 1 \(local_rank: 1\)\n"
+                        rf"  exitcode  : 17 \(pid: \d+\)\n  error_file: {tmp_path}/logs/\S+/attempt_0/1/error.json\n"
+                        r"  traceback : Traceback:\n    here\n  ValueError: boom", block), result
+    message = json.loads(above.read_text())["message"]
+    assert message["message"] == "ValueError: boom" and message["errorCode"] == 17
+
+
+def test_the_last_lines_of_a_failing_rank_are_in_the_report(tmp_path):
+    result = run(["-r3", f"--log_dir={tmp_path}/logs", PYTHON, "-c", "print('out'); {}['missing']"])
+    assert result.code == 1
+    assert re.search(r"^last lines of rank 0:\nTraceback .*\n(.*\n)*KeyError: 'missing'$", result.err, re.M), result
+    assert f"dtrun: logs are in {tree(tmp_path / 'logs')}" in result.err
