@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECTIONS_MAX = 32, HINT_TABLES_MAX = 4, PROBLEMS_SHOWN = 100 };
+enum { SECTIONS_MAX = 32, HINT_TABLES_MAX = 4, PROBLEMS_SHOWN = 100, FILE_BYTES = 4 << 20, VALUES_MAX = 20000 };
 
 struct entry {
     const char *path; /* "training.seed" */
@@ -146,29 +146,36 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
     struct dt_config *c = dt_alloc(sizeof *c);
     c->path = dt_arena_strdup(arena, path);
     c->arena = arena;
-    cJSON *tree = dt_scan_parse(text, size, path, &c->scan, err);
-    if (tree != NULL && !cJSON_IsObject(tree)) {
+    cJSON *tree = NULL;
+    if (dt_scan(text, size, path, &c->scan, err) != 0) {
+        goto fail;
+    }
+    if (c->scan.count > VALUES_MAX) { /* before memory is spent on them */
+        (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", path, c->scan.count, VALUES_MAX);
+        goto fail;
+    }
+    tree = cJSON_ParseWithLength(text, size);
+    if (!cJSON_IsObject(tree)) {
         (void)dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", path, c->scan.places[0].line,
                       c->scan.places[0].column);
-        cJSON_Delete(tree);
-        tree = NULL;
-    }
-    if (tree == NULL) {
-        destroy(c);
-        return -1;
+        goto fail;
     }
     keep_tree(c, tree);
     size_t next = 1;
     flatten(c, tree, "", &next, NULL);
     *out = c;
     return 0;
+fail:
+    cJSON_Delete(tree);
+    destroy(c);
+    return -1;
 }
 
 int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
-    int result = dt_file_read(path, DT_SCAN_BYTES, &text, err);
+    int result = dt_file_read(path, FILE_BYTES, &text, err);
     if (result == 0) {
         result = dt_config_open_text(out, path, dt_text_str(&text), text.size, arena, err);
     }

@@ -22,10 +22,11 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "  tokenize PATH...    text files, .gz files, folders of them, or - for standard\n"
                            "                      input -> DIR/train-00000.bin ... and val-00000.bin ...\n"
                            "      -o DIR              where the shards go [shards]\n"
-                           "      --tokenizer bytes   one id per byte, 0 after each file [bytes]\n"
+                           "      --tokenizer bytes   one id per byte, 0 after each file or record [bytes]\n"
                            "      --val FRACTION      share of the text held out as whole files for val\n"
                            "                          [0.05; 0 when there is only one file]; also --holdout\n"
                            "      --shard_tokens N    most tokens per shard [100000000]\n"
+                           "      --text_key KEY      where the text is in .jsonl records [text]\n"
                            "      --overwrite         replace shards that are in DIR\n"
                            "                      Hidden names are passed over, binary and empty files left\n"
                            "                      out and counted.\n"
@@ -66,7 +67,7 @@ static int usage(const char *fmt, ...)
 }
 
 struct tokenize_options {
-    const char *dir;
+    const char *dir, *text_key;
     double val; /* -1: not given */
     int64_t shard_tokens;
     bool overwrite;
@@ -93,11 +94,24 @@ static int write_bytes(void *context, const unsigned char *text, size_t size, st
     return 0;
 }
 
-static int write_file(struct shard_writer *w, const char *path, struct dt_error *err)
+static int write_end(struct shard_writer *w, struct dt_error *err)
 {
     static const uint16_t end = END_OF_TEXT;
+    return shard_writer_add(w, &end, 1, err);
+}
+
+static int write_record(void *context, const unsigned char *text, size_t size, struct dt_error *err)
+{
+    return write_bytes(context, text, size, err) == 0 ? write_end(context, err) : -1;
+}
+
+static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct dt_error *err)
+{
     shard_writer_source(w, path);
-    return corpus_read(path, write_bytes, w, err) == 0 ? shard_writer_add(w, &end, 1, err) : -1;
+    if (corpus_is_records(path)) {
+        return corpus_read_records(path, text_key, write_record, w, err);
+    }
+    return corpus_read(path, write_bytes, w, err) == 0 ? write_end(w, err) : -1;
 }
 
 static int open_writer(struct shard_writer **w, const char *prefix, const struct tokenize_options *o, struct dt_error *err)
@@ -121,7 +135,7 @@ static int write_all(const struct corpus *c, const struct tokenize_options *o, s
     }
     for (size_t i = 0; i < c->count; i++) {
         held_out += c->files[i].held_out;
-        if (write_file(c->files[i].held_out ? val : train, c->files[i].path, err) != 0) {
+        if (write_file(c->files[i].held_out ? val : train, c->files[i].path, o->text_key, err) != 0) {
             goto out;
         }
     }
@@ -189,15 +203,12 @@ out:
 static int run_tokenize(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"output_dir", required_argument, NULL, 'o'},
-        {"tokenizer", required_argument, NULL, 't'},
-        {"val", required_argument, NULL, 'v'},
-        {"holdout", required_argument, NULL, 'v'},
-        {"shard_tokens", required_argument, NULL, 's'},
-        {"overwrite", no_argument, NULL, 'w'},
-        {0},
+        {"output_dir", required_argument, NULL, 'o'},   {"tokenizer", required_argument, NULL, 't'},
+        {"val", required_argument, NULL, 'v'},          {"holdout", required_argument, NULL, 'v'},
+        {"shard_tokens", required_argument, NULL, 's'}, {"text_key", required_argument, NULL, 'k'},
+        {"overwrite", no_argument, NULL, 'w'},          {0},
     };
-    struct tokenize_options o = {.dir = "shards", .val = -1, .shard_tokens = 100000000};
+    struct tokenize_options o = {.dir = "shards", .text_key = "text", .val = -1, .shard_tokens = 100000000};
     long long number = 0;
     int c;
     while ((c = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
@@ -220,6 +231,9 @@ static int run_tokenize(int argc, char **argv)
                 return usage("--shard_tokens %s: give a whole number from 1 to 2147483647", optarg);
             }
             o.shard_tokens = number;
+            break;
+        case 'k':
+            o.text_key = optarg;
             break;
         case 'w':
             o.overwrite = true;

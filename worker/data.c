@@ -110,10 +110,19 @@ void data_close(struct data_source *s)
     *s = (struct data_source){0};
 }
 
-int data_match(const struct data_source *train, const char *train_name, const struct data_source *val, const char *val_name, struct dt_error *err)
+static bool differ(const char *a, const char *b)
 {
-    if (train->tokenizer[0] != 0 && val->tokenizer[0] != 0 && strcmp(train->tokenizer, val->tokenizer) != 0) {
-        return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make both with one", val_name, val->tokenizer, train_name,
+    return a != NULL && b != NULL && *a != 0 && *b != 0 && strcmp(a, b) != 0;
+}
+
+int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val, struct dt_error *err)
+{
+    if (differ(job->tokenizer, train->tokenizer)) {
+        return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again", job->tokenizer, job->train,
+                       train->tokenizer);
+    }
+    if (val != NULL && differ(train->tokenizer, val->tokenizer)) {
+        return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val, val->tokenizer, job->train,
                        train->tokenizer);
     }
     return 0;

@@ -33,8 +33,8 @@ struct data_source {
 /* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other tokenizer, too short for one sequence, id >= vocabulary). */
 int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err);
 void data_close(struct data_source *s);
-/* Training and evaluation data must come from one tokenizer. The names are for the message. */
-int data_match(const struct data_source *train, const char *train_name, const struct data_source *val, const char *val_name, struct dt_error *err);
+/* Checks that span sources: data.train, data.val (null: there is none) and data.tokenizer must mean one tokenizer. Sources that do not know theirs pass. */
+int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val, struct dt_error *err);
 
 /* The order of samples: a permutation per (seed, epoch), computed by index in O(1) memory (counter-based, e.g. a Feistel network
  * with cycle walking), identity when not shuffled. Global consumption position g (0-based since the start of the run) -> sample. The last, incomplete

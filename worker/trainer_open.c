@@ -102,6 +102,9 @@ static int open_data(struct trainer *t, struct dt_error *err)
         }
         t->has_val = true;
     }
+    if (data_check(&job->data, &t->train, t->has_val ? &t->val : NULL, err) != 0) {
+        return -1;
+    }
     const struct data_source *sources[] = {&t->train, &t->val};
     for (int i = 0; i < 1 + t->has_val; i++) {
         if (sources[i]->vocabulary > job->model.vocab_size) {

@@ -89,6 +89,23 @@ def test_stdin(tmp_path):
     assert "dtdata: -: standard input can be read only once\n" in err
 
 
+def test_records(tmp_path):
+    lines = [{"text": "one\nä", "id": 1}, {"id": 2, "text": "two"}, {"text": ""}]
+    text = "\n\n".join(json.dumps(x) for x in lines)
+    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text.replace("text", "body").encode()))
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.jsonl")
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == "one\nä\0two\0\0".encode()
+    dtdata("tokenize", "-o", tmp_path / "p", "--text_key", "body", tmp_path / "b.jsonl.gz")
+    assert ids_of(tmp_path / "p/train-00000.bin") == ids_of(tmp_path / "o/train-00000.bin")
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "b.jsonl.gz", code=1)
+    assert err == f"dtdata: {tmp_path}/b.jsonl.gz: record 1: no string under \"text\"; name the key with --text_key\n"
+    (tmp_path / "c.jsonl").write_text('{"text": "x"}\n{"text": 1,}\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "c.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/c.jsonl: record 2:1:12: a comma before \"}}\"; remove the comma\n"
+    assert os.listdir(tmp_path / "q") == []
+
+
 def test_existing_shards_are_kept(tmp_path):
     (tmp_path / "t").write_bytes(b"old")
     dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t")

@@ -215,12 +215,41 @@ static void test_format(void **state)
     dt_text_clear(&t);
 }
 
+/* What does not fit: named, and nothing is built from it. */
+static void test_limits(void **state)
+{
+    (void)state;
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_puts(&t, "{\"box\": [0");
+    for (int i = 0; i < 20000; i++) {
+        dt_text_puts(&t, ",0");
+    }
+    dt_text_puts(&t, "]}");
+    expect(t.data, NULL, "f: 20003 values; a configuration has at most 20000");
+    dt_text_reset(&t);
+    dt_text_puts(&t, "{\"box\": {\"count\": 1");
+    for (int i = 0; i < 500; i++) {
+        dt_text_printf(&t, ", \"unknown%d\": 1", i);
+    }
+    dt_text_puts(&t, "}}");
+    struct box box;
+    char *got = read_box(t.data, NULL, &box);
+    size_t lines = 0;
+    for (const char *p = got; *p != 0; p++) {
+        lines += *p == '\n';
+    }
+    assert_int_equal(lines, 100); /* enough to see what is wrong */
+    free(got);
+    dt_text_clear(&t);
+}
+
 int main(void)
 {
     dt_arena_init(&arena);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_set),    cmocka_unit_test(test_where),        cmocka_unit_test(test_format),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown), cmocka_unit_test(test_set),
+        cmocka_unit_test(test_where),  cmocka_unit_test(test_format),       cmocka_unit_test(test_limits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dt_arena_clear(&arena);

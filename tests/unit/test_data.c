@@ -185,9 +185,15 @@ static void test_bad_info(void **state)
     (void)snprintf(message, sizeof message, "i2.bin: tokenizer b, but %s has a; make all shards with one", in("i.bin"));
     refused("i*.bin", message);
     struct data_source a = {.tokenizer = "a"}, b = {.tokenizer = "b"}, none = {.tokenizer = ""};
-    assert_int_equal(data_match(&a, "t", &b, "v", &err), -1);
-    assert_string_equal(err.text, "v: tokenizer b, but t has a; make both with one");
-    assert_int_equal(data_match(&a, "t", &none, "v", &err), 0);
+    struct job_data job = {.train = "t", .val = "v"};
+    assert_int_equal(data_check(&job, &a, &b, &err), -1);
+    assert_string_equal(err.text, "data.val: v: tokenizer b, but t has a; make both with one");
+    assert_int_equal(data_check(&job, &a, &none, &err), 0);
+    assert_int_equal(data_check(&job, &a, NULL, &err), 0);
+    job.tokenizer = "b";
+    assert_int_equal(data_check(&job, &a, NULL, &err), -1);
+    assert_string_equal(err.text, "data.tokenizer: is b, but t has a; remove it, or make the shards again");
+    assert_int_equal(data_check(&job, &none, NULL, &err), 0);
 }
 
 /* Whatever the number of ranks, a global batch holds the same samples. */

@@ -1,6 +1,8 @@
 /* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, same_training. */
 #include "base/file.h"
 #include "worker/job.h"
+#include "worker/job_fields.h"
+#include "worker/strategy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -188,6 +190,24 @@ static void test_strategy(void **state)
             "(fsdp.sharding_strategy); remove it\n");
 }
 
+/* Every name that the job file takes is one that strategy.c knows. */
+static void test_strategy_names(void **state)
+{
+    (void)state;
+    const struct dt_field *f = job_sections[JOB_TRAINING].fields;
+    assert_string_equal(f->key, "strategy");
+    for (const char *p = f->rule->choices; *p != 0;) {
+        char name[64];
+        struct dt_error err = {0};
+        size_t n = strcspn(p, "|");
+        (void)snprintf(name, sizeof name, "%.*s", (int)n, p);
+        if (strategy_find(name, strcmp(name, "single_device") == 0 ? 1 : 2, &err) == NULL) {
+            fail_msg("%s: %s", name, err.text);
+        }
+        p += n + (p[n] == '|');
+    }
+}
+
 static void test_load(void **state)
 {
     (void)state;
@@ -349,9 +369,10 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_set),    cmocka_unit_test(test_bad_keys), cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_strategy),      cmocka_unit_test(test_load),   cmocka_unit_test(test_text),     cmocka_unit_test(test_print),
-        cmocka_unit_test(test_same_training), cmocka_unit_test(test_schema), cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_set),      cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_spans),         cmocka_unit_test(test_strategy), cmocka_unit_test(test_strategy_names),
+        cmocka_unit_test(test_load),          cmocka_unit_test(test_text),     cmocka_unit_test(test_print),
+        cmocka_unit_test(test_same_training), cmocka_unit_test(test_schema),   cmocka_unit_test(test_configs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

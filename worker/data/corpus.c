@@ -1,11 +1,14 @@
 /* Collecting and reading text. zlib's reader passes plain files through, so one path serves both. */
 #include "worker/data/corpus.h"
 
+#include "base/scan.h"
 #include "base/text.h"
 
+#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -199,6 +202,74 @@ int corpus_read(const char *path, corpus_sink *sink, void *context, struct dt_er
         result = dt_fail(err, DT_INVALID, "%s: damaged or cut short (unexpected end)", path);
     }
     free(piece);
+    return result;
+}
+
+bool corpus_is_records(const char *path)
+{
+    size_t n = strlen(path), tail = n >= 3 && strcmp(path + n - 3, ".gz") == 0 ? 3 : 0;
+    return n >= 6 + tail && strncmp(path + n - tail - 6, ".jsonl", 6) == 0;
+}
+
+struct records {
+    const char *path, *key;
+    corpus_sink *sink;
+    void *context;
+    struct dt_text line;
+    long long number;
+};
+
+static int end_line(struct records *r, struct dt_error *err)
+{
+    char where[512];
+    r->number++;
+    const char *text = dt_text_str(&r->line);
+    if (strspn(text, " \t\r") == r->line.size) {
+        dt_text_reset(&r->line);
+        return 0;
+    }
+    (void)snprintf(where, sizeof where, "%s: record %lld", r->path, r->number);
+    cJSON *tree = dt_scan_parse(text, r->line.size, where, NULL, err);
+    if (tree == NULL) {
+        return -1;
+    }
+    const char *found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tree, r->key));
+    int result = found != NULL ? r->sink(r->context, (const unsigned char *)found, strlen(found), err)
+                               : dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with --text_key", where, r->key);
+    cJSON_Delete(tree);
+    dt_text_reset(&r->line);
+    return result;
+}
+
+static int split_lines(void *context, const unsigned char *text, size_t size, struct dt_error *err)
+{
+    struct records *r = context;
+    while (size > 0) {
+        const unsigned char *newline = memchr(text, '\n', size);
+        size_t n = newline != NULL ? (size_t)(newline - text) : size;
+        dt_text_add(&r->line, text, n);
+        if (r->line.size > DT_SCAN_BYTES) {
+            return dt_fail(err, DT_INVALID, "%s: record %lld: longer than %zu bytes", r->path, r->number + 1, DT_SCAN_BYTES);
+        }
+        if (newline != NULL && end_line(r, err) != 0) {
+            return -1;
+        }
+        n += newline != NULL;
+        text += n;
+        size -= n;
+    }
+    return 0;
+}
+
+int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct dt_error *err)
+{
+    struct records r = {.path = path, .key = key, .sink = sink, .context = context};
+    dt_text_init(&r.line);
+    int result = corpus_read(path, split_lines, &r, err);
+    if (result == 0) {
+        result = end_line(&r, err); /* a last line without its newline */
+    }
+    dt_text_clear(&r.line);
     return result;
 }
 

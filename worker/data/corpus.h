@@ -29,6 +29,11 @@ int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);
 /* Streams the text of a file, .gz unpacked: calls sink with pieces until it returns -1. */
 typedef int corpus_sink(void *context, const unsigned char *text, size_t size, struct dt_error *err);
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct dt_error *err);
+/* True for NAME.jsonl and NAME.jsonl.gz. */
+bool corpus_is_records(const char *path);
+/* Reads a file with one JSON object per line and hands the string under `key` to sink, one call per record; empty lines are passed over. An error names the
+ * record. A line has at most 16 MiB. */
+int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct dt_error *err);
 void corpus_close(struct corpus *c);
 
 #endif
