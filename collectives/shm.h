@@ -88,7 +88,8 @@ struct shm {
     int arena_count;
     struct shm_arena arenas[SHM_ARENAS_MAX];
     uint32_t step;
-    double spin_s;               /* how long to spin before sleeping */
+    double spin_s, spin_now_s;   /* how long to spin before sleeping: at most, and as experience goes */
+    uint32_t wait_count;
     const struct shm_what **all; /* room for one collective, per rank */
     const void **in;
 };

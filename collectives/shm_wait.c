@@ -254,19 +254,23 @@ static int wait_for(struct dt_comm *c, const struct shm_call *call, uint32_t tar
     struct shm *s = c->state;
     _Atomic uint32_t *arrived = &s->header->arrived;
     double end_s = 0;
+    /* Where spinning was in vain (the peer shares this core, or is late), spin for less; now and then try again. */
+    double limit_s = s->wait_count++ % 32 == 0 ? s->spin_s : s->spin_now_s;
     for (int i = 1;; i++) {
         if ((int32_t)(atomic_load_explicit(arrived, memory_order_acquire) - target) >= 0) {
+            s->spin_now_s = limit_s < s->spin_s / 2 ? limit_s * 2 : s->spin_s;
             return 0;
         }
         relax();
-        if (i % 32 == 0) {
+        if (i % 8 == 0) {
             double now_s = dt_now_s();
-            end_s = end_s > 0 ? end_s : now_s + s->spin_s;
+            end_s = end_s > 0 ? end_s : now_s + limit_s;
             if (now_s >= end_s || told(c)) {
                 break;
             }
         }
     }
+    s->spin_now_s = s->spin_now_s > s->spin_s / 16 ? s->spin_now_s / 2 : s->spin_now_s;
     atomic_fetch_add(&s->header->sleepers, 1);
     int rc = wait_asleep(c, call, target, err);
     atomic_fetch_sub(&s->header->sleepers, 1);

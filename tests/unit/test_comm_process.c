@@ -1,6 +1,7 @@
 /* Communicators with ranks as processes: many of them on few cores, and what the others are told when one is killed. Each
  * test forks a store and its ranks; what ranks find is in memory they share with the test. */
 #include "base/clock.h"
+#include "collectives/bench_collectives.h"
 #include "collectives/comm.h"
 #include "collectives/store.h"
 #include "launcher/store_server.h"
@@ -231,12 +232,54 @@ static void poll_notices_a_killed_rank(void **unused)
     assert_true(WIFSIGNALED(end(1)));
 }
 
+/* The bench checks what it times; here as ranks of a launcher would run it, and alone. */
+static void bench_finds_nothing_wrong(void **unused)
+{
+    (void)unused;
+    char *args[] = {"collectives", "--max", "65536", "--seconds", "0.0001", "--ranks", "3", NULL};
+    for (int ranks = 0; ranks <= 2; ranks += 2) { /* 0: alone */
+        FILE *out = tmpfile();
+        assert_non_null(out);
+        for (int r = 0; r < (ranks > 0 ? ranks : 1); r++) {
+            pids[r] = fork_child();
+            if (pids[r] == 0) {
+                char text[16];
+                NEED(dup2(fileno(out), 1) == 1);
+                if (ranks > 0) {
+                    (void)snprintf(text, sizeof(text), "%d", r);
+                    (void)setenv("RANK", text, 1);
+                    (void)setenv("WORLD_SIZE", "2", 1);
+                    (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
+                    (void)snprintf(text, sizeof(text), "%d", port);
+                    (void)setenv("MASTER_PORT", text, 1);
+                } else {
+                    (void)unsetenv("RANK");
+                }
+                _exit(bench_collectives(7, args));
+            }
+        }
+        for (int r = 0; r < (ranks > 0 ? ranks : 1); r++) {
+            assert_int_equal(end(r), 0);
+        }
+        char line[1024];
+        int lines = 0;
+        rewind(out);
+        while (fgets(line, sizeof(line), out) != NULL) {
+            assert_true(line[0] == '{' && strstr(line, "\"wrong\": 0") != NULL && strstr(line, "\"busbw\"") != NULL);
+            lines++;
+        }
+        (void)fclose(out);
+        assert_int_equal(lines, 4 * 2 + 1); /* 1 KiB and 64 KiB of each, and a barrier */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(many_processes_sum, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_rank_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(poll_notices_a_killed_rank, setup, teardown),
+        cmocka_unit_test_setup_teardown(bench_finds_nothing_wrong, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
