@@ -1,12 +1,13 @@
 /* The last block: residual sum, final norm, logits with the embedding's table (tied), loss. Training does all of it in
  * backward, by chunks of rows: logits, loss, gradient in place, dX and dW of the chunk; the full logits never exist. Its
- * PASS_FORWARD only keeps the sum of the pair. Chunks are as large as CHUNK_BYTES allows: each of them adds to the whole
- * (V, C) gradient once, which costs more than what stays in a cache gains.
+ * PASS_FORWARD only keeps the sum of the pair. Chunks are as large as CHUNK_BYTES allows: each of them reads the whole (V, C) table
+ * twice and adds to its gradient, which costs more than staying in a cache gains (V 50257, C 384, 1024 rows: a step takes 2.67 s with
+ * chunks of 64 rows, 2.33 s with 256, 2.14 s with 512).
  * Letters: R = B * T rows, C channels, V vocabulary. */
 #include "worker/blocks/blocks.h"
 
 enum { LNF_W, LNF_B, WTE };
-enum { CHUNK_BYTES = 64 << 20, CHUNK_ROWS_LEAST = 64 };
+enum { CHUNK_BYTES = 128 << 20, CHUNK_ROWS_LEAST = 64 };
 
 struct scratch {
     void *norm;         /* (R, C): the norm's output, then its gradient, chunk by chunk */
