@@ -33,7 +33,7 @@ enum { BLOCK_TENSORS_MAX = 24, TENSOR_DIMS_MAX = 4 };
 
 enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
-struct tensor { /* one logical parameter */
+struct tensor {       /* one logical parameter */
     const char *name; /* Hugging Face name, e.g. "transformer.h.0.ln_1.weight"; owned by the chain's arena */
     int dims;
     int64_t shape[TENSOR_DIMS_MAX], numel;
@@ -44,11 +44,11 @@ struct tensor { /* one logical parameter */
     int64_t offset; /* elements from the start of the unit; a multiple of 64 */
 };
 
-struct batch { /* one micro-batch of one rank, in device memory */
+struct batch {             /* one micro-batch of one rank, in device memory */
     const int32_t *ids;    /* (B, T) */
     const int32_t *labels; /* (B, T), already shifted: position t is judged against labels[t]; -100: ignored */
     int64_t batch_size, sequence_length;
-    int64_t valid_count;    /* labels that are not -100 */
+    int64_t valid_count; /* labels that are not -100 */
 };
 
 struct model_spec { /* sizes of a model for one job */
@@ -66,22 +66,22 @@ struct pass { /* everything for one call of one block */
     struct dt_stream *stream;
     const struct dt_kernels *kernels;
     const struct batch *batch;
-    const void *weights;  /* the unit's flat weights; tensor at weights + offset elements */
-    void *grads;          /* backward: the unit's flat gradients */
-    bool accumulate;      /* backward: adds into grads, else overwrites (see above) */
+    const void *weights; /* the unit's flat weights; tensor at weights + offset elements */
+    void *grads;         /* backward: the unit's flat gradients */
+    bool accumulate;     /* backward: adds into grads, else overwrites (see above) */
     /* (B,T,C) input pair in PASS_FORWARD and PASS_EVAL; branch is null when the block before has no branch_out. Null in PASS_RECOMPUTE and
      * PASS_BACKWARD: the block starts from `kept`. Only the last block may be given the pair in backward; then its PASS_FORWARD may be left out. */
     const void *x_residual, *x_branch;
     void *y_residual, *y_branch; /* (B,T,C) output pair; forward and evaluation. PASS_RECOMPUTE does not touch them (may be null) */
-    const void *dy;       /* (B,T,C) gradient of the output pair's sum; null for the last block */
-    void *dx;             /* (B,T,C) gradient of the input pair's sum; null for the first block. May alias dy */
-    void *kept;           /* kept_bytes, from forward to backward, also when recomputing */
-    void *saved;          /* saved_bytes, from forward (or recompute) to backward */
-    void *scratch;        /* scratch_bytes, during this call only */
-    double loss_scale;    /* backward of the last block: the factor on each target's loss before gradients (1/valid for a local mean, 1 for sums) */
-    void *logits;         /* last block, evaluation: where given, no loss; instead the logits (V) of row logits_row of the (B*T) are written here */
+    const void *dy;              /* (B,T,C) gradient of the output pair's sum; null for the last block */
+    void *dx;                    /* (B,T,C) gradient of the input pair's sum; null for the first block. May alias dy */
+    void *kept;                  /* kept_bytes, from forward to backward, also when recomputing */
+    void *saved;                 /* saved_bytes, from forward (or recompute) to backward */
+    void *scratch;               /* scratch_bytes, during this call only */
+    double loss_scale; /* backward of the last block: the factor on each target's loss before gradients (1/valid for a local mean, 1 for sums) */
+    void *logits;      /* last block, evaluation: where given, no loss; instead the logits (V) of row logits_row of the (B*T) are written here */
     int64_t logits_row;
-    double *loss_sum;     /* last block, backward and eval: sum of the losses of valid targets is ADDED here, in fp64, in fixed order */
+    double *loss_sum; /* last block, backward and eval: sum of the losses of valid targets is ADDED here, in fp64, in fixed order */
 };
 
 struct block;
@@ -101,12 +101,12 @@ struct block {
     int layer;                     /* gpt_layer: 0..L-1 */
     int unit;                      /* all tensors of a block are in one unit */
     int tensor_count;
-    int tensors[BLOCK_TENSORS_MAX];      /* indices into chain->tensors, in the block's own order */
-    int64_t offsets[BLOCK_TENSORS_MAX];  /* elements from the unit's start, same order */
-    bool adds[BLOCK_TENSORS_MAX];        /* a later block uses the tensor as well: backward always adds */
-    bool branch_out;                     /* forward writes y_branch; otherwise the next block's x_branch is null */
+    int tensors[BLOCK_TENSORS_MAX];                /* indices into chain->tensors, in the block's own order */
+    int64_t offsets[BLOCK_TENSORS_MAX];            /* elements from the unit's start, same order */
+    bool adds[BLOCK_TENSORS_MAX];                  /* a later block uses the tensor as well: backward always adds */
+    bool branch_out;                               /* forward writes y_branch; otherwise the next block's x_branch is null */
     size_t kept_bytes, saved_bytes, scratch_bytes; /* for batches up to the spec's B * T; multiples of 64, or 0 */
-    bool recompute;                /* saved is shared scratch: forward's is lost, backward is preceded by PASS_RECOMPUTE */
+    bool recompute;                                /* saved is shared scratch: forward's is lost, backward is preceded by PASS_RECOMPUTE */
 };
 
 #endif

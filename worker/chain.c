@@ -51,8 +51,8 @@ static void check_tied(struct block *b, const struct tensor *t, const int64_t *s
         return;
     }
     if (t->unit != b->unit) {
-        (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: tied tensor %s is used in unit %s and in unit %s; put both uses in one unit",
-                      c->spec.name, t->name, c->units[t->unit].name, c->units[b->unit].name);
+        (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: tied tensor %s is used in unit %s and in unit %s; put both uses in one unit", c->spec.name,
+                      t->name, c->units[t->unit].name, c->units[b->unit].name);
     } else if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {
         (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: tied tensor %s has two shapes", c->spec.name, t->name);
     }
@@ -70,8 +70,13 @@ int block_tensor(struct block *b, const char *name, const int64_t *shape, int di
         c->tensors = grow(c->tensors, c->tensor_count, sizeof *c->tensors);
         c->tensor_count++;
         struct tensor *t = &c->tensors[at];
-        *t = (struct tensor){.name = dt_arena_strdup(&c->arena, name), .dims = dims, .numel = 1, .init = init,
-                             .init_std = init_std, .decay = dims >= 2, .unit = b->unit};
+        *t = (struct tensor){.name = dt_arena_strdup(&c->arena, name),
+                             .dims = dims,
+                             .numel = 1,
+                             .init = init,
+                             .init_std = init_std,
+                             .decay = dims >= 2,
+                             .unit = b->unit};
         for (int i = 0; i < dims; i++) {
             t->shape[i] = shape[i];
             t->numel *= shape[i];

@@ -53,8 +53,8 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type, void *out);
 
 struct model_ops {
-    const char *name;                                         /* "gpt2" */
-    int (*build)(struct chain *c, struct dt_error *err);      /* c->spec is set */
+    const char *name;                                    /* "gpt2" */
+    int (*build)(struct chain *c, struct dt_error *err); /* c->spec is set */
     /* Hugging Face folders: a file's tensor name -> ours (aliases, missing prefixes); false for a name to be ignored (buffers). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
     /* Sizes from a parsed config.json; DT_INVALID for settings this model does not have. */

@@ -186,7 +186,8 @@ static int match(struct hf *h, struct dt_error *err)
             }
             int at = find(h->chain, name);
             if (at < 0) {
-                return dt_fail(err, DT_INVALID, "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f), t->name, ops->name);
+                return dt_fail(err, DT_INVALID, "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f), t->name,
+                               ops->name);
             }
             if (check_tensor(f, t, &h->chain->tensors[at], err) != 0) {
                 return -1;

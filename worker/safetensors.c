@@ -46,9 +46,9 @@ struct scanner {
 static const struct {
     const char *name;
     int bits;
-} dtypes[] = {{"F64", 64}, {"I64", 64}, {"U64", 64}, {"C64", 64}, {"F32", 32}, {"I32", 32}, {"U32", 32}, {"F16", 16}, {"BF16", 16}, {"I16", 16},
-              {"U16", 16}, {"I8", 8}, {"U8", 8}, {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
-              {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+} dtypes[] = {{"F64", 64},    {"I64", 64},        {"U64", 64},        {"C64", 64},    {"F32", 32},    {"I32", 32}, {"U32", 32},    {"F16", 16},
+              {"BF16", 16},   {"I16", 16},        {"U16", 16},        {"I8", 8},      {"U8", 8},      {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8},
+              {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
 
 static int dtype_bits(const char *name)
 {
@@ -463,7 +463,8 @@ static int parse(struct st_file *f, const unsigned char *bytes, size_t size, str
         n = n << 8 | bytes[i];
     }
     if (n > ST_HEADER_MAX || n > size - 8) {
-        return dt_fail(err, DT_INVALID, "%s: not a safetensors file, or cut short: header of %llu bytes in a file of %zu", f->path, (unsigned long long)n, size);
+        return dt_fail(err, DT_INVALID, "%s: not a safetensors file, or cut short: header of %llu bytes in a file of %zu", f->path,
+                       (unsigned long long)n, size);
     }
     struct scanner s = {.at = bytes + 8, .begin = bytes + 8, .end = bytes + 8 + n, .file = f, .err = err};
     dt_text_init(&s.text);

@@ -20,7 +20,7 @@ struct st_tensor {
     enum dt_dtype type; /* DT_DTYPE_COUNT: a type we know only by name */
     int dims;           /* 0: one value */
     int64_t shape[ST_DIMS_MAX], numel;
-    const void *data;   /* in the mapping; may be unaligned; lives until st_close */
+    const void *data; /* in the mapping; may be unaligned; lives until st_close */
     size_t size_bytes;
 };
 
@@ -55,7 +55,8 @@ struct st_entry { /* what a writer will write; names unique, strings and shapes 
 struct st_writer;
 /* Begins PATH.tmp-PID with the header of `count` tensors, data in the order given. `metadata`: key, value, key, value, ..., null; null means
  * {"format": "pt"} alone. */
-int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count, const char *const *metadata, struct dt_error *err);
+int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count, const char *const *metadata,
+                   struct dt_error *err);
 /* The next bytes of the data: pieces of any size, all tensors one after the other. */
 int st_writer_data(struct st_writer *w, const void *bytes, size_t size, struct dt_error *err);
 /* Ends the file: checks that all data came, fsync, rename to PATH, fsync of the folder. Frees w in any case; on an error nothing is left. */

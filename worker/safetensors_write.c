@@ -18,8 +18,8 @@ struct st_writer {
 };
 
 /* The JSON header; total: bytes of data. */
-static int put_header(struct dt_text *out, const char *path, const struct st_entry *entries, int count, const char *const *metadata,
-                      int64_t *total, struct dt_error *err)
+static int put_header(struct dt_text *out, const char *path, const struct st_entry *entries, int count, const char *const *metadata, int64_t *total,
+                      struct dt_error *err)
 {
     static const char *const plain[] = {"format", "pt", NULL};
     dt_text_puts(out, "{\"__metadata__\":{");
@@ -61,7 +61,8 @@ static int put_header(struct dt_text *out, const char *path, const struct st_ent
     return out->size <= ST_HEADER_MAX ? 0 : dt_fail(err, DT_INVALID, "%s: header of %zu bytes is above the format's limit", path, out->size);
 }
 
-int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count, const char *const *metadata, struct dt_error *err)
+int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count, const char *const *metadata,
+                   struct dt_error *err)
 {
     struct st_writer *w = dt_alloc(sizeof *w);
     w->path = dt_strdup(path);

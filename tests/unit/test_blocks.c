@@ -13,8 +13,17 @@ static double noise(void)
 
 static struct model_spec ragged(void)
 {
-    return (struct model_spec){.name = "gpt2", .layers = 2, .heads = 3, .channels = 12, .positions = 7, .vocabulary = 17, .inner = 20,
-                               .norm_epsilon = 1e-5, .init_std = 0.02, .batch_size = 3, .sequence_length = 5};
+    return (struct model_spec){.name = "gpt2",
+                               .layers = 2,
+                               .heads = 3,
+                               .channels = 12,
+                               .positions = 7,
+                               .vocabulary = 17,
+                               .inner = 20,
+                               .norm_epsilon = 1e-5,
+                               .init_std = 0.02,
+                               .batch_size = 3,
+                               .sequence_length = 5};
 }
 
 /* The same numbers for every device. */
@@ -60,12 +69,23 @@ static struct pass bench_pass(const struct bench *b, enum pass_phase phase, cons
     const struct model_run *r = b->run;
     int i = b->block->index, last = r->chain.block_count - 1;
     bool back = phase == PASS_BACKWARD;
-    return (struct pass){.phase = phase, .stream = r->stream, .kernels = r->device.kernels, .batch = batch,
-        .weights = r->weights[b->block->unit], .grads = back ? r->grads[b->block->unit] : NULL,
-        .x_residual = i > 0 && !back ? b->x_residual : NULL, .x_branch = i > 0 && !back ? b->x_branch : NULL,
-        .y_residual = back ? NULL : b->y_residual, .y_branch = back || !b->block->branch_out ? NULL : b->y_branch,
-        .dy = back && i < last ? b->dy : NULL, .dx = back && i > 0 ? b->dx : NULL, .kept = r->kept[i], .saved = r->saved[i],
-        .scratch = r->scratch, .loss_scale = b->loss_scale, .loss_sum = r->loss_sum};
+    return (struct pass){.phase = phase,
+                         .stream = r->stream,
+                         .kernels = r->device.kernels,
+                         .batch = batch,
+                         .weights = r->weights[b->block->unit],
+                         .grads = back ? r->grads[b->block->unit] : NULL,
+                         .x_residual = i > 0 && !back ? b->x_residual : NULL,
+                         .x_branch = i > 0 && !back ? b->x_branch : NULL,
+                         .y_residual = back ? NULL : b->y_residual,
+                         .y_branch = back || !b->block->branch_out ? NULL : b->y_branch,
+                         .dy = back && i < last ? b->dy : NULL,
+                         .dx = back && i > 0 ? b->dx : NULL,
+                         .kept = r->kept[i],
+                         .saved = r->saved[i],
+                         .scratch = r->scratch,
+                         .loss_scale = b->loss_scale,
+                         .loss_sum = r->loss_sum};
 }
 
 /* What backward differentiates: the scaled loss, or the output pair's sum times dy. */
@@ -121,7 +141,7 @@ static void check_block(struct model_run *r, int index)
     for (int i = 0; i < b.block->tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
         double *w = (double *)r->weights[t->unit] + t->offset, *g = (double *)r->grads[t->unit] + t->offset;
-        for (int64_t e = 0; e < t->numel; e += t->numel > 40 ? 7 : 1) {
+        for (int64_t e = 0; e<t->numel; e += t->numel> 40 ? 7 : 1) {
             check_element(&b, &w[e], g[e] - (b.block->adds[i] ? 10 : 0), t->name, e);
         }
     }
@@ -249,8 +269,17 @@ static void test_float(void **state)
 {
     (void)state;
     check_float(ragged(), 2e-5);
-    struct model_spec wide = {.name = "gpt2", .layers = 1, .heads = 2, .channels = 64, .positions = 70, .vocabulary = 131, .inner = 256,
-                              .norm_epsilon = 1e-5, .init_std = 0.02, .batch_size = 2, .sequence_length = 67};
+    struct model_spec wide = {.name = "gpt2",
+                              .layers = 1,
+                              .heads = 2,
+                              .channels = 64,
+                              .positions = 70,
+                              .vocabulary = 131,
+                              .inner = 256,
+                              .norm_epsilon = 1e-5,
+                              .init_std = 0.02,
+                              .batch_size = 2,
+                              .sequence_length = 67};
     check_float(wide, 2e-5);
 }
 
@@ -258,8 +287,17 @@ static void test_float(void **state)
 static void test_head_chunks(void **state)
 {
     (void)state;
-    struct model_spec spec = {.name = "gpt2", .layers = 1, .heads = 1, .channels = 2, .positions = 33, .vocabulary = 140000, .inner = 4,
-                              .norm_epsilon = 1e-5, .init_std = 0.02, .batch_size = 2, .sequence_length = 33};
+    struct model_spec spec = {.name = "gpt2",
+                              .layers = 1,
+                              .heads = 1,
+                              .channels = 2,
+                              .positions = 33,
+                              .vocabulary = 140000,
+                              .inner = 4,
+                              .norm_epsilon = 1e-5,
+                              .init_std = 0.02,
+                              .batch_size = 2,
+                              .sequence_length = 33};
     struct model_run whole, half;
     run_open(&whole, "twin64", spec);
     spec.batch_size = 1;
@@ -285,7 +323,7 @@ static void test_head_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finite_differences),       cmocka_unit_test(test_recompute), cmocka_unit_test(test_float),
+        cmocka_unit_test(test_finite_differences),       cmocka_unit_test(test_recompute),   cmocka_unit_test(test_float),
         cmocka_unit_test(test_overwrite_and_accumulate), cmocka_unit_test(test_head_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

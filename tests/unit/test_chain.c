@@ -3,8 +3,18 @@
 
 static struct model_spec small(void)
 {
-    return (struct model_spec){.name = "gpt2", .layers = 2, .heads = 2, .channels = 6, .positions = 7, .vocabulary = 11, .inner = 20,
-                               .norm_epsilon = 1e-5, .init_std = 0.02, .batch_size = 2, .sequence_length = 5, .type = DT_F32};
+    return (struct model_spec){.name = "gpt2",
+                               .layers = 2,
+                               .heads = 2,
+                               .channels = 6,
+                               .positions = 7,
+                               .vocabulary = 11,
+                               .inner = 20,
+                               .norm_epsilon = 1e-5,
+                               .init_std = 0.02,
+                               .batch_size = 2,
+                               .sequence_length = 5,
+                               .type = DT_F32};
 }
 
 static void test_layout(void **state)
@@ -60,9 +70,18 @@ static void test_published_sizes(void **state)
         int64_t channels, layers, heads, parameters;
     } rows[] = {{768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080}, {1600, 48, 25, 1557611200}};
     for (size_t i = 0; i < 4; i++) {
-        struct model_spec spec = {.name = "gpt2", .layers = rows[i].layers, .heads = rows[i].heads, .channels = rows[i].channels,
-                                  .positions = 1024, .vocabulary = 50257, .inner = 4 * rows[i].channels, .norm_epsilon = 1e-5,
-                                  .init_std = 0.02, .batch_size = 1, .sequence_length = 1024, .type = DT_F32};
+        struct model_spec spec = {.name = "gpt2",
+                                  .layers = rows[i].layers,
+                                  .heads = rows[i].heads,
+                                  .channels = rows[i].channels,
+                                  .positions = 1024,
+                                  .vocabulary = 50257,
+                                  .inner = 4 * rows[i].channels,
+                                  .norm_epsilon = 1e-5,
+                                  .init_std = 0.02,
+                                  .batch_size = 1,
+                                  .sequence_length = 1024,
+                                  .type = DT_F32};
         struct chain c;
         struct dt_error err;
         assert_int_equal(chain_open(&c, &spec, 8, &err), 0);
@@ -159,8 +178,8 @@ static void test_initial_values(void **state)
     assert_true(fabs(square / 24000 / 4e-4 - 1) < 4 * sqrt(2.0 / 24000));
     assert_true(fabs(cross / 24000 / 4e-4) < 4 / sqrt(24000) && fabs(other / 24000 / 4e-4) < 4 / sqrt(24000));
     /* the generator itself, computed by another program: a run that goes on must find the same weights */
-    static const double first[8] = {-0.01263144557446833, -0.022427745248095404, -0.021293847961794277, 0.00569798739042493,
-                                    -0.014048532388906958, 0.016875982455413642, -0.015610517880234267, -0.0017421260461037414};
+    static const double first[8] = {-0.01263144557446833,  -0.022427745248095404, -0.021293847961794277, 0.00569798739042493,
+                                    -0.014048532388906958, 0.016875982455413642,  -0.015610517880234267, -0.0017421260461037414};
     for (int i = 0; i < 8; i++) {
         assert_true(fabs(x[i] - first[i]) < 1e-14);
     }
@@ -173,8 +192,9 @@ static void test_initial_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),           cmocka_unit_test(test_published_sizes), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_tied_across_units), cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_layout),         cmocka_unit_test(test_published_sizes),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_tied_across_units),
+        cmocka_unit_test(test_initial_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,17 @@ static void check_close(double got, double expected, double tolerance, const cha
 static void fill_rule(const char *device, double loss_tolerance)
 {
     static const double losses[] = {2.4278837921, 2.2585129686, 2.0757423178, 2.1119166498};
-    struct model_spec spec = {.name = "gpt2", .layers = 2, .heads = 2, .channels = 8, .positions = 6, .vocabulary = 11, .inner = 32,
-                              .norm_epsilon = 1e-5, .init_std = 0.02, .batch_size = 2, .sequence_length = 5};
+    struct model_spec spec = {.name = "gpt2",
+                              .layers = 2,
+                              .heads = 2,
+                              .channels = 8,
+                              .positions = 6,
+                              .vocabulary = 11,
+                              .inner = 32,
+                              .norm_epsilon = 1e-5,
+                              .init_std = 0.02,
+                              .batch_size = 2,
+                              .sequence_length = 5};
     struct model_run r;
     run_open(&r, device, spec);
     assert_int_equal(r.chain.parameter_count, 1896);
@@ -244,11 +253,19 @@ static void test_logits(void **state)
     const int rows = 32, c = 48, v = 131;
     double *y = run_alloc(&r, (size_t)(rows * c) * 8), *stats = run_alloc(&r, 2 * (size_t)rows * 8), *logits = run_alloc(&r, (size_t)(rows * v) * 8);
     const void *w = r.weights[head->unit];
-    r.device.kernels->layernorm(r.stream, &(struct dt_layernorm_args){.y = y, .mean = stats, .rstd = stats + rows,
-        .residual = r.kept[head->index], .gamma = block_at(head, w, 0, r.type), .beta = block_at(head, w, 1, r.type), .row_count = rows,
-        .col_count = c, .eps = 1e-5, .type = r.type});
-    r.device.kernels->matmul(r.stream, &(struct dt_matmul_args){.c = logits, .a = y, .b = block_at(head, w, 2, r.type), .m = rows, .n = v,
-        .k = c, .b_transposed = true, .type = r.type});
+    r.device.kernels->layernorm(r.stream, &(struct dt_layernorm_args){.y = y,
+                                                                      .mean = stats,
+                                                                      .rstd = stats + rows,
+                                                                      .residual = r.kept[head->index],
+                                                                      .gamma = block_at(head, w, 0, r.type),
+                                                                      .beta = block_at(head, w, 1, r.type),
+                                                                      .row_count = rows,
+                                                                      .col_count = c,
+                                                                      .eps = 1e-5,
+                                                                      .type = r.type});
+    r.device.kernels->matmul(
+        r.stream, &(struct dt_matmul_args){
+                      .c = logits, .a = y, .b = block_at(head, w, 2, r.type), .m = rows, .n = v, .k = c, .b_transposed = true, .type = r.type});
     run_finish(&r);
     double sum = 0, size = 0;
     for (int i = 0; i < rows * v; i++) {

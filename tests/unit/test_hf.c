@@ -45,19 +45,29 @@ static void put(const char *dir, const char *name, const char *text)
     free(path);
 }
 
-static const struct model_spec tiny = {.name = "gpt2", .layers = 1, .heads = 2, .channels = 4, .positions = 3, .vocabulary = 5, .inner = 16,
-                                       .norm_epsilon = 1e-6, .init_std = 0.03, .batch_size = 1, .sequence_length = 3, .type = DT_F32};
+static const struct model_spec tiny = {.name = "gpt2",
+                                       .layers = 1,
+                                       .heads = 2,
+                                       .channels = 4,
+                                       .positions = 3,
+                                       .vocabulary = 5,
+                                       .inner = 16,
+                                       .norm_epsilon = 1e-6,
+                                       .init_std = 0.03,
+                                       .batch_size = 1,
+                                       .sequence_length = 3,
+                                       .type = DT_F32};
 static const char tiny_config[] = "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":2,\"n_embd\":4,\"n_ctx\":3,\"vocab_size\":5,\"n_inner\":null,"
                                   "\"layer_norm_epsilon\":1e-6,\"initializer_range\":0.03,\"torch_dtype\":\"float32\",\"unknown\":{}}";
 
-struct edit { /* how a written file differs from the tiny model's */
+struct edit {             /* how a written file differs from the tiny model's */
     const char *without;  /* a tensor left out */
     const char *reshaped; /* a tensor with its dimensions swapped */
     const char *extra;    /* a further tensor, (5, 4) */
     float extra_value;    /* its first value; the others are as the table's */
     enum dt_dtype type;
-    int first, end;       /* tensors of the chain; end 0: all */
-    bool bare;            /* names without the prefix */
+    int first, end; /* tensors of the chain; end 0: all */
+    bool bare;      /* names without the prefix */
 };
 
 static float value_of(int tensor, int64_t e)
@@ -172,11 +182,18 @@ static void test_shards(void **state)
     assert_int_equal(err.status, DT_NOT_FOUND);
     write_file(dir, "model-00001-of-00002.safetensors", &c, (struct edit){.first = 0, .end = 7});
     write_file(dir, "model-00002-of-00002.safetensors", &c, (struct edit){.first = 7});
-    put(dir, "model.safetensors.index.json", "{\"metadata\":{\"total_size\":1},\"weight_map\":{\"a\":\"model-00002-of-00002.safetensors\","
-                                             "\"b\":\"model-00001-of-00002.safetensors\",\"c\":\"model-00002-of-00002.safetensors\"}}");
+    put(dir, "model.safetensors.index.json",
+        "{\"metadata\":{\"total_size\":1},\"weight_map\":{\"a\":\"model-00002-of-00002.safetensors\","
+        "\"b\":\"model-00001-of-00002.safetensors\",\"c\":\"model-00002-of-00002.safetensors\"}}");
     assert_int_equal(read_back(dir, &c, false, &err), 0);
-    static const char *const broken[] = {"", "[]", "{}", "{\"weight_map\":{}}", "{\"weight_map\":{\"a\":1}}", "{\"weight_map\":{\"a\":\"../x\"}}",
-                                         "{\"weight_map\":{\"a\":\"none.safetensors\"}}", "{\"weight_map\":{\"a\":\"model-00001-of-00002.safetensors\"}}"};
+    static const char *const broken[] = {"",
+                                         "[]",
+                                         "{}",
+                                         "{\"weight_map\":{}}",
+                                         "{\"weight_map\":{\"a\":1}}",
+                                         "{\"weight_map\":{\"a\":\"../x\"}}",
+                                         "{\"weight_map\":{\"a\":\"none.safetensors\"}}",
+                                         "{\"weight_map\":{\"a\":\"model-00001-of-00002.safetensors\"}}"};
     for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
         put(dir, "model.safetensors.index.json", broken[i]);
         err.text[0] = '\0';

@@ -44,7 +44,8 @@ static void test_broken_headers(void **state)
         {"{\"a\":{\"shape\":[],\"data_offsets\":[0,8],\"dtype\":\"I64\"}}", 8, NULL},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[0,0]}}", 0, NULL},
         {"{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]},\"a\":{\"dtype\":\"U16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 5, NULL},
-        {"{\"__metadata__\":{\"format\":\"pt\",\"\\u00e9\\ud83d\\ude00\":\"\"},\"a\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}", 2, NULL},
+        {"{\"__metadata__\":{\"format\":\"pt\",\"\\u00e9\\ud83d\\ude00\":\"\"},\"a\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}", 2,
+         NULL},
         {"", 0, "expected '{'"},
         {" {}", 0, "expected '{'"},
         {"{", 0, "expected '\"'"},
@@ -57,7 +58,8 @@ static void test_broken_headers(void **state)
         {"{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "twice"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", 8, "unknown key"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12, "twice"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12,
+         "twice"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "whole number"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", 8, "expected ']'"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]}}", 8, "whole number"},
@@ -68,8 +70,10 @@ static void test_broken_headers(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "cut short"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "after the last tensor"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "a hole or an overlap"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "overlap"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[9,13]}}", 13, "hole"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
+         "overlap"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[9,13]}}", 13,
+         "hole"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "too large"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976],\"data_offsets\":[0,0]}}", 0, "too large"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0, "too large"},
@@ -86,8 +90,9 @@ static void test_broken_headers(void **state)
         struct st_file *f;
         struct dt_error err = {.status = DT_OK};
         int rc = open_header(&f, rows[i].header, rows[i].data_bytes, &err);
-        bool right = rows[i].cause == NULL ? rc == 0 : rc == -1 && err.status == DT_INVALID && strstr(err.text, rows[i].cause) != NULL &&
-                                                           strstr(err.text, "the.file") != NULL;
+        bool right = rows[i].cause == NULL
+                         ? rc == 0
+                         : rc == -1 && err.status == DT_INVALID && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, "the.file") != NULL;
         if (!right) {
             fail_msg("row %zu: %s: rc %d: %s", i, rows[i].header, rc, err.text);
         }
@@ -136,8 +141,11 @@ static void test_round_trip(void **state)
     const float real[6] = {1.5f, -2, 3, 4, 5, 6};
     const uint16_t bf16[2] = {0x3fc0, 0xc000}, f16[4] = {0x3e00, 0x0001, 0xfc00, 0x8000};
     const int64_t ids[2] = {-100, 7};
-    const struct st_entry entries[] = {{"w/\"quoted\" \xc3\xa9", DT_F32, 2, (int64_t[]){2, 3}}, {"b", DT_BF16, 1, (int64_t[]){2}},
-                                       {"h", DT_F16, 1, (int64_t[]){4}}, {"ids", DT_I64, 1, (int64_t[]){2}}, {"none", DT_F32, 1, (int64_t[]){0}}};
+    const struct st_entry entries[] = {{"w/\"quoted\" \xc3\xa9", DT_F32, 2, (int64_t[]){2, 3}},
+                                       {"b", DT_BF16, 1, (int64_t[]){2}},
+                                       {"h", DT_F16, 1, (int64_t[]){4}},
+                                       {"ids", DT_I64, 1, (int64_t[]){2}},
+                                       {"none", DT_F32, 1, (int64_t[]){0}}};
     const char *const metadata[] = {"format", "pt", "note", "a \\ b", NULL};
     char path[128];
     (void)snprintf(path, sizeof path, "%s/a.safetensors", folder);

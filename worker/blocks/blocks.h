@@ -1,6 +1,6 @@
 /* The blocks there are, and what they share: cutting one piece of memory into parts. */
-#ifndef DT_WORKER_BLOCKS_H
-#define DT_WORKER_BLOCKS_H
+#ifndef DT_WORKER_BLOCKS_BLOCKS_H
+#define DT_WORKER_BLOCKS_BLOCKS_H
 
 #include "worker/chain.h"
 

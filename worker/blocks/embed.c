@@ -19,9 +19,14 @@ static void forward(const struct block *b, const struct pass *p)
     }
     const struct model_spec *m = b->spec;
     int64_t row_count = p->batch->batch_size * p->batch->sequence_length;
-    p->kernels->embedding(p->stream, &(struct dt_embedding_args){.out = p->y_residual, .tokens = block_at(b, p->weights, WTE, m->type),
-        .positions = block_at(b, p->weights, WPE, m->type), .ids = p->batch->ids, .row_count = row_count,
-        .position_count = p->batch->sequence_length, .col_count = m->channels, .type = m->type});
+    p->kernels->embedding(p->stream, &(struct dt_embedding_args){.out = p->y_residual,
+                                                                 .tokens = block_at(b, p->weights, WTE, m->type),
+                                                                 .positions = block_at(b, p->weights, WPE, m->type),
+                                                                 .ids = p->batch->ids,
+                                                                 .row_count = row_count,
+                                                                 .position_count = p->batch->sequence_length,
+                                                                 .col_count = m->channels,
+                                                                 .type = m->type});
 }
 
 static void backward(const struct block *b, const struct pass *p)
@@ -29,11 +34,21 @@ static void backward(const struct block *b, const struct pass *p)
     const struct model_spec *m = b->spec;
     int64_t row_count = p->batch->batch_size * p->batch->sequence_length;
     p->kernels->embedding_backward(p->stream, &(struct dt_embedding_backward_args){.dtokens = block_at(b, p->grads, WTE, m->type),
-        .dy = p->dy, .ids = p->batch->ids, .row_count = row_count, .vocab_count = m->vocabulary, .col_count = m->channels,
-        .accumulate = p->accumulate || b->adds[WTE], .type = m->type});
+                                                                                   .dy = p->dy,
+                                                                                   .ids = p->batch->ids,
+                                                                                   .row_count = row_count,
+                                                                                   .vocab_count = m->vocabulary,
+                                                                                   .col_count = m->channels,
+                                                                                   .accumulate = p->accumulate || b->adds[WTE],
+                                                                                   .type = m->type});
     p->kernels->position_backward(p->stream, &(struct dt_position_backward_args){.dpositions = block_at(b, p->grads, WPE, m->type),
-        .dy = p->dy, .row_count = row_count, .position_count = p->batch->sequence_length, .table_count = m->positions,
-        .col_count = m->channels, .accumulate = p->accumulate || b->adds[WPE], .type = m->type});
+                                                                                 .dy = p->dy,
+                                                                                 .row_count = row_count,
+                                                                                 .position_count = p->batch->sequence_length,
+                                                                                 .table_count = m->positions,
+                                                                                 .col_count = m->channels,
+                                                                                 .accumulate = p->accumulate || b->adds[WPE],
+                                                                                 .type = m->type});
 }
 
 const struct block_ops block_embed = {.name = "embed", .declare = declare, .forward = forward, .backward = backward};

@@ -27,9 +27,9 @@ struct saved {
     void *fc;   /* (R, I) */
 };
 struct scratch {
-    void *norm;   /* (R, C): n1, n2 and their gradients, one after the other */
-    void *sum;    /* (R, C): h2 */
-    void *wide;   /* (R, I) or (R, 3C): gelu, then its gradient; later dqkv */
+    void *norm;        /* (R, C): n1, n2 and their gradients, one after the other */
+    void *sum;         /* (R, C): h2 */
+    void *wide;        /* (R, I) or (R, 3C): gelu, then its gradient; later dqkv */
     void *mean, *rstd; /* (R) */
 };
 
@@ -97,21 +97,36 @@ static int64_t row_count(const struct pass *p)
 }
 
 /* y = norm(residual + branch); the sum goes to `sum`. */
-static void norm(const struct block *b, const struct pass *p, const struct scratch *s, int weight, const void *residual, const void *branch, void *sum)
+static void norm(const struct block *b, const struct pass *p, const struct scratch *s, int weight, const void *residual, const void *branch,
+                 void *sum)
 {
     enum dt_dtype type = b->spec->type;
-    p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = s->norm, .residual_out = sum, .mean = s->mean, .rstd = s->rstd,
-        .residual = residual, .branch = branch, .gamma = block_at(b, p->weights, weight, type),
-        .beta = block_at(b, p->weights, weight + 1, type), .row_count = row_count(p), .col_count = b->spec->channels,
-        .eps = b->spec->norm_epsilon, .type = type});
+    p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = s->norm,
+                                                                 .residual_out = sum,
+                                                                 .mean = s->mean,
+                                                                 .rstd = s->rstd,
+                                                                 .residual = residual,
+                                                                 .branch = branch,
+                                                                 .gamma = block_at(b, p->weights, weight, type),
+                                                                 .beta = block_at(b, p->weights, weight + 1, type),
+                                                                 .row_count = row_count(p),
+                                                                 .col_count = b->spec->channels,
+                                                                 .eps = b->spec->norm_epsilon,
+                                                                 .type = type});
 }
 
 /* y (R, n) = x (R, k) W + bias; tensor number `weight` is W (k, n), the next one the bias. */
 static void linear(const struct block *b, const struct pass *p, int weight, void *y, const void *x, int64_t n, int64_t k)
 {
     enum dt_dtype type = b->spec->type;
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = y, .a = x, .b = block_at(b, p->weights, weight, type),
-        .bias = block_at(b, p->weights, weight + 1, type), .m = row_count(p), .n = n, .k = k, .type = type});
+    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = y,
+                                                           .a = x,
+                                                           .b = block_at(b, p->weights, weight, type),
+                                                           .bias = block_at(b, p->weights, weight + 1, type),
+                                                           .m = row_count(p),
+                                                           .n = n,
+                                                           .k = k,
+                                                           .type = type});
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -125,16 +140,23 @@ static void forward(const struct block *b, const struct pass *p)
     (void)cut_scratch(m, rows, p->scratch, &s);
     norm(b, p, &s, LN1_W, again ? p->kept : p->x_residual, again ? NULL : p->x_branch, again ? NULL : p->kept);
     linear(b, p, QKV_W, f.qkv, s.norm, 3 * c, c);
-    p->kernels->attention(p->stream, &(struct dt_attention_args){.out = f.att, .lse = f.lse, .qkv = f.qkv, .batch = p->batch->batch_size,
-        .positions = p->batch->sequence_length, .heads = m->heads, .head_size = c / m->heads, .causal = true, .type = m->type});
+    p->kernels->attention(p->stream, &(struct dt_attention_args){.out = f.att,
+                                                                 .lse = f.lse,
+                                                                 .qkv = f.qkv,
+                                                                 .batch = p->batch->batch_size,
+                                                                 .positions = p->batch->sequence_length,
+                                                                 .heads = m->heads,
+                                                                 .head_size = c / m->heads,
+                                                                 .causal = true,
+                                                                 .type = m->type});
     linear(b, p, PROJ_W, f.proj, f.att, c, c);
     norm(b, p, &s, LN2_W, p->kept, f.proj, again ? s.sum : p->y_residual);
     linear(b, p, FC_W, f.fc, s.norm, m->inner, c);
     if (again) {
         return;
     }
-    p->kernels->activation(p->stream, &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU,
-        .type = m->type});
+    p->kernels->activation(p->stream,
+                           &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
     linear(b, p, OUT_W, p->y_branch, s.wide, c, m->inner);
 }
 
@@ -143,22 +165,43 @@ static void linear_backward(const struct block *b, const struct pass *p, int wei
 {
     enum dt_dtype type = b->spec->type;
     int64_t rows = row_count(p);
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, weight, type), .a = x, .b = dy, .m = k, .n = n,
-        .k = rows, .a_transposed = true, .accumulate = p->accumulate || b->adds[weight], .type = type});
-    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, weight + 1, type), .x = dy,
-        .row_count = rows, .col_count = n, .accumulate = p->accumulate || b->adds[weight + 1], .type = type});
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = dx, .a = dy, .b = block_at(b, p->weights, weight, type), .m = rows, .n = k,
-        .k = n, .b_transposed = true, .type = type});
+    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, weight, type),
+                                                           .a = x,
+                                                           .b = dy,
+                                                           .m = k,
+                                                           .n = n,
+                                                           .k = rows,
+                                                           .a_transposed = true,
+                                                           .accumulate = p->accumulate || b->adds[weight],
+                                                           .type = type});
+    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, weight + 1, type),
+                                                                   .x = dy,
+                                                                   .row_count = rows,
+                                                                   .col_count = n,
+                                                                   .accumulate = p->accumulate || b->adds[weight + 1],
+                                                                   .type = type});
+    p->kernels->matmul(
+        p->stream, &(struct dt_matmul_args){
+                       .c = dx, .a = dy, .b = block_at(b, p->weights, weight, type), .m = rows, .n = k, .k = n, .b_transposed = true, .type = type});
 }
 
 /* dx = gradient through the norm of x + what reached x from above. */
 static void norm_backward(const struct block *b, const struct pass *p, const struct scratch *s, int weight, const void *x, const void *dabove)
 {
     enum dt_dtype type = b->spec->type;
-    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx, .dgamma = block_at(b, p->grads, weight, type),
-        .dbeta = block_at(b, p->grads, weight + 1, type), .dy = s->norm, .x = x, .gamma = block_at(b, p->weights, weight, type),
-        .mean = s->mean, .rstd = s->rstd, .dresidual = dabove, .row_count = row_count(p), .col_count = b->spec->channels,
-        .accumulate = p->accumulate || b->adds[weight], .type = type});
+    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                                                   .dgamma = block_at(b, p->grads, weight, type),
+                                                                                   .dbeta = block_at(b, p->grads, weight + 1, type),
+                                                                                   .dy = s->norm,
+                                                                                   .x = x,
+                                                                                   .gamma = block_at(b, p->weights, weight, type),
+                                                                                   .mean = s->mean,
+                                                                                   .rstd = s->rstd,
+                                                                                   .dresidual = dabove,
+                                                                                   .row_count = row_count(p),
+                                                                                   .col_count = b->spec->channels,
+                                                                                   .accumulate = p->accumulate || b->adds[weight],
+                                                                                   .type = type});
 }
 
 static void backward(const struct block *b, const struct pass *p)
@@ -170,19 +213,28 @@ static void backward(const struct block *b, const struct pass *p)
     (void)cut_saved(m, rows, p->saved, &f);
     (void)cut_scratch(m, rows, p->scratch, &s);
     /* MLP: dy is the gradient of the branch as well as of h2. */
-    p->kernels->activation(p->stream, &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU,
-        .type = m->type});
+    p->kernels->activation(p->stream,
+                           &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
     linear_backward(b, p, OUT_W, s.wide, s.wide, p->dy, c, m->inner);
-    p->kernels->activation_backward(p->stream, &(struct dt_activation_backward_args){.dx = s.wide, .dy = s.wide, .x = f.fc,
-        .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
+    p->kernels->activation_backward(
+        p->stream,
+        &(struct dt_activation_backward_args){.dx = s.wide, .dy = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
     norm(b, p, &s, LN2_W, p->kept, f.proj, s.sum);
     linear_backward(b, p, FC_W, s.norm, s.norm, s.wide, m->inner, c);
     norm_backward(b, p, &s, LN2_W, s.sum, p->dy);
     /* attention; from here dx holds the gradient of h2 */
     linear_backward(b, p, PROJ_W, s.norm, f.att, p->dx, c, c);
-    p->kernels->attention_backward(p->stream, &(struct dt_attention_backward_args){.dqkv = s.wide, .dout = s.norm, .out = f.att, .qkv = f.qkv,
-        .lse = f.lse, .batch = p->batch->batch_size, .positions = p->batch->sequence_length, .heads = m->heads, .head_size = c / m->heads,
-        .causal = true, .type = m->type});
+    p->kernels->attention_backward(p->stream, &(struct dt_attention_backward_args){.dqkv = s.wide,
+                                                                                   .dout = s.norm,
+                                                                                   .out = f.att,
+                                                                                   .qkv = f.qkv,
+                                                                                   .lse = f.lse,
+                                                                                   .batch = p->batch->batch_size,
+                                                                                   .positions = p->batch->sequence_length,
+                                                                                   .heads = m->heads,
+                                                                                   .head_size = c / m->heads,
+                                                                                   .causal = true,
+                                                                                   .type = m->type});
     norm(b, p, &s, LN1_W, p->kept, NULL, NULL);
     linear_backward(b, p, QKV_W, s.norm, s.norm, s.wide, 3 * c, c);
     norm_backward(b, p, &s, LN1_W, p->kept, p->dx);

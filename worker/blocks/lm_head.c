@@ -10,10 +10,10 @@ enum { LNF_W, LNF_B, WTE };
 enum { CHUNK_BYTES = 128 << 20, CHUNK_ROWS_LEAST = 64 };
 
 struct scratch {
-    void *norm;         /* (R, C): the norm's output, then its gradient, chunk by chunk */
-    void *logits;       /* (chunk, V) */
-    void *mean, *rstd;  /* (R) */
-    double *row_loss;   /* (chunk) */
+    void *norm;        /* (R, C): the norm's output, then its gradient, chunk by chunk */
+    void *logits;      /* (chunk, V) */
+    void *mean, *rstd; /* (R) */
+    double *row_loss;  /* (chunk) */
 };
 
 /* Rows per chunk: a multiple of 64 that divides the rows evenly; a function of the shape alone. */
@@ -62,10 +62,18 @@ static void norm(const struct block *b, const struct pass *p, const struct scrat
 {
     const struct model_spec *m = b->spec;
     bool given = p->x_residual != NULL;
-    p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = s->norm, .residual_out = given ? p->kept : NULL, .mean = s->mean,
-        .rstd = s->rstd, .residual = given ? p->x_residual : p->kept, .branch = given ? p->x_branch : NULL,
-        .gamma = block_at(b, p->weights, LNF_W, m->type), .beta = block_at(b, p->weights, LNF_B, m->type), .row_count = row_count(p),
-        .col_count = m->channels, .eps = m->norm_epsilon, .type = m->type});
+    p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = s->norm,
+                                                                 .residual_out = given ? p->kept : NULL,
+                                                                 .mean = s->mean,
+                                                                 .rstd = s->rstd,
+                                                                 .residual = given ? p->x_residual : p->kept,
+                                                                 .branch = given ? p->x_branch : NULL,
+                                                                 .gamma = block_at(b, p->weights, LNF_W, m->type),
+                                                                 .beta = block_at(b, p->weights, LNF_B, m->type),
+                                                                 .row_count = row_count(p),
+                                                                 .col_count = m->channels,
+                                                                 .eps = m->norm_epsilon,
+                                                                 .type = m->type});
 }
 
 /* Logits and loss of `count` rows from `first` on; logits become their gradient when training. */
@@ -73,11 +81,23 @@ static void loss(const struct block *b, const struct pass *p, const struct scrat
 {
     const struct model_spec *m = b->spec;
     const void *x = (const char *)s->norm + first * m->channels * (int64_t)dt_dtype_size(m->type);
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = s->logits, .a = x, .b = block_at(b, p->weights, WTE, m->type), .m = count,
-        .n = m->vocabulary, .k = m->channels, .b_transposed = true, .type = m->type});
-    p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = s->logits, .targets = p->batch->labels + first,
-        .row_loss = s->row_loss, .loss_sum = p->loss_sum, .row_count = count, .col_count = m->vocabulary, .grad_scale = p->loss_scale,
-        .with_grad = with_grad, .type = m->type});
+    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = s->logits,
+                                                           .a = x,
+                                                           .b = block_at(b, p->weights, WTE, m->type),
+                                                           .m = count,
+                                                           .n = m->vocabulary,
+                                                           .k = m->channels,
+                                                           .b_transposed = true,
+                                                           .type = m->type});
+    p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = s->logits,
+                                                                         .targets = p->batch->labels + first,
+                                                                         .row_loss = s->row_loss,
+                                                                         .loss_sum = p->loss_sum,
+                                                                         .row_count = count,
+                                                                         .col_count = m->vocabulary,
+                                                                         .grad_scale = p->loss_scale,
+                                                                         .with_grad = with_grad,
+                                                                         .type = m->type});
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -92,8 +112,14 @@ static void forward(const struct block *b, const struct pass *p)
     norm(b, p, &s);
     if (p->phase == PASS_EVAL && p->logits != NULL) {
         const void *x = (const char *)s.norm + p->logits_row * m->channels * (int64_t)dt_dtype_size(m->type);
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = p->logits, .a = x, .b = block_at(b, p->weights, WTE, m->type), .m = 1,
-            .n = m->vocabulary, .k = m->channels, .b_transposed = true, .type = m->type});
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = p->logits,
+                                                               .a = x,
+                                                               .b = block_at(b, p->weights, WTE, m->type),
+                                                               .m = 1,
+                                                               .n = m->vocabulary,
+                                                               .k = m->channels,
+                                                               .b_transposed = true,
+                                                               .type = m->type});
         return;
     }
     for (int64_t first = 0; p->phase == PASS_EVAL && first < rows; first += chunk) {
@@ -112,16 +138,35 @@ static void backward(const struct block *b, const struct pass *p)
         int64_t count = chunk < rows - first ? chunk : rows - first;
         void *x = (char *)s.norm + first * m->channels * (int64_t)dt_dtype_size(m->type);
         loss(b, p, &s, first, count, true);
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, WTE, m->type), .a = s.logits, .b = x,
-            .m = m->vocabulary, .n = m->channels, .k = count, .a_transposed = true,
-            .accumulate = p->accumulate || b->adds[WTE] || first > 0, .type = m->type});
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = x, .a = s.logits, .b = block_at(b, p->weights, WTE, m->type), .m = count,
-            .n = m->channels, .k = m->vocabulary, .type = m->type});
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, WTE, m->type),
+                                                               .a = s.logits,
+                                                               .b = x,
+                                                               .m = m->vocabulary,
+                                                               .n = m->channels,
+                                                               .k = count,
+                                                               .a_transposed = true,
+                                                               .accumulate = p->accumulate || b->adds[WTE] || first > 0,
+                                                               .type = m->type});
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = x,
+                                                               .a = s.logits,
+                                                               .b = block_at(b, p->weights, WTE, m->type),
+                                                               .m = count,
+                                                               .n = m->channels,
+                                                               .k = m->vocabulary,
+                                                               .type = m->type});
     }
-    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx, .dgamma = block_at(b, p->grads, LNF_W, m->type),
-        .dbeta = block_at(b, p->grads, LNF_B, m->type), .dy = s.norm, .x = p->kept, .gamma = block_at(b, p->weights, LNF_W, m->type),
-        .mean = s.mean, .rstd = s.rstd, .row_count = rows, .col_count = m->channels, .accumulate = p->accumulate || b->adds[LNF_W],
-        .type = m->type});
+    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                                                   .dgamma = block_at(b, p->grads, LNF_W, m->type),
+                                                                                   .dbeta = block_at(b, p->grads, LNF_B, m->type),
+                                                                                   .dy = s.norm,
+                                                                                   .x = p->kept,
+                                                                                   .gamma = block_at(b, p->weights, LNF_W, m->type),
+                                                                                   .mean = s.mean,
+                                                                                   .rstd = s.rstd,
+                                                                                   .row_count = rows,
+                                                                                   .col_count = m->channels,
+                                                                                   .accumulate = p->accumulate || b->adds[LNF_W],
+                                                                                   .type = m->type});
 }
 
 const struct block_ops block_lm_head = {.name = "lm_head", .declare = declare, .forward = forward, .backward = backward};

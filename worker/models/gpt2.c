@@ -94,7 +94,8 @@ static int read_config(const cJSON *config, struct model_spec *spec, struct dt_e
     struct model_spec m = *spec;
     const cJSON *activation = cJSON_GetObjectItemCaseSensitive(config, "activation_function");
     if (activation != NULL && !cJSON_IsNull(activation) &&
-        (!cJSON_IsString(activation) || (strcmp(activation->valuestring, "gelu_new") != 0 && strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
+        (!cJSON_IsString(activation) ||
+         (strcmp(activation->valuestring, "gelu_new") != 0 && strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
         return dt_fail(err, DT_INVALID, "activation_function: only \"gelu_new\" is supported");
     }
     if (check_flag(config, "tie_word_embeddings", true, err) != 0 || check_flag(config, "scale_attn_weights", true, err) != 0 ||
@@ -134,8 +135,10 @@ static void write_config(const struct model_spec *m, struct dt_text *out)
     dt_text_puts(out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n"
                       "  \"attn_pdrop\": 0.0,\n");
     const char *end_token = m->vocabulary > 50256 ? "50256" : "null"; /* the library's default is outside of small vocabularies */
-    dt_text_printf(out, "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n  \"embd_pdrop\": 0.0,\n  \"eos_token_id\": %s,\n"
-                        "  \"initializer_range\": ", end_token, end_token);
+    dt_text_printf(out,
+                   "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n  \"embd_pdrop\": 0.0,\n  \"eos_token_id\": %s,\n"
+                   "  \"initializer_range\": ",
+                   end_token, end_token);
     put_real(out, m->init_std);
     dt_text_puts(out, ",\n  \"layer_norm_epsilon\": ");
     put_real(out, m->norm_epsilon);
@@ -146,9 +149,11 @@ static void write_config(const struct model_spec *m, struct dt_text *out)
     } else {
         dt_text_printf(out, "  \"n_inner\": %lld,\n", (long long)m->inner);
     }
-    dt_text_printf(out, "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n  \"resid_pdrop\": 0.0,\n  \"tie_word_embeddings\": true,\n"
-                        "  \"vocab_size\": %lld\n}\n", (long long)m->layers, (long long)m->positions, (long long)m->vocabulary);
+    dt_text_printf(out,
+                   "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n  \"resid_pdrop\": 0.0,\n  \"tie_word_embeddings\": true,\n"
+                   "  \"vocab_size\": %lld\n}\n",
+                   (long long)m->layers, (long long)m->positions, (long long)m->vocabulary);
 }
 
-const struct model_ops model_gpt2 = {.name = "gpt2", .build = build, .canonical_name = canonical_name, .read_config = read_config,
-                                     .write_config = write_config};
+const struct model_ops model_gpt2 = {
+    .name = "gpt2", .build = build, .canonical_name = canonical_name, .read_config = read_config, .write_config = write_config};

@@ -1,6 +1,6 @@
 /* Runs a chain whole, for tests: one device, all units in memory, forward and backward as a trainer of one rank does them. */
-#ifndef DT_TESTS_MODEL_RUN_H
-#define DT_TESTS_MODEL_RUN_H
+#ifndef DT_TESTS_UNIT_SUPPORT_MODEL_RUN_H
+#define DT_TESTS_UNIT_SUPPORT_MODEL_RUN_H
 
 #include "worker/chain.h"
 
@@ -148,8 +148,13 @@ static inline double run_train(struct model_run *r, bool accumulate, bool recomp
     struct batch batch = run_batch(r);
     const struct chain *c = &r->chain;
     *r->loss_sum = 0;
-    struct pass p = {.stream = r->stream, .kernels = r->device.kernels, .batch = &batch, .scratch = r->scratch, .loss_scale = loss_scale,
-                     .loss_sum = r->loss_sum, .accumulate = accumulate};
+    struct pass p = {.stream = r->stream,
+                     .kernels = r->device.kernels,
+                     .batch = &batch,
+                     .scratch = r->scratch,
+                     .loss_scale = loss_scale,
+                     .loss_sum = r->loss_sum,
+                     .accumulate = accumulate};
     for (int i = 0; i < c->block_count; i++) {
         const struct block *b = &c->blocks[i];
         p.phase = PASS_FORWARD;
@@ -195,10 +200,20 @@ static inline double run_eval(struct model_run *r)
     *r->loss_sum = 0;
     for (int i = 0; i < c->block_count; i++) {
         const struct block *b = &c->blocks[i];
-        struct pass p = {.phase = PASS_EVAL, .stream = r->stream, .kernels = r->device.kernels, .batch = &batch, .scratch = r->scratch,
-                         .loss_scale = 1, .loss_sum = r->loss_sum, .weights = r->weights[b->unit], .x_residual = i > 0 ? r->residual : NULL,
-                         .x_branch = i > 0 && c->blocks[i - 1].branch_out ? r->branch : NULL, .y_residual = r->residual, .y_branch = r->branch,
-                         .kept = r->kept[i], .saved = r->saved[i]};
+        struct pass p = {.phase = PASS_EVAL,
+                         .stream = r->stream,
+                         .kernels = r->device.kernels,
+                         .batch = &batch,
+                         .scratch = r->scratch,
+                         .loss_scale = 1,
+                         .loss_sum = r->loss_sum,
+                         .weights = r->weights[b->unit],
+                         .x_residual = i > 0 ? r->residual : NULL,
+                         .x_branch = i > 0 && c->blocks[i - 1].branch_out ? r->branch : NULL,
+                         .y_residual = r->residual,
+                         .y_branch = r->branch,
+                         .kept = r->kept[i],
+                         .saved = r->saved[i]};
         b->ops->forward(b, &p);
     }
     run_finish(r);
@@ -213,7 +228,8 @@ static inline double run_norm(struct model_run *r, double scale, double max_norm
     for (int u = 0; u < r->chain.unit_count; u++) {
         k->norm_sum(r->stream, &(struct dt_norm_sum_args){.limbs = r->limbs, .x = r->grads[u], .count = r->chain.units[u].numel, .type = r->type});
     }
-    k->norm_finish(r->stream, &(struct dt_norm_finish_args){.norm = r->norm, .clip = r->clip, .limbs = r->limbs, .scale = scale, .max_norm = max_norm});
+    k->norm_finish(r->stream,
+                   &(struct dt_norm_finish_args){.norm = r->norm, .clip = r->clip, .limbs = r->limbs, .scale = scale, .max_norm = max_norm});
     run_finish(r);
     return *r->norm;
 }
@@ -224,10 +240,20 @@ static inline void run_adamw(struct model_run *r, int64_t step, double lr, doubl
     for (int i = 0; i < r->chain.tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[i];
         size_t at = (size_t)t->offset * dt_dtype_size(r->type);
-        r->device.kernels->adamw(r->stream, &(struct dt_adamw_args){.w = (char *)r->weights[t->unit] + at, .m = (char *)r->m[t->unit] + at,
-            .v = (char *)r->v[t->unit] + at, .grad = (char *)r->grads[t->unit] + at, .clip = clip ? r->clip : NULL, .count = t->numel,
-            .step = step, .lr = lr, .beta1 = 0.9, .beta2 = beta2, .eps = 1e-8, .weight_decay = t->decay ? weight_decay : 0,
-            .grad_scale = grad_scale, .type = r->type});
+        r->device.kernels->adamw(r->stream, &(struct dt_adamw_args){.w = (char *)r->weights[t->unit] + at,
+                                                                    .m = (char *)r->m[t->unit] + at,
+                                                                    .v = (char *)r->v[t->unit] + at,
+                                                                    .grad = (char *)r->grads[t->unit] + at,
+                                                                    .clip = clip ? r->clip : NULL,
+                                                                    .count = t->numel,
+                                                                    .step = step,
+                                                                    .lr = lr,
+                                                                    .beta1 = 0.9,
+                                                                    .beta2 = beta2,
+                                                                    .eps = 1e-8,
+                                                                    .weight_decay = t->decay ? weight_decay : 0,
+                                                                    .grad_scale = grad_scale,
+                                                                    .type = r->type});
     }
     run_finish(r);
 }
