@@ -117,3 +117,39 @@ void log_safe(struct dt_text *out, const char *data, size_t size, bool colours)
         dt_text_puts(out, "\033[0m");
     }
 }
+
+/* Where the last `line_count` lines begin; carriage returns end lines, too. */
+static const char *find_last(const struct dt_text *tail, int line_count)
+{
+    const char *start = tail->data;
+    const char *p = tail->data + tail->size;
+    while (p > start && (p[-1] == '\n' || p[-1] == '\r')) {
+        p--;
+    }
+    for (; p > start; p--) {
+        bool end = p[-1] == '\n' || (p[-1] == '\r' && p[0] != '\n');
+        if (end && --line_count == 0) {
+            break;
+        }
+    }
+    return p;
+}
+
+int log_last_lines(const struct dt_text *tail, int line_count, struct dt_text *out)
+{
+    const char *end = tail->data + tail->size;
+    int count = 0;
+    for (const char *p = find_last(tail, line_count); p < end && count < line_count; count++) {
+        const char *q = p;
+        while (q < end && *q != '\n' && *q != '\r') {
+            q++;
+        }
+        log_safe(out, p, q - p > 2000 ? 2000 : (size_t)(q - p), false);
+        dt_text_puts(out, "\n");
+        p = q + 1 < end && q[0] == '\r' && q[1] == '\n' ? q + 2 : q + 1;
+        if (p < end && strspn(p, "\r\n") == (size_t)(end - p)) {
+            p = end;
+        }
+    }
+    return count;
+}

@@ -22,5 +22,8 @@ void log_lines_clear(struct log_lines *l);
 /* Appends the bytes harmless for a terminal: control characters visible (^G, <9b>), bytes that are no UTF-8 as <ff>. Tabs stay. Colours stay with
  * `colours` (and are ended after it), and are left out otherwise. */
 void log_safe(struct dt_text *out, const char *data, size_t size, bool colours);
+/* Appends the last lines of tail (at most line_count, each at most 2000 bytes), harmless and each with a newline; empty ones at the end are left
+ * out. Returns their number. */
+int log_last_lines(const struct dt_text *tail, int line_count, struct dt_text *out);
 
 #endif

@@ -6,13 +6,14 @@
  *
  * When files fall behind, the pipes are not read until they have caught up: workers wait as for any slow file. When the console falls behind
  * it is the same as long as it reads at all; one that has stood still for STALL_S gets no more lines until it reads again, and is told how many
- * it missed. log_writer.c has the threads, log_lines.c the lines. */
+ * it missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
 #include "launcher/logs.h"
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "launcher/env.h"
 #include "launcher/log_lines.h"
+#include "launcher/log_tree.h"
 #include "launcher/log_writer.h"
 
 #include <errno.h>
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -359,85 +359,7 @@ void logs_finish(struct logs *l, int local_rank)
     check_files(l);
 }
 
-/* ---- the tree ---- */
-
-/* Fills `out` (9 bytes) with 8 random letters and digits. */
-static void random_name(char *out)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
-    unsigned char bytes[8] = {0};
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
-        (void)snprintf((char *)bytes, sizeof bytes, "%ld", (long)getpid());
-    }
-    for (int i = 0; i < 8; i++) {
-        out[i] = letters[bytes[i] % (sizeof letters - 1)];
-    }
-    out[8] = '\0';
-}
-
-/* base/PREFIX_xxxxxxxx with mode 0700; null on failure. */
-static char *make_private(const char *base, const char *prefix, struct dt_error *err)
-{
-    for (int attempt = 0; attempt < 100; attempt++) {
-        char name[9];
-        random_name(name);
-        char *path = dt_format("%s/%s_%s", base, prefix, name);
-        if (mkdir(path, 0700) == 0) {
-            return path;
-        }
-        if (errno != EEXIST || attempt == 99) {
-            (void)dt_fail_errno(err, "%s: cannot make the folder", path);
-            free(path);
-            return NULL;
-        }
-        free(path);
-    }
-    return NULL;
-}
-
-static int make_tree(struct logs *l, struct dt_error *err)
-{
-    const char *base = l->o->log_dir;
-    if (base != NULL && strcmp(base, "/dev/null") == 0) {
-        return 0;
-    }
-    if (base == NULL || base[0] == '\0') {
-        const char *temporary = getenv("TMPDIR");
-        l->base = make_private(temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp", "torchelastic", err);
-        base = l->base;
-    } else if (dt_file_mkdirs(base, err) != 0) {
-        return dt_wrap(err, "--log_dir");
-    }
-    char name[104];
-    size_t n = 0;
-    for (const char *p = l->o->run_id; *p != '\0' && n < 100; p++) { /* nothing that leaves the folder or hides in it */
-        bool plain =
-            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '_' || (*p == '.' && n > 0);
-        name[n++] = plain ? *p : '_';
-    }
-    name[n] = '\0';
-    char *whole = base != NULL ? realpath(base, NULL) : NULL; /* workers may change their folder */
-    l->dir = base != NULL ? make_private(whole != NULL ? whole : base, n > 0 ? name : "none", err) : NULL;
-    free(whole);
-    return l->dir != NULL ? 0 : -1;
-}
-
-/* attempt_N, or attempt_N.2 and so on; returns null with errno in err. */
-static char *make_attempt(const struct logs *l, int restart_count, struct dt_error *err)
-{
-    for (int again = 1;; again++) {
-        char *path = again == 1 ? dt_format("%s/attempt_%d", l->dir, restart_count) : dt_format("%s/attempt_%d.%d", l->dir, restart_count, again);
-        if (mkdir(path, 0777) == 0) {
-            return path;
-        }
-        if (errno != EEXIST || again == 1000000) {
-            (void)dt_fail_errno(err, "%s: cannot make the folder", path);
-            free(path);
-            return NULL;
-        }
-        free(path);
-    }
-}
+/* ---- attempts ---- */
 
 /* A file of an attempt, or null: the job goes on without it, with one warning. */
 static struct log_sink *open_file(struct logs *l, const char *folder, const char *name)
@@ -500,7 +422,7 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
     if (l->dir == NULL) {
         return 0;
     }
-    l->attempt_dir = make_attempt(l, restart_count, err);
+    l->attempt_dir = log_tree_attempt(l->dir, restart_count, err);
     bool failed = l->attempt_dir == NULL;
     for (int i = 0; i < local_world_size && !failed; i++) {
         struct worker *w = &l->workers[i];
@@ -608,11 +530,12 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int o
     struct logs *l = dt_alloc(sizeof *l);
     struct stat a;
     struct stat b;
+    bool no_files = o->log_dir != NULL && strcmp(o->log_dir, "/dev/null") == 0;
     l->loop = loop;
     l->o = o;
     l->files = log_writer_open();
     l->console = log_writer_open();
-    if (l->files == NULL || l->console == NULL || make_tree(l, err) != 0) {
+    if (l->files == NULL || l->console == NULL || (!no_files && (l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err)) == NULL)) {
         int result = l->files == NULL || l->console == NULL ? dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output") : -1;
         if (l->files != NULL) {
             (void)log_writer_close(l->files, 1);
@@ -679,23 +602,6 @@ double logs_last_output_s(const struct logs *l, int local_rank)
     return last_s;
 }
 
-/* Where the last `line_count` lines begin; carriage returns end lines, too. */
-static const char *last_lines(const struct dt_text *tail, int line_count)
-{
-    const char *start = tail->data;
-    const char *p = tail->data + tail->size;
-    while (p > start && (p[-1] == '\n' || p[-1] == '\r')) {
-        p--;
-    }
-    for (; p > start; p--) {
-        bool end = p[-1] == '\n' || (p[-1] == '\r' && p[0] != '\n');
-        if (end && --line_count == 0) {
-            break;
-        }
-    }
-    return p;
-}
-
 int logs_tail(const struct logs *l, int local_rank, int line_count, struct dt_text *out)
 {
     const struct stream *found = NULL;
@@ -711,21 +617,7 @@ int logs_tail(const struct logs *l, int local_rank, int line_count, struct dt_te
     if (found == NULL) {
         return 0;
     }
-    const char *end = found->tail.data + found->tail.size;
-    int count = 0;
-    for (const char *p = last_lines(&found->tail, line_count); p < end && count < line_count; count++) {
-        const char *q = p;
-        while (q < end && *q != '\n' && *q != '\r') {
-            q++;
-        }
-        log_safe(out, p, q - p > 2000 ? 2000 : (size_t)(q - p), false);
-        dt_text_puts(out, "\n");
-        p = q + 1 < end && q[0] == '\r' && q[1] == '\n' ? q + 2 : q + 1;
-        if (p < end && strspn(p, "\r\n") == (size_t)(end - p)) {
-            p = end;
-        }
-    }
-    return count;
+    return log_last_lines(&found->tail, line_count, out);
 }
 
 void logs_flush(struct logs *l, double timeout_s)

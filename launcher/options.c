@@ -32,7 +32,7 @@ static int unknown(const char *name, struct dt_error *err)
     const char *names[OPTIONS_MAX_ROWS];
     char word[64];
     size_t n = 0;
-    for (; name[n] != '\0' && n < sizeof word - 1; n++) {
+    for (; n < sizeof word - 1 && name[n] != '\0'; n++) {
         word[n] = name[n] == '-' ? '_' : name[n];
     }
     word[n] = '\0';

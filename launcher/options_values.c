@@ -13,12 +13,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MEMBER(type) ((type *)((char *)o + row->offset))
+#define MEMBER(type) ((type *)(void *)((char *)o + row->offset))
 
 const char *option_show(const char *text, char *out)
 {
     size_t n = 0;
-    for (; text[n] != '\0' && n < 57; n++) {
+    for (; n < 57 && text[n] != '\0'; n++) {
         unsigned char c = (unsigned char)text[n];
         out[n] = c < 32 || c == 127 ? '?' : text[n];
     }
@@ -435,7 +435,7 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
                     return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0", piece, option_show(value, shown));
                 }
                 if (o->sources[option_find(known[i].option)] == OPTIONS_FROM_DEFAULT) {
-                    *(double *)((char *)o + known[i].offset) = seconds;
+                    *(double *)(void *)((char *)o + known[i].offset) = seconds;
                 }
             }
         }

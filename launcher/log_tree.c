@@ -1,0 +1,102 @@
+/* Names and modes are torchrun's; nothing that exists is ever overwritten. */
+#include "launcher/log_tree.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Fills `out` (9 bytes) with 8 random letters and digits. */
+static void random_name(char *out)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    unsigned char bytes[8] = {0};
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        (void)snprintf((char *)bytes, sizeof bytes, "%ld", (long)getpid());
+    }
+    for (int i = 0; i < 8; i++) {
+        out[i] = letters[bytes[i] % (sizeof letters - 1)];
+    }
+    out[8] = '\0';
+}
+
+/* base/PREFIX_xxxxxxxx with mode 0700; null on failure. */
+static char *make_private(const char *base, const char *prefix, struct dt_error *err)
+{
+    for (int attempt = 0; attempt < 100; attempt++) {
+        char name[9];
+        random_name(name);
+        char *path = dt_format("%s/%s_%s", base, prefix, name);
+        if (mkdir(path, 0700) == 0) {
+            return path;
+        }
+        if (errno != EEXIST || attempt == 99) {
+            (void)dt_fail_errno(err, "%s: cannot make the folder", path);
+            free(path);
+            return NULL;
+        }
+        free(path);
+    }
+    return NULL;
+}
+
+/* The run's id as part of a file name: nothing that leaves the folder or hides in it. */
+static void plain_name(const char *run_id, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *p = run_id; *p != '\0' && n < size - 1; p++) {
+        bool plain =
+            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '_' || (*p == '.' && n > 0);
+        out[n++] = plain ? *p : '_';
+    }
+    out[n] = '\0';
+}
+
+char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct dt_error *err)
+{
+    char name[101];
+    char *made = NULL;
+    *base = NULL;
+    if (log_dir == NULL || log_dir[0] == '\0') {
+        const char *temporary = getenv("TMPDIR");
+        log_dir = made = make_private(temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp", "torchelastic", err);
+        if (made == NULL) {
+            return NULL;
+        }
+    } else if (dt_file_mkdirs(log_dir, err) != 0) {
+        (void)dt_wrap(err, "--log_dir");
+        return NULL;
+    }
+    plain_name(run_id, name, sizeof name);
+    char *whole = realpath(log_dir, NULL); /* workers may change their folder */
+    char *dir = make_private(whole != NULL ? whole : log_dir, name[0] != '\0' ? name : "none", err);
+    free(whole);
+    if (dir == NULL) {
+        free(made);
+        return NULL;
+    }
+    *base = made;
+    return dir;
+}
+
+char *log_tree_attempt(const char *dir, int restart_count, struct dt_error *err)
+{
+    for (int again = 1;; again++) {
+        char *path = again == 1 ? dt_format("%s/attempt_%d", dir, restart_count) : dt_format("%s/attempt_%d.%d", dir, restart_count, again);
+        if (mkdir(path, 0777) == 0) {
+            return path;
+        }
+        if (errno != EEXIST || again == 1000000) {
+            (void)dt_fail_errno(err, "%s: cannot make the folder", path);
+            free(path);
+            return NULL;
+        }
+        free(path);
+    }
+}
