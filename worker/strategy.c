@@ -102,9 +102,9 @@ void strategy_list(struct dt_text *out)
 {
     for (int i = 0; i < ROW_COUNT; i++) {
         const struct strategy_row *r = &rows[i];
-        dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced at %s\n", r->name, r->help, r->weights->name,
+        dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced %s\n", r->name, r->help, r->weights->name,
                        r->grads->name, r->optimizer == PART_WHOLE ? "whole" : "sliced",
-                       r->reduce == REDUCE_BOUNDARY ? "the last micro-step" : "every micro-step");
+                       r->reduce == REDUCE_BOUNDARY ? "once a step" : "every micro-step");
         int width = 0;
         for (int j = 0; j < ALIAS_COUNT; j++) {
             if (aliases[j].row && strcmp(aliases[j].row, r->name) == 0) {

@@ -38,7 +38,6 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
         dt_page_pulse(t->world->page);
     }
     hf_close(hf);
-    s->weights->publish(s);
     return rc;
 }
 
@@ -124,7 +123,6 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
         atomic_store(&t->world->page->step, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
         trainer_count(t);
-        t->strategy.weights->publish(&t->strategy);
     }
     checkpoint_close(c);
     return rc;

@@ -138,6 +138,19 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
             t->strategy.trace = &trace;
         }
     }
+    if (o->evaluate) {
+        double loss;
+        struct dt_error err;
+        if (trainer_evaluate(t, &loss, &err) != 0) {
+            loss = NAN;
+        }
+        if (self->rank == 0) {
+            out->val_loss = loss;
+        }
+    }
+    if (o->on_step) {
+        o->on_step(self->rank, t->step);
+    }
     if (o->stop_after > 0 && t->step == o->stop_after && self->rank == o->stop_rank) {
         atomic_store(&t->world->page->order, DT_ORDER_STOP);
     }
@@ -163,8 +176,14 @@ static void at_end(struct trainer *t, void *context)
         memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
     }
     int64_t before = 0;
+    out->tensor_count = t->chain.tensor_count < 64 ? t->chain.tensor_count : 64;
     for (int i = 0; i < t->chain.tensor_count; i++) {
         const struct tensor *x = &t->chain.tensors[i];
+        if (i < 64) {
+            snprintf(out->tensors[i].name, sizeof out->tensors[i].name, "%s", x->name);
+            out->tensors[i].first = before;
+            out->tensors[i].numel = x->numel;
+        }
         int64_t first, count, owned, owned_count;
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);

@@ -12,6 +12,8 @@ struct ranks_options {
     int stop_after;       /* rank `stop_rank` is asked to stop after this step; 0: never */
     int stop_rank;
     int poison_step, poison_rank; /* this rank's weights become NaN after that step (0: never) */
+    bool evaluate;        /* after each step, on data.val */
+    void (*on_step)(int rank, int64_t step); /* more to do after a step; may be null */
     bool trace;           /* keep rank 0's trace of the last step */
     int round;
 };
@@ -27,6 +29,12 @@ struct ranks_outcome {
     double *exact;  /* the same as double */
     int64_t weight_count;
     uint64_t hash;  /* of the weights' bits */
+    int tensor_count;
+    struct {
+        char name[64];
+        int64_t first, numel; /* in weights */
+    } tensors[64];
+    double val_loss;      /* by the last evaluation of `evaluate`, on rank 0 */
     int64_t collectives; /* started by rank 0 during the steps after the first, all kinds */
     int64_t collectives_of[DT_COLL_COUNT];
     char trace[4096];    /* "G1 F1 ..." */

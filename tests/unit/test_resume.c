@@ -1,0 +1,228 @@
+/* Runs that stop and go on: the same bits as without the stop, on any number of ranks and with any strategy the same state. */
+#include "support/ranks.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *folder; /* one per test */
+
+static void set(struct job *job, const char *row, int batch)
+{
+    ranks_job(job, folder);
+    job->training.strategy = row;
+    job->training.batch_size_per_gpu = batch;
+    job->training.max_steps = 6;
+    job->text = NULL;
+}
+
+static void train(struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out)
+{
+    ranks_train(job, size, o, out);
+    for (int r = 0; r < size; r++) {
+        if (out->rc[r] != 0) {
+            print_error("rank %d: %s\n", r, out->err[r].text);
+        }
+        assert_int_equal(out->rc[r], 0);
+    }
+}
+
+static const struct ranks_options files = {.files = true};
+
+/* Stopped after step 3 by the wish of one rank, continued on the same ranks. */
+static void test_stopped_equals_uninterrupted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row;
+        int size;
+    } cases[] = {{"single_device", 1}, {"ddp", 2}, {"zero1", 3}, {"full_shard", 4}, {"hybrid_shard", 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        struct ranks_outcome whole, first, second;
+        set(&job, cases[i].row, 2);
+        if (strncmp(cases[i].row, "hybrid", 6) == 0) {
+            job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
+        }
+        train(&job, cases[i].size, NULL, &whole);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", folder, i);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        train(&job, cases[i].size, &(struct ranks_options){.files = true, .stop_after = 2, .stop_rank = cases[i].size - 1}, &first);
+        assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
+        assert_int_equal(first.last_step, 3); /* the wish rides on the next step's sums */
+        train(&job, cases[i].size, &files, &second);
+        assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
+        assert_int_equal(second.step_count, 3);
+        assert_memory_equal(second.loss, whole.loss + 3, 3 * sizeof(double));
+        assert_true(second.hash == whole.hash);
+        ranks_clear(&first);
+        train(&job, cases[i].size, &files, &first); /* finished already */
+        assert_true(first.finished_before);
+        assert_int_equal(first.exit_code[0], DT_EXIT_DONE);
+        assert_true(first.hash == whole.hash);
+        ranks_clear(&whole);
+        ranks_clear(&first);
+        ranks_clear(&second);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* Saved on A ranks, loaded on B: the weights are the same, and training goes on with the same samples. */
+static void test_all_pairs(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {"ddp", "zero1", "zero2", "full_shard", "shard_grad_op"};
+    int turn = 0;
+    for (int a = 1; a <= 4; a++) {
+        struct job job;
+        struct ranks_outcome half, whole;
+        set(&job, a > 1 ? rows[turn % 5] : "auto", 12 / a);
+        train(&job, a, NULL, &whole);
+        for (int b = 1; b <= 4; b++, turn++) {
+            struct ranks_outcome same, rest;
+            job.output_dir = dt_arena_printf(&job.arena, "%s/pair-%d-%d", folder, a, b);
+            job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+            job.training.batch_size_per_gpu = 12 / a;
+            job.training.strategy = a > 1 ? rows[turn % 5] : "auto";
+            train(&job, a, &(struct ranks_options){.files = true, .stop_after = 2}, &half);
+            job.training.batch_size_per_gpu = 12 / b;
+            job.training.strategy = b > 1 ? rows[(turn + 1 + turn / 5) % 5] : "auto";
+            job.training.max_steps = 3; /* nothing left to do: what was loaded is what was saved */
+            train(&job, b, &files, &same);
+            assert_true(same.hash == half.hash);
+            job.training.max_steps = 6;
+            train(&job, b, &files, &rest);
+            assert_int_equal(rest.step_count, 3);
+            for (int s = 0; s < 3; s++) {
+                assert_true(fabs(rest.loss[s] - whole.loss[3 + s]) <= 1e-5 * whole.loss[3 + s]);
+            }
+            ranks_clear(&half);
+            ranks_clear(&same);
+            ranks_clear(&rest);
+        }
+        ranks_clear(&whole);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* Another learning rate is another training; another strategy or number of steps is not. */
+static void test_another_job_is_refused(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    set(&job, "ddp", 2);
+    job.text = "{\"training\": {\"learning_rate\": 0.01, \"max_steps\": 2, \"strategy\": \"ddp\"}}";
+    job.training.max_steps = 2;
+    train(&job, 2, &files, &out);
+    ranks_clear(&out);
+    job.text = "{\"training\": {\"learning_rate\": 0.5, \"max_steps\": 2, \"strategy\": \"ddp\"}}";
+    ranks_train(&job, 2, &files, &out);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(out.rc[r], -1);
+        assert_int_equal(trainer_exit_code(&out.err[r]), DT_EXIT_PERMANENT);
+        assert_non_null(strstr(out.err[r].text, "learning_rate"));
+    }
+    ranks_clear(&out);
+    job.text = "{\"training\": {\"learning_rate\": 0.01, \"max_steps\": 3, \"strategy\": \"zero3\"}}";
+    job.training.max_steps = 3;
+    job.training.strategy = "zero3";
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 1);
+    ranks_clear(&out);
+    job.fresh = true;
+    job.text = "{\"training\": {\"learning_rate\": 0.5}}";
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 3);
+    char *old = dt_format("%s.old-1", job.checkpointing.checkpoint_dir);
+    assert_true(dt_file_exists(old));
+    free(old);
+    ranks_clear(&out);
+    /* a later round of the same launch goes on, fresh or not */
+    job.training.max_steps = 4;
+    train(&job, 2, &(struct ranks_options){.files = true, .round = 2}, &out);
+    assert_int_equal(out.step_count, 1);
+    ranks_clear(&out);
+    job.text = NULL;
+    dt_arena_clear(&job.arena);
+}
+
+/* The folder of a run: what product people look for is there, and the model can be read back. */
+static void test_what_a_run_leaves(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", "events.jsonl", "checkpoints/latest", "model/config.json",
+                                        "model/model.safetensors"};
+    struct job job;
+    struct ranks_outcome out, again;
+    set(&job, "zero2", 2);
+    job.text = "{\"a\": 1}";
+    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.training.eval_every_n_steps = 2;
+    job.checkpointing.save_every_n_steps = 2;
+    train(&job, 2, &files, &out);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *path = dt_format("%s/%s", job.output_dir, names[i]);
+        if (!dt_file_exists(path)) {
+            print_error("%s\n", path);
+        }
+        assert_true(dt_file_exists(path));
+        free(path);
+    }
+    char *path = dt_format("%s/metrics.jsonl", job.output_dir);
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
+    static const char *const fields[] = {"step", "epoch", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "mfu", "loss_scale",
+                                         "memory_bytes", "round", "time", "val_loss"};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        char *key = dt_format("\"%s\": ", fields[i]);
+        assert_non_null(strstr(text.data, key));
+        free(key);
+    }
+    dt_text_clear(&text);
+    free(path);
+    /* the exported model is a start for another run */
+    job.model.load = dt_arena_printf(&job.arena, "%s/model", job.output_dir);
+    job.training.learning_rate = 0;
+    job.text = NULL;
+    train(&job, 2, NULL, &again);
+    assert_true(again.hash == out.hash);
+    ranks_clear(&out);
+    ranks_clear(&again);
+    dt_arena_clear(&job.arena);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    folder = ranks_folder();
+    ranks_data(folder, 96);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ranks_remove(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_all_pairs, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_another_job_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_a_run_leaves, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,282 @@
+/* Strategies one by one: their names, what they keep, what travels and in which order, and that a step allocates nothing. */
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *folder;
+
+#ifndef DT_SANITIZED
+/* Counts the allocations of this program; glibc's own names do the work. */
+static _Atomic int64_t allocations;
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *p, size_t size);
+void *malloc(size_t size)
+{
+    allocations++;
+    return __libc_malloc(size);
+}
+void *calloc(size_t count, size_t size)
+{
+    allocations++;
+    return __libc_calloc(count, size);
+}
+void *realloc(void *p, size_t size)
+{
+    allocations++;
+    return __libc_realloc(p, size);
+}
+#else
+static int64_t allocations;
+#endif
+
+static void test_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *row;
+        int size;
+    } good[] = {{"auto", "single_device", 1}, {"auto", "ddp", 2}, {NULL, "ddp", 2}, {"fsdp", "full_shard", 4}, {"FULL_SHARD", "full_shard", 2},
+                {"deepspeed_stage_1", "zero1", 2}, {"deepspeed_stage_2", "zero2", 2}, {"deepspeed_stage_3", "zero3", 2}, {"deepspeed", "zero2", 2},
+                {"ddp_find_unused_parameters_false", "ddp", 2}, {"_hybrid_shard_zero2", "hybrid_shard_zero2", 4}, {"single_device", "single_device", 1}};
+    struct dt_error err;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        const struct strategy_row *row = strategy_find(good[i].name, good[i].size, &err);
+        assert_non_null(row);
+        assert_string_equal(row->name, good[i].row);
+    }
+    assert_null(strategy_find("zerro2", 2, &err));
+    assert_string_equal(err.text, "training.strategy: zerro2: unknown strategy; did you mean zero2?");
+    assert_int_equal(err.status, DT_INVALID);
+    assert_null(strategy_find("deepspeed_stage_3_offload", 2, &err));
+    assert_non_null(strstr(err.text, "not there yet"));
+    assert_null(strategy_find("single_device", 2, &err));
+    struct dt_text text;
+    dt_text_init(&text);
+    strategy_list(&text);
+    assert_non_null(strstr(text.data, "hybrid_shard_zero2\n"));
+    for (char *line = text.data; *line; line += strcspn(line, "\n") + 1) {
+        assert_true(strcspn(line, "\n") <= 80);
+    }
+    dt_text_clear(&text);
+}
+
+static void test_mesh(void **state)
+{
+    (void)state;
+    struct job job = {.fsdp = {.device_mesh = {2, 2}}};
+    struct dt_error err;
+    int shards = 0;
+    const struct strategy_row *hybrid = strategy_find("hybrid_shard", 4, &err);
+    assert_int_equal(strategy_shards(hybrid, &job, 4, 4, &shards, &err), 0);
+    assert_int_equal(shards, 2);
+    assert_int_equal(strategy_shards(hybrid, &job, 6, 6, &shards, &err), -1);
+    assert_non_null(strstr(err.text, "fsdp.device_mesh: [2, 2] is 4 ranks"));
+    job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 0;
+    assert_int_equal(strategy_shards(hybrid, &job, 6, 3, &shards, &err), 0);
+    assert_int_equal(shards, 3);
+    assert_int_equal(strategy_shards(strategy_find("zero3", 6, &err), &job, 6, 3, &shards, &err), 0);
+    assert_int_equal(shards, 6);
+}
+
+static void run(const char *row, int size, int k, enum prefetch prefetch, struct ranks_outcome *out)
+{
+    struct job job;
+    ranks_job(&job, folder);
+    job.training.strategy = row;
+    job.training.gradient_accumulation_steps = k;
+    job.fsdp.backward_prefetch = prefetch;
+    if (strncmp(row, "hybrid", 6) == 0) {
+        job.fsdp.device_mesh[0] = 2;
+        job.fsdp.device_mesh[1] = size / 2;
+    }
+    ranks_train(&job, size, &(struct ranks_options){.trace = true}, out);
+    if (out->rc[0] != 0) {
+        print_error("%s: %s\n", row, out->err[0].text);
+    }
+    assert_int_equal(out->rc[0], 0);
+    dt_arena_clear(&job.arena);
+}
+
+/* Units: 0 root (embeddings, final norm; shared with the head), 1 and 2 the layers. */
+static void test_order_of_issue(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row;
+        enum prefetch prefetch;
+        const char *trace;
+    } cases[] = {
+        {"ddp", PREFETCH_PRE, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0"},
+        {"zero1", PREFETCH_PRE, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0 P0 P1 P2"},
+        {"zero2", PREFETCH_PRE, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0 P0 P1 P2"},
+        /* the last layer stays for the turn; the layer before it is gathered before the reduction of the one in work */
+        {"full_shard", PREFETCH_PRE, "G0 F0 G1 F1 D1 G2 F2 B0 G1 B2 R2 D2 B1 R1 D1 B0 R0 D0"},
+        {"full_shard", PREFETCH_POST, "G0 F0 G1 F1 D1 G2 F2 B0 B2 G1 R2 D2 B1 R1 D1 B0 R0 D0"},
+        {"full_shard", PREFETCH_NONE, "G0 F0 G1 F1 D1 G2 F2 B0 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0"},
+        {"shard_grad_op", PREFETCH_PRE, "G0 F0 G1 F1 G2 F2 B0 B2 R2 D2 B1 R1 D1 B0 R0 D0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ranks_outcome out;
+        run(cases[i].row, 2, 1, cases[i].prefetch, &out);
+        assert_string_equal(out.trace, cases[i].trace);
+        ranks_clear(&out);
+    }
+}
+
+/* Collectives of three steps, the last one's publish included, by kind. */
+static void test_what_travels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row;
+        int size, k;
+        int64_t all_reduce, reduce_scatter, all_gather;
+    } cases[] = {
+        {"single_device", 1, 2, 0, 0, 0},
+        {"zero3", 1, 2, 0, 0, 0},
+        {"ddp", 2, 2, 3 * (3 + 1), 0, 0},
+        {"zero1", 2, 2, 3 * 1, 3 * 3, 3 * 3},
+        {"zero2", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 3},
+        {"full_shard", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 2 * 4}, /* 2 units twice less the one kept at the turn, the root once */
+        {"shard_grad_op", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 2 * 3},
+        {"hybrid_shard", 4, 1, 3 * (3 + 1), 3 * 3, 3 * 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ranks_outcome out;
+        run(cases[i].row, cases[i].size, cases[i].k, PREFETCH_PRE, &out);
+        if (out.collectives != cases[i].all_reduce + cases[i].reduce_scatter + cases[i].all_gather) {
+            print_error("%s: %lld all_reduce, %lld reduce_scatter, %lld all_gather\n", cases[i].row, (long long)out.collectives_of[DT_ALL_REDUCE],
+                        (long long)out.collectives_of[DT_REDUCE_SCATTER], (long long)out.collectives_of[DT_ALL_GATHER]);
+        }
+        assert_int_equal(out.collectives_of[DT_ALL_REDUCE], cases[i].all_reduce);
+        assert_int_equal(out.collectives_of[DT_REDUCE_SCATTER], cases[i].reduce_scatter);
+        assert_int_equal(out.collectives_of[DT_ALL_GATHER], cases[i].all_gather);
+        ranks_clear(&out);
+    }
+}
+
+/* What rests on a rank: 1, or one over the shards, of four equal parts (weights, gradients, two moments). */
+static void test_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row;
+        int weights, gradients, optimizer; /* quarters of the whole on 4 ranks */
+    } cases[] = {{"ddp", 4, 4, 4}, {"zero1", 4, 4, 1}, {"zero2", 4, 1, 1}, {"zero3", 1, 1, 1}, {"hybrid_shard", 2, 2, 2}};
+    struct ranks_outcome whole;
+    run("ddp", 4, 2, PREFETCH_PRE, &whole);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ranks_outcome out;
+        run(cases[i].row, 4, 2, PREFETCH_PRE, &out);
+        /* padding depends on the number of shards, so hybrid may be a little less */
+        assert_in_range(out.bytes[PLAN_WEIGHTS] * 4 + 4096, whole.bytes[PLAN_WEIGHTS] * (size_t)cases[i].weights,
+                        whole.bytes[PLAN_WEIGHTS] * (size_t)cases[i].weights + 4096);
+        assert_in_range(out.bytes[PLAN_GRADIENTS] * 4 + 4096, whole.bytes[PLAN_WEIGHTS] * (size_t)cases[i].gradients,
+                        whole.bytes[PLAN_WEIGHTS] * (size_t)cases[i].gradients + 4096);
+        assert_in_range(out.bytes[PLAN_OPTIMIZER] * 4 + 8192, whole.bytes[PLAN_OPTIMIZER] * (size_t)cases[i].optimizer,
+                        whole.bytes[PLAN_OPTIMIZER] * (size_t)cases[i].optimizer + 8192);
+        ranks_clear(&out);
+    }
+    ranks_clear(&whole);
+}
+
+static int64_t at_step[8];
+
+static void remember(int rank, int64_t step)
+{
+    if (rank == 0 && step < 8) {
+        at_step[step] = allocations;
+    }
+}
+
+static void test_no_allocation_in_a_step(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {"single_device", "zero3"};
+    for (int i = 0; i < 2; i++) {
+        struct ranks_outcome out;
+        struct job job;
+        ranks_job(&job, folder);
+        job.training.strategy = rows[i];
+        job.training.gradient_accumulation_steps = 2;
+        job.training.max_steps = 7;
+        ranks_train(&job, 1 + i, &(struct ranks_options){.on_step = remember}, &out);
+        assert_int_equal(out.rc[0], 0);
+        assert_int_equal(at_step[6] - at_step[2], 0); /* on all ranks: they share the counter */
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* A loss that is not finite ends the run on all ranks, names step and rank, and is permanent. */
+static void test_loss_not_finite(void **state)
+{
+    (void)state;
+    struct ranks_outcome out;
+    struct job job;
+    ranks_job(&job, folder);
+    job.training.strategy = "ddp";
+    ranks_train(&job, 3, &(struct ranks_options){.poison_step = 1, .poison_rank = 1}, &out);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(out.rc[r], -1);
+        assert_int_equal(trainer_exit_code(&out.err[r]), DT_EXIT_PERMANENT);
+        assert_non_null(strstr(out.err[r].text, "rank 1: step 2: the loss is not finite"));
+    }
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
+/* Every validation sample once, also when they do not divide by batch and ranks. */
+static void test_evaluation(void **state)
+{
+    (void)state;
+    double wanted = 0;
+    for (int size = 1; size <= 4; size++) {
+        struct ranks_outcome out;
+        struct job job;
+        ranks_job(&job, folder);
+        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+        job.training.strategy = size > 1 ? "zero3" : "auto";
+        job.training.batch_size_per_gpu = size == 3 ? 5 : 2;
+        job.training.learning_rate = 0; /* the same weights everywhere */
+        ranks_train(&job, size, &(struct ranks_options){.evaluate = true}, &out);
+        assert_int_equal(out.rc[0], 0);
+        wanted = size == 1 ? out.val_loss : wanted;
+        assert_true(fabs(out.val_loss - wanted) <= 1e-6 * wanted);
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    folder = ranks_folder();
+    ranks_data(folder, 96);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ranks_remove(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_mesh),  cmocka_unit_test(test_order_of_issue),
+        cmocka_unit_test(test_what_travels),  cmocka_unit_test(test_bytes), cmocka_unit_test(test_no_allocation_in_a_step),
+        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
