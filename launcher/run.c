@@ -722,7 +722,7 @@ int run_job(const struct options *o, char *const *env)
     (void)uv_loop_init(&r->loop);
     failures_begin(&r->failures);
     if (open_all(r, &err) == 0) {
-        if (env_sets_omp(o, env)) {
+        if (env_sets_omp(o, env) && !o->bundled) {
             (void)fprintf(stderr, "%s\n", env_omp_warning());
         }
         do_one(r, AGENT_DO_TELL_JOIN);

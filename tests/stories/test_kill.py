@@ -1,0 +1,83 @@
+"""kill -9 of a worker at any moment: the job goes on by itself and ends with the hash of an undisturbed run.
+DTRUN_KILLS=N kills (default 30, 1000 in the full tier); the moments come from DTRUN_SEED, which a failure prints.
+run: timeout 900
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import support
+import training
+
+KILLS = int(os.environ.get("DTRUN_KILLS", "30"))
+SEED = int(os.environ.get("DTRUN_SEED", str(random.randrange(10**6))))
+MOMENTS = ["start", "forward", "backward", "collective", "evaluation", "save", "exit"]
+PER_JOB = 6
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kill")
+    job = training.make_job(folder, steps=STEPS)
+    result = training.train(job, folder / "plain", ranks=2)
+    assert result.code == 0, result
+    return folder, job, training.hash_of(folder / "plain"), training.metrics(folder / "plain")
+
+
+def kill_at(job, moment, rng, done):
+    """Waits until some worker is at the moment, kills it; False when the job ended before."""
+    deadline = time.monotonic() + support.DEADLINE_S
+    wanted_step = rng.randrange(STEPS) if moment in ("forward", "backward", "collective") else 0
+    pages = None
+    while time.monotonic() < deadline:
+        if job.process.poll() is not None:
+            return False
+        pages = pages or training.pages(job, 2)
+        if not pages:
+            continue
+        if not all(support.alive(p.pid) for p in pages.values()):
+            pages = None
+            continue
+        for page in rng.sample(list(pages.values()), 2):
+            hit = page.in_collective() if moment == "collective" else page.phase() == moment
+            late = page.step() > wanted_step + 40  # the moment has passed: any later one will do
+            if hit and (page.step() >= min(wanted_step, STEPS - 20) or late):
+                with contextlib.suppress(OSError):
+                    os.kill(page.pid, signal.SIGKILL)
+                    done[moment] = done.get(moment, 0) + 1
+                    return True
+    raise AssertionError(f"no worker came to {moment}")
+
+
+def test_kills(place):
+    folder, path, expected, losses = place
+    rng = random.Random(SEED)
+    print(f"seed {SEED}")
+    done, number = {}, 0
+    while sum(done.values()) < KILLS:
+        number += 1
+        out = folder / f"killed-{number}"
+        # Each moment comes first in some job, so that all of them are hit.
+        wishes = [MOMENTS[(number * PER_JOB + i) % len(MOMENTS)] for i in range(PER_JOB)]
+        wishes.sort(key=lambda m: m == "exit")
+        with support.Job(["--nproc_per_node=2", "--max_restarts=100", "train", path, "--output_dir", out]) as job:
+            job.agent_pid = job.agent
+            for moment in wishes[: KILLS - sum(done.values())]:
+                if not kill_at(job, moment, rng, done):
+                    break
+            result = job.finish()
+            job.wait_gone()
+        assert result.code == 0, f"seed {SEED} job {number} {wishes}\n{result}"
+        assert training.hash_of(out) == expected, f"seed {SEED} job {number} {wishes}: another hash\n{result}"
+        after = training.metrics(out)
+        assert {s: after[s] for s in losses} == losses, f"seed {SEED} job {number}: other losses"
+        assert number < KILLS + 20, f"seed {SEED}: only {done} after {number} jobs"
+    print(done)
+    if KILLS >= 30:
+        assert set(done) == set(MOMENTS), f"seed {SEED}: {done}"

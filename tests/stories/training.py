@@ -1,0 +1,120 @@
+"""What stories about `train` share: a little text, a tiny job, hashes, the pages of running workers."""
+
+import json
+import mmap
+import os
+import random
+import struct
+import subprocess
+
+import support
+
+PHASES = ["none", "start", "forward", "backward", "step", "evaluation", "save", "exit"]
+PHASE_AT, STEP_AT, ORDER_AT = 48, 40, 16  # base/page.h
+
+
+def make_data(folder, seed=1, files=12):
+    """Shards of made-up text with held-out files; returns the folder."""
+    text, out = os.path.join(str(folder), "text"), os.path.join(str(folder), "shards")
+    if os.path.exists(out):
+        return out
+    os.makedirs(text)
+    r = random.Random(seed)
+    words = ["".join(r.choice("abcdefghij") for _ in range(r.randint(1, 7))) for _ in range(200)]
+    for i in range(files):
+        with open(os.path.join(text, f"{i}.txt"), "w") as f:
+            for _ in range(120):
+                f.write(" ".join(r.choice(words) for _ in range(8)) + ".\n")
+    subprocess.run([support.program("dtdata"), "tokenize", "--holdout", "0.2", "-o", out, text], check=True, capture_output=True)
+    return out
+
+
+def make_job(folder, name="job.json", steps=60, **sections):
+    """A job file of a tiny model over the data in `folder`; keyword arguments add to its sections."""
+    data = make_data(folder)
+    job = {
+        "model": {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 256},
+        "data": {"train": f"{data}/train-*.bin", "val": f"{data}/val-*.bin", "sequence_length": 16},
+        "training": {"batch_size_per_gpu": 2, "max_steps": steps, "learning_rate": 3e-3, "lr_scheduler_type": "cosine", "warmup_steps": 5,
+                     "max_grad_norm": 1.0, "weight_decay": 0.1, "eval_every_n_steps": 20, "eval_batches": 4, "threads": 1},
+        "checkpointing": {"save_every_n_steps": 10, "keep_last_n": 3},
+        "logging": {"log_every_n_steps": 10},
+    }
+    for section, values in sections.items():
+        if isinstance(values, dict):
+            job.setdefault(section, {}).update(values)
+        else:
+            job[section] = values
+    path = os.path.join(str(folder), name)
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path
+
+
+def train(job, out, ranks=2, strategy=None, sets=(), options=(), env=None, timeout_s=support.DEADLINE_S, cwd=None):
+    """Runs a job to its end under dtrun."""
+    args = [*options, f"--nproc_per_node={ranks}", "train", job, "--output_dir", out]
+    if strategy:
+        args += ["--mode", strategy]
+    for s in sets:
+        args += ["--set", s]
+    support.program("train")
+    return support.run(args, env=env, timeout_s=timeout_s, cwd=cwd)
+
+
+def dtckpt(*args):
+    """(exit code, stdout, stderr) of dtckpt."""
+    p = subprocess.run([support.program("dtckpt"), *map(str, args)], capture_output=True, text=True, errors="replace", timeout=support.DEADLINE_S)
+    return p.returncode, p.stdout, p.stderr
+
+
+def hash_of(out):
+    code, text, err = dtckpt("hash", out)
+    assert code == 0, err
+    return text.strip()
+
+
+def metrics(out, key="loss"):
+    """{step: value} of all lines that have the key; a later line for a step replaces an earlier one."""
+    values = {}
+    with open(os.path.join(str(out), "metrics.jsonl")) as f:
+        for line in f:
+            row = json.loads(line)
+            if key in row:
+                values[row["step"]] = row[key]
+    return values
+
+
+class Page:
+    """Reads (never writes) the page of a running worker."""
+
+    def __init__(self, pid):
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            env = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
+        fd = os.open(env[b"DTRUN_PAGE"], os.O_RDONLY)
+        try:
+            self.map = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self.pid, self.rank = pid, int(env[b"RANK"])
+
+    def phase(self):
+        return PHASES[struct.unpack_from("I", self.map, PHASE_AT)[0]]
+
+    def in_collective(self):
+        return struct.unpack_from("I", self.map, PHASE_AT + 4)[0] != 0
+
+    def step(self):
+        return struct.unpack_from("q", self.map, STEP_AT)[0]
+
+
+def pages(job, ranks):
+    """Pages of the workers that run now, by rank; None while a round is not whole."""
+    found = {}
+    for pid in support.children(job.agent_pid):
+        try:
+            page = Page(pid)
+        except (OSError, KeyError, ValueError):
+            continue
+        found[page.rank] = page
+    return found if len(found) == ranks else None
