@@ -15,7 +15,8 @@ static const struct {
 
 static void print_help(FILE *out)
 {
-    (void)fprintf(out, "usage: bench NAME [options]\nOne JSON line per case: value is the median, floor what the machine allows, peer another system.\n\n");
+    (void)fprintf(
+        out, "usage: bench NAME [options]\nOne JSON line per case: value is the median, floor what the machine allows, peer another system.\n\n");
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
         (void)fprintf(out, "  %-12s %s\n", benches[i].name, benches[i].help);
     }

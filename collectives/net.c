@@ -81,8 +81,8 @@ static bool is_own(int fd)
 {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t a_size = sizeof a, b_size = sizeof b;
-    return getsockname(fd, (struct sockaddr *)&a, &a_size) == 0 && getpeername(fd, (struct sockaddr *)&b, &b_size) == 0 &&
-           a_size == b_size && memcmp(&a, &b, a_size) == 0;
+    return getsockname(fd, (struct sockaddr *)&a, &a_size) == 0 && getpeername(fd, (struct sockaddr *)&b, &b_size) == 0 && a_size == b_size &&
+           memcmp(&a, &b, a_size) == 0;
 }
 
 /* One attempt at one address: 0 with n->fd connected, or -1 with errno-like text in cause; -2 when ordered to stop. */

@@ -31,7 +31,7 @@ struct dt_store {
     int port;
     double timeout_s; /* of requests that do not wait for a key */
     struct dt_page *page;
-    bool broken;      /* an answer is missing: what comes next would be misread */
+    bool broken; /* an answer is missing: what comes next would be misread */
     struct dt_text request;
     /* bytes of the answer that came and were not asked for yet */
     char *buffer;
@@ -265,8 +265,8 @@ static int fail_wait(struct dt_store *s, const char *what, const char *const *ke
 }
 
 /* Reads the answer of a wait: 0, or -1; after a timeout the wait is cancelled and the error names the keys. */
-static int receive_wait(struct dt_store *s, void *data, size_t size, const char *what, const char *const *keys, size_t count,
-                        double timeout_s, double deadline_s, struct dt_error *err)
+static int receive_wait(struct dt_store *s, void *data, size_t size, const char *what, const char *const *keys, size_t count, double timeout_s,
+                        double deadline_s, struct dt_error *err)
 {
     struct dt_error cause = {0};
     if (receive(s, data, size, deadline_s, &cause) == 0) {
@@ -478,11 +478,12 @@ int dt_store_add(struct dt_store *s, const char *key, int64_t delta, int64_t *to
     return 0;
 }
 
-int dt_store_compare_set(struct dt_store *s, const char *key, const void *expected, size_t expected_size, const void *desired,
-                         size_t desired_size, struct dt_text *out, struct dt_error *err)
+int dt_store_compare_set(struct dt_store *s, const char *key, const void *expected, size_t expected_size, const void *desired, size_t desired_size,
+                         struct dt_text *out, struct dt_error *err)
 {
     double deadline_s = 0;
-    struct dt_wire_request r = {.query = DT_WIRE_COMPARE_SET, .key = bytes_of(key), .value = {expected, expected_size}, .desired = {desired, desired_size}};
+    struct dt_wire_request r = {
+        .query = DT_WIRE_COMPARE_SET, .key = bytes_of(key), .value = {expected, expected_size}, .desired = {desired, desired_size}};
     return ask(s, &r, &deadline_s, err) != 0 ? -1 : receive_value(s, out, deadline_s, err);
 }
 
@@ -557,5 +558,6 @@ int dt_store_ping(struct dt_store *s, struct dt_error *err)
 {
     double deadline_s = 0;
     char bytes[4];
-    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = 1}, &deadline_s, err) != 0 ? -1 : receive_now(s, bytes, 4, deadline_s, err);
+    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = 1}, &deadline_s, err) != 0 ? -1
+                                                                                                      : receive_now(s, bytes, 4, deadline_s, err);
 }

@@ -49,8 +49,8 @@ int dt_store_multi_set(struct dt_store *s, const char *const *keys, const void *
 int dt_store_add(struct dt_store *s, const char *key, int64_t delta, int64_t *total, struct dt_error *err);
 /* Replaces the value if it is `expected` (absent counts as empty). out (initialised) becomes the reply: the desired value on success;
  * else the current one, or `expected` itself when the key is absent. */
-int dt_store_compare_set(struct dt_store *s, const char *key, const void *expected, size_t expected_size, const void *desired,
-                         size_t desired_size, struct dt_text *out, struct dt_error *err);
+int dt_store_compare_set(struct dt_store *s, const char *key, const void *expected, size_t expected_size, const void *desired, size_t desired_size,
+                         struct dt_text *out, struct dt_error *err);
 /* *ready when all keys are there now. */
 int dt_store_check(struct dt_store *s, const char *const *keys, size_t count, bool *ready, struct dt_error *err);
 /* Parked on the server until all keys are there. */

@@ -40,8 +40,8 @@ struct dt_store_table {
     struct dt_store_limits limits;
     struct entry **buckets; /* bucket_count, a power of two */
     size_t bucket_count, entry_count;
-    int64_t value_count;    /* entries with a value */
-    int64_t element_count;  /* in all queues */
+    int64_t value_count;   /* entries with a value */
+    int64_t element_count; /* in all queues */
     size_t bytes;
     struct dt_store_waiter *waiters;
 };
@@ -345,7 +345,8 @@ int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, 
     return 0;
 }
 
-void dt_store_table_each_waiter(const struct dt_store_table *t, void (*call)(void *user, const struct dt_store_waiter *w, struct dt_bytes key), void *user)
+void dt_store_table_each_waiter(const struct dt_store_table *t, void (*call)(void *user, const struct dt_store_waiter *w, struct dt_bytes key),
+                                void *user)
 {
     for (const struct dt_store_waiter *w = t->waiters; w != NULL; w = w->next) {
         for (size_t i = 0; i < w->wait_count; i++) {
@@ -503,8 +504,8 @@ int dt_store_table_add(struct dt_store_table *t, struct dt_bytes key, int64_t de
     return 0;
 }
 
-int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, struct dt_bytes expected, struct dt_bytes desired,
-                               struct dt_bytes *now, struct dt_error *err)
+int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, struct dt_bytes expected, struct dt_bytes desired, struct dt_bytes *now,
+                               struct dt_error *err)
 {
     struct entry *e = find(t, key);
     bool has_value = e != NULL && e->has_value;

@@ -59,8 +59,8 @@ int dt_store_table_append(struct dt_store_table *t, struct dt_bytes key, struct 
 int dt_store_table_add(struct dt_store_table *t, struct dt_bytes key, int64_t delta, int64_t *total, struct dt_error *err);
 /* An absent key is created when `expected` is empty, and otherwise left absent with *now = expected. A present key is replaced
  * when it equals `expected`. *now is what the reply says: the value afterwards; valid until the next change. */
-int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, struct dt_bytes expected, struct dt_bytes desired,
-                               struct dt_bytes *now, struct dt_error *err);
+int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, struct dt_bytes expected, struct dt_bytes desired, struct dt_bytes *now,
+                               struct dt_error *err);
 /* False for an absent key. *value stays valid until the next change. */
 bool dt_store_table_get(const struct dt_store_table *t, struct dt_bytes key, struct dt_bytes *value);
 /* True when every key has a value or a queue with something in it. */
@@ -88,7 +88,8 @@ int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, 
 /* Forgets the wait of w, if there is one. */
 void dt_store_table_cancel(struct dt_store_table *t, struct dt_store_waiter *w);
 /* Who waits: calls back for each parked waiter with a key it still misses. */
-void dt_store_table_each_waiter(const struct dt_store_table *t, void (*call)(void *user, const struct dt_store_waiter *w, struct dt_bytes key), void *user);
+void dt_store_table_each_waiter(const struct dt_store_table *t, void (*call)(void *user, const struct dt_store_waiter *w, struct dt_bytes key),
+                                void *user);
 /* Bytes of keys, values and queues together. */
 size_t dt_store_table_bytes(const struct dt_store_table *t);
 

@@ -94,8 +94,12 @@ void dt_wire_put_request(struct dt_text *out, const struct dt_wire_request *r)
     dt_wire_put_u8(out, (uint8_t)r->query);
     for (const char *field = layouts[r->query].fields; *field != '\0'; field++) {
         switch (*field) {
-        case 'u': dt_wire_put_u32(out, r->word); break;
-        case 'i': dt_wire_put_i64(out, r->number); break;
+        case 'u':
+            dt_wire_put_u32(out, r->word);
+            break;
+        case 'i':
+            dt_wire_put_i64(out, r->number);
+            break;
         case 's':
         case 'v':
             dt_wire_put_bytes(out, strings[string].data, strings[string].size);
@@ -232,9 +236,12 @@ static int parse_field(struct dt_wire_parser *p, char field, struct dt_error *er
         }
         p->number = dt_wire_read_i64(from);
         return 1;
-    case 's': return parse_string(p, true, err);
-    case 'v': return parse_string(p, false, err);
-    default: break;
+    case 's':
+        return parse_string(p, true, err);
+    case 'v':
+        return parse_string(p, false, err);
+    default:
+        break;
     }
     if (p->todo == SIZE_MAX) { /* K, P: the count first */
         if ((from = take(p, 8)) == NULL) {
@@ -438,10 +445,14 @@ int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const st
     int64_t total = 0;
     bool passed = false;
     switch (r->query) {
-    case DT_WIRE_VALIDATE: return 0;
-    case DT_WIRE_SET: return dt_store_table_set(t, r->key, r->value, err);
-    case DT_WIRE_APPEND: return dt_store_table_append(t, r->key, r->value, err);
-    case DT_WIRE_QUEUE_PUSH: return dt_store_table_push(t, r->key, r->value, err);
+    case DT_WIRE_VALIDATE:
+        return 0;
+    case DT_WIRE_SET:
+        return dt_store_table_set(t, r->key, r->value, err);
+    case DT_WIRE_APPEND:
+        return dt_store_table_append(t, r->key, r->value, err);
+    case DT_WIRE_QUEUE_PUSH:
+        return dt_store_table_push(t, r->key, r->value, err);
     case DT_WIRE_MULTI_SET:
         for (size_t i = 0; i < r->count; i++) {
             if (dt_store_table_set(t, r->keys[i], r->values[i], err) != 0) {
@@ -488,14 +499,27 @@ int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const st
         dt_store_table_cancel(t, w);
         dt_wire_put_u8(out, DT_WIRE_WAIT_CANCELED);
         return 0;
-    case DT_WIRE_KEY_COUNT: dt_wire_put_i64(out, dt_store_table_key_count(t)); return 0;
-    case DT_WIRE_DELETE: dt_wire_put_i64(out, dt_store_table_delete(t, r->key) ? 1 : 0); return 0;
-    case DT_WIRE_MULTI_GET: return answer_multi_get(t, r, out, err);
-    case DT_WIRE_PING: dt_wire_put_u32(out, r->word); return 0;
-    case DT_WIRE_QUEUE_POP: answer_pop(t, r->key, out); return 0;
-    case DT_WIRE_QUEUE_LENGTH: dt_wire_put_i64(out, dt_store_table_queue_length(t, r->key)); return 0;
-    case DT_WIRE_LIST_KEYS: return answer_list(t, out, err);
-    case DT_WIRE_QUERY_COUNT: break;
+    case DT_WIRE_KEY_COUNT:
+        dt_wire_put_i64(out, dt_store_table_key_count(t));
+        return 0;
+    case DT_WIRE_DELETE:
+        dt_wire_put_i64(out, dt_store_table_delete(t, r->key) ? 1 : 0);
+        return 0;
+    case DT_WIRE_MULTI_GET:
+        return answer_multi_get(t, r, out, err);
+    case DT_WIRE_PING:
+        dt_wire_put_u32(out, r->word);
+        return 0;
+    case DT_WIRE_QUEUE_POP:
+        answer_pop(t, r->key, out);
+        return 0;
+    case DT_WIRE_QUEUE_LENGTH:
+        dt_wire_put_i64(out, dt_store_table_queue_length(t, r->key));
+        return 0;
+    case DT_WIRE_LIST_KEYS:
+        return answer_list(t, out, err);
+    case DT_WIRE_QUERY_COUNT:
+        break;
     }
     return dt_fail(err, DT_INTERNAL, "query %d has no answer", (int)r->query);
 }

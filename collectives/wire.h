@@ -14,9 +14,26 @@
 #include <stdint.h>
 
 enum dt_wire_query {
-    DT_WIRE_VALIDATE, DT_WIRE_SET, DT_WIRE_COMPARE_SET, DT_WIRE_GET, DT_WIRE_ADD, DT_WIRE_CHECK, DT_WIRE_WAIT, DT_WIRE_KEY_COUNT,
-    DT_WIRE_DELETE, DT_WIRE_APPEND, DT_WIRE_MULTI_GET, DT_WIRE_MULTI_SET, DT_WIRE_CANCEL_WAIT, DT_WIRE_PING, DT_WIRE_QUEUE_PUSH,
-    DT_WIRE_QUEUE_POP, DT_WIRE_QUEUE_LENGTH, DT_WIRE_LIST_KEYS, DT_WIRE_BARRIER, DT_WIRE_QUERY_COUNT
+    DT_WIRE_VALIDATE,
+    DT_WIRE_SET,
+    DT_WIRE_COMPARE_SET,
+    DT_WIRE_GET,
+    DT_WIRE_ADD,
+    DT_WIRE_CHECK,
+    DT_WIRE_WAIT,
+    DT_WIRE_KEY_COUNT,
+    DT_WIRE_DELETE,
+    DT_WIRE_APPEND,
+    DT_WIRE_MULTI_GET,
+    DT_WIRE_MULTI_SET,
+    DT_WIRE_CANCEL_WAIT,
+    DT_WIRE_PING,
+    DT_WIRE_QUEUE_PUSH,
+    DT_WIRE_QUEUE_POP,
+    DT_WIRE_QUEUE_LENGTH,
+    DT_WIRE_LIST_KEYS,
+    DT_WIRE_BARRIER,
+    DT_WIRE_QUERY_COUNT
 };
 #define DT_WIRE_MAGIC 0x3C85F7CEu
 enum { DT_WIRE_READY = 0, DT_WIRE_NOT_READY = 1, DT_WIRE_STOP_WAITING = 0, DT_WIRE_WAIT_CANCELED = 1 };
@@ -26,10 +43,10 @@ const char *dt_wire_query_name(enum dt_wire_query query);
 
 struct dt_wire_request {
     enum dt_wire_query query;
-    uint32_t word;                 /* VALIDATE's magic, PING's nonce */
-    int64_t number;                /* ADD's delta, BARRIER's world size */
+    uint32_t word;                       /* VALIDATE's magic, PING's nonce */
+    int64_t number;                      /* ADD's delta, BARRIER's world size */
     struct dt_bytes key, value, desired; /* COMPARE_SET: value is what is expected */
-    size_t count;                  /* of keys (and values, MULTI_SET) */
+    size_t count;                        /* of keys (and values, MULTI_SET) */
     const struct dt_bytes *keys, *values;
 };
 
@@ -42,11 +59,13 @@ struct dt_wire_parser {
     /* the request under way; positions are from its start */
     bool begun;
     int query;
-    const char *field;             /* next one to parse */
-    size_t todo, done;             /* of a repeated field: keys or pairs */
-    struct dt_wire_span { size_t at, size; } *spans; /* strings found so far */
+    const char *field; /* next one to parse */
+    size_t todo, done; /* of a repeated field: keys or pairs */
+    struct dt_wire_span {
+        size_t at, size;
+    } * spans; /* strings found so far */
     size_t span_count, span_capacity;
-    struct dt_bytes *bytes;        /* the same, resolved */
+    struct dt_bytes *bytes; /* the same, resolved */
     size_t bytes_capacity;
     uint32_t word;
     int64_t number;

@@ -93,8 +93,12 @@ static int run_case(const char *dtrun, const char *torchrun, long nproc, long re
     }
     char name[32];
     (void)snprintf(name, sizeof name, "%ld processes", nproc);
-    struct dt_bench_case c = {.bench = "start", .name = name, .unit = "ms", .floor = dt_bench_median(floors, (size_t)repeats),
-                              .peer = dt_bench_median(peers, (size_t)repeats), .peer_name = "torchrun"};
+    struct dt_bench_case c = {.bench = "start",
+                              .name = name,
+                              .unit = "ms",
+                              .floor = dt_bench_median(floors, (size_t)repeats),
+                              .peer = dt_bench_median(peers, (size_t)repeats),
+                              .peer_name = "torchrun"};
     dt_bench_print(&c, ours, (size_t)repeats);
     return 0;
 }
@@ -105,6 +109,7 @@ int bench_start(int argc, char **argv)
     long repeats = dt_bench_number(argc, argv, "repeats", 11);
     char *dtrun = given != NULL ? dt_strdup(given) : find_dtrun(), *torchrun = NULL;
     int code = repeats >= 1 && repeats <= max_repeats ? 0 : 2;
+    (void)setenv("OMP_NUM_THREADS", "1", 0); /* both launchers remark on its absence */
     if (dt_bench_flag(argc, argv, "peer") && (torchrun = dt_bench_peer_program("torchrun")) == NULL) {
         (void)fprintf(stderr, "bench: no PyTorch to compare with: scripts/setup.sh --peers\n");
     }

@@ -79,7 +79,8 @@ static void serve_echo(int fd)
     }
     tell_port(fd, port);
     if (dt_net_accept(&listener, &n, dt_now_s() + deadline_s, NULL) == 0) {
-        while (dt_net_read_some(&n, buffer, sizeof buffer, &size, dt_now_s() + 3600, NULL) == 0 && dt_net_write(&n, buffer, size, dt_now_s() + 3600, NULL) == 0) {
+        while (dt_net_read_some(&n, buffer, sizeof buffer, &size, dt_now_s() + 3600, NULL) == 0 &&
+               dt_net_write(&n, buffer, size, dt_now_s() + 3600, NULL) == 0) {
         }
     }
 }
@@ -228,7 +229,8 @@ static double run_echo(struct dt_net *n, const struct setup *o)
     char bytes[20] = {0};
     double began_s = dt_now_s();
     for (long i = 0; i < o->op_count; i++) {
-        if (dt_net_write(n, bytes, sizeof bytes, dt_now_s() + deadline_s, NULL) != 0 || dt_net_read(n, bytes, sizeof bytes, dt_now_s() + deadline_s, NULL) != 0) {
+        if (dt_net_write(n, bytes, sizeof bytes, dt_now_s() + deadline_s, NULL) != 0 ||
+            dt_net_read(n, bytes, sizeof bytes, dt_now_s() + deadline_s, NULL) != 0) {
             return -1;
         }
     }
@@ -240,10 +242,7 @@ static const struct {
     double (*run)(struct server *s, const struct setup *o);
     bool has_floor; /* one round trip */
 } cases[] = {
-    {"set", "ops/s", run_set, false},
-    {"add", "us", run_add, true},
-    {"get", "us", run_get, true},
-    {"connect", "us/client", run_connect, false},
+    {"set", "ops/s", run_set, false},       {"add", "us", run_add, true}, {"get", "us", run_get, true}, {"connect", "us/client", run_connect, false},
     {"wake", "us/client", run_wake, false},
 };
 

@@ -30,10 +30,10 @@ struct client {
     bool is_fresh, is_dirty, closing;
     double since_s;
     struct dt_wire_parser parser;
-    size_t held;                /* what the parser held when last counted */
+    size_t held; /* what the parser held when last counted */
     struct dt_store_waiter waiter;
-    struct dt_text output;      /* answers not handed to libuv yet */
-    size_t in_flight;           /* bytes libuv still has */
+    struct dt_text output; /* answers not handed to libuv yet */
+    size_t in_flight;      /* bytes libuv still has */
 };
 
 struct list {
@@ -47,17 +47,17 @@ struct store_server {
     uv_tcp_t listener;
     uv_timer_t timer;
     int port;
-    int handles;                /* not closed yet: listener, timer, clients */
+    int handles; /* not closed yet: listener, timer, clients */
     bool closing;
     void (*closed)(void *user);
     void *closed_user;
     struct dt_store_table *table;
     struct list fresh, active;
     struct client *dirty;
-    size_t held;                /* bytes in all parsers */
-    double warned_s;            /* last line about failing accepts */
+    size_t held;     /* bytes in all parsers */
+    double warned_s; /* last line about failing accepts */
     uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
-    char buffer[read_bytes];    /* reads of all clients: libuv reads and calls back at once */
+    char buffer[read_bytes]; /* reads of all clients: libuv reads and calls back at once */
 };
 
 struct write {
@@ -536,7 +536,8 @@ static void show_wait(void *user, const struct dt_store_waiter *w, struct dt_byt
 
 void store_server_stats(const struct store_server *s, struct dt_text *out)
 {
-    dt_text_printf(out, "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,\"bytes\":%zu,\"requests\":{",
+    dt_text_printf(out,
+                   "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,\"bytes\":%zu,\"requests\":{",
                    s->fresh.count + s->active.count, (unsigned long long)s->accepted, (unsigned long long)s->dropped, (unsigned long long)s->taken,
                    (unsigned long long)s->rounds, (long long)dt_store_table_key_count(s->table), dt_store_table_bytes(s->table));
     const char *comma = "";

@@ -13,12 +13,12 @@
 #include <uv.h>
 
 struct store_server_options {
-    const char *host;      /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
-    int port;              /* 0: the system chooses */
-    int backlog;           /* 0: 4096 */
-    size_t output_bytes;   /* answers a client has not read yet; 0: 256 MiB */
-    size_t client_count;   /* connections at once; 0: no limit but the open files */
-    double hello_s;        /* time for the first byte and the handshake; 0: 30 s */
+    const char *host;    /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
+    int port;            /* 0: the system chooses */
+    int backlog;         /* 0: 4096 */
+    size_t output_bytes; /* answers a client has not read yet; 0: 256 MiB */
+    size_t client_count; /* connections at once; 0: no limit but the open files */
+    double hello_s;      /* time for the first byte and the handshake; 0: 30 s */
     struct dt_store_limits limits;
     /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,
      * `first` are the bytes already read (copy them). `from` is the address of the peer. May be null. */

@@ -62,7 +62,9 @@ static void on_wake(uv_async_t *async)
     struct host *h = async->data;
     (void)pthread_mutex_lock(&h->lock);
     switch (h->command) {
-    case COMMAND_RESET: store_server_reset(h->server); break;
+    case COMMAND_RESET:
+        store_server_reset(h->server);
+        break;
     case COMMAND_STATS:
         dt_text_reset(&h->stats);
         store_server_stats(h->server, &h->stats);
@@ -71,7 +73,8 @@ static void on_wake(uv_async_t *async)
         store_server_close(h->server, on_closed, h);
         uv_close((uv_handle_t *)&h->wake, NULL);
         break;
-    case COMMAND_NONE: break;
+    case COMMAND_NONE:
+        break;
     }
     h->command = COMMAND_NONE;
     (void)pthread_cond_broadcast(&h->done);
@@ -439,8 +442,12 @@ static void bad_peers_are_dropped(void **state)
         const char *bytes;
         size_t size;
     } rows[] = {
-        {"GET / HTTP/1.0\r\n\r\n", 18}, {"\x00\xce\xf7\x85\x3d", 5}, {"\x00\xce\xf7\x85\x3c\x00", 6}, {"\x00\xce\xf7\x85\x3c\x7f", 6},
-        {"\x00\xce\xf7\x85\x3c\x03\xff\xff\xff\xff\xff\xff\xff\x7f", 14}, {"\x16\x03\x01", 3},
+        {"GET / HTTP/1.0\r\n\r\n", 18},
+        {"\x00\xce\xf7\x85\x3d", 5},
+        {"\x00\xce\xf7\x85\x3c\x00", 6},
+        {"\x00\xce\xf7\x85\x3c\x7f", 6},
+        {"\x00\xce\xf7\x85\x3c\x03\xff\xff\xff\xff\xff\xff\xff\x7f", 14},
+        {"\x16\x03\x01", 3},
     };
     struct host h;
     host_open(&h, (struct store_server_options){0});
@@ -617,11 +624,18 @@ int main(void)
 {
     dt_log_open(DT_LOG_ERROR, -1, 2); /* the drops are what is tested */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_over_a_socket), cmocka_unit_test(calls_on_a_table), cmocka_unit_test(ranks_as_threads),
-        cmocka_unit_test(order_ends_a_wait), cmocka_unit_test(reset_begins_a_new_round), cmocka_unit_test(bad_peers_are_dropped),
-        cmocka_unit_test(silent_peers_are_dropped), cmocka_unit_test(slow_readers_are_dropped),
-        cmocka_unit_test(other_links_are_handed_over), cmocka_unit_test(connect_fails_in_words),
-        cmocka_unit_test(connect_tries_until_somebody_listens), cmocka_unit_test(many_connections),
+        cmocka_unit_test(calls_over_a_socket),
+        cmocka_unit_test(calls_on_a_table),
+        cmocka_unit_test(ranks_as_threads),
+        cmocka_unit_test(order_ends_a_wait),
+        cmocka_unit_test(reset_begins_a_new_round),
+        cmocka_unit_test(bad_peers_are_dropped),
+        cmocka_unit_test(silent_peers_are_dropped),
+        cmocka_unit_test(slow_readers_are_dropped),
+        cmocka_unit_test(other_links_are_handed_over),
+        cmocka_unit_test(connect_fails_in_words),
+        cmocka_unit_test(connect_tries_until_somebody_listens),
+        cmocka_unit_test(many_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

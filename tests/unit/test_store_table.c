@@ -110,9 +110,18 @@ static void add(void **state)
         int64_t delta, total; /* total INT64_MIN and after null: refused */
         const char *after;
     } rows[] = {
-        {NULL, 1, 1, "1"}, {"40", -42, -2, "-2"}, {" 12abc", 1, 13, "13"}, {"+5", 0, 5, "5"}, {"\t-7", 7, 0, "0"},
-        {"9223372036854775807", 1, INT64_MIN, "-9223372036854775808"}, {"-9223372036854775808", 0, INT64_MIN, "-9223372036854775808"},
-        {"", 1, 0, NULL}, {"abc", 1, 0, NULL}, {"- 1", 1, 0, NULL}, {"9223372036854775808", 1, 0, NULL}, {"-9223372036854775809", 1, 0, NULL},
+        {NULL, 1, 1, "1"},
+        {"40", -42, -2, "-2"},
+        {" 12abc", 1, 13, "13"},
+        {"+5", 0, 5, "5"},
+        {"\t-7", 7, 0, "0"},
+        {"9223372036854775807", 1, INT64_MIN, "-9223372036854775808"},
+        {"-9223372036854775808", 0, INT64_MIN, "-9223372036854775808"},
+        {"", 1, 0, NULL},
+        {"abc", 1, 0, NULL},
+        {"- 1", 1, 0, NULL},
+        {"9223372036854775808", 1, 0, NULL},
+        {"-9223372036854775809", 1, 0, NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct dt_store_table *t = dt_store_table_open(NULL);
@@ -142,8 +151,8 @@ static void compare_set(void **state)
     static const struct {
         const char *key, *expected, *desired, *reply, *after;
     } rows[] = {
-        {"c", "", "v1", "v1", "v1"},    {"c", "v1", "v2", "v2", "v2"}, {"c", "bad", "v3", "v2", "v2"}, {"c", "", "v3", "v2", "v2"},
-        {"missing", "x", "y", "x", NULL}, {"e", "", "", "", ""},          {"e", "", "full", "full", "full"},
+        {"c", "", "v1", "v1", "v1"},      {"c", "v1", "v2", "v2", "v2"}, {"c", "bad", "v3", "v2", "v2"},    {"c", "", "v3", "v2", "v2"},
+        {"missing", "x", "y", "x", NULL}, {"e", "", "", "", ""},         {"e", "", "full", "full", "full"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct dt_bytes now = {NULL, 0};
@@ -345,8 +354,11 @@ static void who_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values), cmocka_unit_test(many_keys_and_no_leftovers), cmocka_unit_test(add), cmocka_unit_test(compare_set),
-        cmocka_unit_test(waiting), cmocka_unit_test(queues), cmocka_unit_test(barrier), cmocka_unit_test(limits), cmocka_unit_test(who_waits),
+        cmocka_unit_test(values),    cmocka_unit_test(many_keys_and_no_leftovers),
+        cmocka_unit_test(add),       cmocka_unit_test(compare_set),
+        cmocka_unit_test(waiting),   cmocka_unit_test(queues),
+        cmocka_unit_test(barrier),   cmocka_unit_test(limits),
+        cmocka_unit_test(who_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

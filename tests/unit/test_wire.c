@@ -12,7 +12,7 @@
 static const struct {
     const char *from, *hex;
 } exchange[] = {
-/* clang-format off */
+    /* clang-format off */
     {">", "00 ce f7 85 3c"}, /* VALIDATE */
     {">", "0d 66 0c 00 00"}, /* PING 3174 */
     {"<", "66 0c 00 00"},
@@ -68,7 +68,7 @@ static const struct {
     {"<", "01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 61 62"}, /* length 1, then 'ab' */
     {">", "0f 02 00 00 00 00 00 00 00 2f 71"}, /* QUEUE_POP again */
     {"<", "00 00 00 00 00 00 00 00"}, /* empty, nothing follows */
-/* clang-format on */
+    /* clang-format on */
 };
 
 static void add_hex(struct dt_text *out, const char *hex)
@@ -202,8 +202,15 @@ static void every_query_round_trip(void **state)
     (void)state;
     struct dt_bytes keys[3] = {b("one"), b(""), b("three")}, values[3] = {b(""), b("zwei"), b("3")};
     for (int query = 1; query < DT_WIRE_QUERY_COUNT; query++) {
-        struct dt_wire_request in = {.query = (enum dt_wire_query)query, .word = 0xdeadbeef, .number = -5, .key = b("key"), .value = b("value"),
-                                     .desired = b("desired"), .count = 3, .keys = keys, .values = values};
+        struct dt_wire_request in = {.query = (enum dt_wire_query)query,
+                                     .word = 0xdeadbeef,
+                                     .number = -5,
+                                     .key = b("key"),
+                                     .value = b("value"),
+                                     .desired = b("desired"),
+                                     .count = 3,
+                                     .keys = keys,
+                                     .values = values};
         struct dt_wire_request out = {0};
         struct dt_wire_parser p;
         struct dt_text text;
@@ -271,11 +278,15 @@ static void bad_input(void **state)
     refuses(NULL, "00 ce f7 85 3c 06 01 00 02 00 00 00 00 00", "131073 keys");
     refuses(NULL, "00 ce f7 85 3c 0b ff ff ff ff ff ff ff ff", "keys");
     refuses(&small, "00 ce f7 85 3c 03 05 00 00 00 00 00 00 00", "at most 4");
-    refuses(&small, "00 ce f7 85 3c 0b 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38"
-                    "00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38 00 00 00 00 00 00 00 00", "more than 64 bytes");
+    refuses(&small,
+            "00 ce f7 85 3c 0b 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38"
+            "00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38 00 00 00 00 00 00 00 00",
+            "more than 64 bytes");
     /* add to what is no number */
-    refuses(NULL, "00 ce f7 85 3c 01 01 00 00 00 00 00 00 00 6b 01 00 00 00 00 00 00 00 78 04 01 00 00 00 00 00 00 00 6b"
-                  "01 00 00 00 00 00 00 00", "not a number");
+    refuses(NULL,
+            "00 ce f7 85 3c 01 01 00 00 00 00 00 00 00 6b 01 00 00 00 00 00 00 00 78 04 01 00 00 00 00 00 00 00 6b"
+            "01 00 00 00 00 00 00 00",
+            "not a number");
 }
 
 /* The limits are inclusive, and a request with as many keys as there may be is parsed piece by piece in linear time. */
@@ -350,7 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_exchange), cmocka_unit_test(every_query_round_trip), cmocka_unit_test(bad_input),
-        cmocka_unit_test(at_the_limits), cmocka_unit_test(lists_and_barriers),
+        cmocka_unit_test(at_the_limits),     cmocka_unit_test(lists_and_barriers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,105 @@
+"""The store server alone, as a process, with clients of plain sockets: new rounds, strangers, statistics."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+import support
+
+SERVE = os.path.join(support.TOOLS, "serve_store")
+HELLO = bytes.fromhex("00cef7853c")
+pytestmark = pytest.mark.skipif(not os.path.exists(SERVE), reason="tools are not built: make tools")
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s
+
+
+def put(key, value):
+    return b"\x01" + text(key) + text(value)
+
+
+class Server:
+    def __enter__(self):
+        self.process = subprocess.Popen([SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env=support.clean_env())
+        self.port = int(self.process.stdout.readline())
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.stdin.close()
+            self.process.wait(support.DEADLINE_S)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def say(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, line):
+        self.say(line)
+        return self.process.stdout.readline()
+
+    def connect(self, data=b""):
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=support.DEADLINE_S)
+        s.sendall(data)
+        return s
+
+
+def key_count(server):
+    with server.connect(HELLO + b"\x07") as s:
+        return struct.unpack("<q", s.recv(8, socket.MSG_WAITALL))[0]
+
+
+def is_closed(s):
+    try:
+        return s.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_what_the_old_round_sent_does_not_reach_the_new_one():
+    """Clients of a round that is over, some not even accepted yet, with requests under way when the new round begins."""
+    with Server() as server:
+        old = server.connect(HELLO + put(b"a", b"1") + b"\x07")
+        assert struct.unpack("<q", old.recv(8, socket.MSG_WAITALL))[0] == 1
+        server.process.send_signal(signal.SIGSTOP)
+        support.wait_until(lambda: support.state_of(server.process.pid) == "T", "the server's stop")
+        late = [server.connect(HELLO + put(b"late", b"1")) for _ in range(5)]
+        old.sendall(put(b"b", b"2"))
+        time.sleep(1)  # what was sent lies in the server's queues now
+        server.say("reset")
+        server.process.send_signal(signal.SIGCONT)
+        assert server.process.stdout.readline() == "reset\n"
+        for s in [old, *late]:
+            assert is_closed(s)
+            s.close()
+        assert key_count(server) == 0
+
+
+def test_strangers_get_one_line():
+    with Server() as server:
+        with server.connect(b"GET / HTTP/1.0\r\n\r\n") as s:
+            assert is_closed(s)
+            port = s.getsockname()[1]
+        line = server.process.stderr.readline()
+        assert f"127.0.0.1:{port}" in line and "protocol" in line
+        stats = json.loads(server.ask("stats"))
+        assert stats["dropped"] == 1 and stats["clients"] == 0
+
+
+def test_statistics_say_who_waits_for_what():
+    with Server() as server:
+        with server.connect(HELLO + b"\x06" + struct.pack("<Q", 1) + text(b'rank"7')) as s:
+            stats = support.wait_until(lambda: (lambda x: x["waits"] and x)(json.loads(server.ask("stats"))), "a wait in the statistics")
+            assert stats["waits"][0]["key"] == 'rank"7'
+            assert stats["waits"][0]["peer"] == f"127.0.0.1:{s.getsockname()[1]}"
+            assert stats["requests"] == {"VALIDATE": 1, "WAIT": 1}
+        support.wait_until(lambda: not json.loads(server.ask("stats"))["waits"], "the end of the wait with its connection")
