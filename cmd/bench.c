@@ -1,4 +1,5 @@
 /* bench NAME [options]: measures one thing and prints one JSON line per case. To add a benchmark: a function, and a row here. */
+#include "collectives/bench_collectives.h"
 #include "launcher/bench_start.h"
 #include "launcher/bench_store.h"
 
@@ -9,6 +10,7 @@ static const struct {
     const char *name, *help;
     int (*run)(int argc, char **argv);
 } benches[] = {
+    {"collectives", "sums and copies between ranks, by size: --ranks N or under dtrun  --op NAME  --max BYTES", bench_collectives},
     {"start", "dtrun from command to end: --nproc 1,2,8,64  --repeats N  --dtrun PATH  --peer", bench_start},
     {"store", "requests, connections, wake-ups: --ops N  --clients N  --repeats N  --peer", bench_store},
 };

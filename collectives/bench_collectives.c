@@ -22,9 +22,9 @@
 struct settings {
     int ranks;
     size_t min_bytes, max_bytes, factor; /* factor 0: four sizes that have goals */
-    double seconds; /* per repetition */
-    const char *op; /* null: all */
-    bool heap;      /* buffers outside the arena */
+    double seconds;                      /* per repetition */
+    const char *op;                      /* null: all */
+    bool heap;                           /* buffers outside the arena */
     bool with_floor;
 };
 
@@ -56,8 +56,8 @@ static void fill(struct bench *b)
 static struct dt_collective make(const struct bench *b, enum dt_coll kind, int64_t count)
 {
     bool sliced = kind == DT_REDUCE_SCATTER || kind == DT_ALL_GATHER;
-    return (struct dt_collective){kind, DT_SUM, "bench", b->in, kind == DT_ALL_REDUCE || kind == DT_BROADCAST ? b->in : b->out,
-                                  sliced ? count / b->size : count, DT_F32, 0};
+    return (struct dt_collective){
+        kind, DT_SUM, "bench", b->in, kind == DT_ALL_REDUCE || kind == DT_BROADCAST ? b->in : b->out, sliced ? count / b->size : count, DT_F32, 0};
 }
 
 static double sum_of(const struct bench *b, int64_t i)
@@ -78,10 +78,10 @@ static int64_t wrong(struct bench *b, enum dt_coll kind, int64_t count)
     dt_comm_start(b->c, &x, NULL);
     int64_t n = kind == DT_BARRIER ? 0 : kind == DT_REDUCE_SCATTER ? x.count : kind == DT_ALL_GATHER ? x.count * b->size : count;
     for (int64_t i = 0; i < n; i++) {
-        double want = kind == DT_ALL_REDUCE ? sum_of(b, i)
+        double want = kind == DT_ALL_REDUCE       ? sum_of(b, i)
                       : kind == DT_REDUCE_SCATTER ? sum_of(b, b->rank * x.count + i)
-                      : kind == DT_BROADCAST ? (double)value(0, i)
-                                             : (double)value((int)(i / x.count), i % x.count);
+                      : kind == DT_BROADCAST      ? (double)value(0, i)
+                                                  : (double)value((int)(i / x.count), i % x.count);
         bad += (double)((float *)x.out)[i] != want;
     }
     return bad;
@@ -157,7 +157,7 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     int64_t times = times_for(once_s, b->set->seconds);
     int64_t adds = memory != NULL ? times_for(add_once(memory, b->set->max_bytes, count, 3), b->set->seconds) : 0;
     for (int i = 0; i < REPEATS; i++) { /* a b a b */
-        fill(b); /* repeated sums in place grow */
+        fill(b);                        /* repeated sums in place grow */
         all_s[i] = time_once(b, &x, times);
         if (memory != NULL && b->rank == 0) {
             floor_s[i] = add_once(memory, b->set->max_bytes, count, adds);
@@ -173,7 +173,8 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     double n = b->size, s = all_s[REPEATS / 2], moved = (double)count * sizeof(float), algbw = moved / s / 1e9, load = 0;
     (void)getloadavg(&load, 1);
     printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %.0f, \"count\": %lld, \"type\": \"F32\", "
-           "\"redop\": \"sum\", \"buffers\": \"%s\", \"us\": %.3f, \"us_min\": %.3f, \"us_max\": %.3f, \"algbw\": %.3f, \"busbw\": %.3f, \"wrong\": %lld",
+           "\"redop\": \"sum\", \"buffers\": \"%s\", \"us\": %.3f, \"us_min\": %.3f, \"us_max\": %.3f, \"algbw\": %.3f, \"busbw\": %.3f, \"wrong\": "
+           "%lld",
            dt_coll_name(kind), b->c->ops->name, b->size, moved, (long long)count, b->set->heap ? "heap" : "arena", s * 1e6, all_s[0] * 1e6,
            all_s[REPEATS - 1] * 1e6, algbw, algbw * (per_rank[kind] > 0 ? per_rank[kind] * (n - 1) / n : 1), (long long)bad);
     if (memory != NULL) {
@@ -295,9 +296,9 @@ int bench_collectives(int argc, char **argv)
 {
     enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR };
     static const struct option options[] = {
-        {"ranks", required_argument, NULL, RANKS},     {"op", required_argument, NULL, OP},           {"min", required_argument, NULL, MIN},
-        {"max", required_argument, NULL, MAX},         {"factor", required_argument, NULL, FACTOR},   {"seconds", required_argument, NULL, SECONDS},
-        {"heap", no_argument, NULL, HEAP},             {"no-floor", no_argument, NULL, NO_FLOOR},     {0}};
+        {"ranks", required_argument, NULL, RANKS}, {"op", required_argument, NULL, OP},         {"min", required_argument, NULL, MIN},
+        {"max", required_argument, NULL, MAX},     {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
+        {"heap", no_argument, NULL, HEAP},         {"no-floor", no_argument, NULL, NO_FLOOR},   {0}};
     struct settings set = {.ranks = 2, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
     optind = 1;
     for (int o = 0; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {

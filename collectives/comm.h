@@ -99,7 +99,7 @@ struct dt_comm {
     struct dt_error error;
 };
 
-const char *dt_coll_name(enum dt_coll kind); /* "all_reduce" */
+const char *dt_coll_name(enum dt_coll kind);         /* "all_reduce" */
 const char *dt_reduction_name(enum dt_reduction op); /* "sum" */
 
 /* Opens a communicator; all `size` ranks call it alike. Errors: DT_TIMEOUT naming the missing ranks, DT_PEER, DT_STOPPED when

@@ -42,7 +42,7 @@ enum shm_left { SHM_HERE, SHM_CLOSED, SHM_ORDERED };
 struct shm_slot {
     alignas(64) _Atomic int32_t joined; /* 1: the next members are written */
     int32_t pid;
-    uint64_t cpus[SHM_CPU_WORDS]; /* it may run on */
+    uint64_t cpus[SHM_CPU_WORDS];      /* it may run on */
     alignas(64) _Atomic uint32_t step; /* the last one it arrived at; for messages only, arrived is what counts */
     _Atomic uint32_t left;             /* enum shm_left: it will not come any more */
     _Atomic int64_t number;            /* collective it is in */
@@ -88,7 +88,7 @@ struct shm {
     int arena_count;
     struct shm_arena arenas[SHM_ARENAS_MAX];
     uint32_t step;
-    double spin_s, spin_now_s;   /* how long to spin before sleeping: at most, and as experience goes */
+    double spin_s, spin_now_s; /* how long to spin before sleeping: at most, and as experience goes */
     uint32_t wait_count;
     const struct shm_what **all; /* room for one collective, per rank */
     const void **in;

@@ -65,7 +65,8 @@ int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_C
     *fd = memory;
     char where[112];
     identity(where, sizeof(where));
-    (void)snprintf(ticket, DT_COMM_TICKET_BYTES, "shm1 %s %d %d %" PRIxPTR " %" PRIx64 " %zu", where, getpid(), memory, (uintptr_t)p, nonce, size_bytes);
+    (void)snprintf(ticket, DT_COMM_TICKET_BYTES, "shm1 %s %d %d %" PRIxPTR " %" PRIx64 " %zu", where, getpid(), memory, (uintptr_t)p, nonce,
+                   size_bytes);
     return 0;
 }
 

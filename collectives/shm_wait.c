@@ -142,8 +142,7 @@ static void say_where(const struct shm_call *call, char *out, size_t out_bytes)
 static bool told(const struct dt_comm *c)
 {
     struct shm *s = c->state;
-    return atomic_load_explicit(&s->header->failed, memory_order_relaxed) != 0 ||
-           atomic_load_explicit(&c->stopped, memory_order_relaxed) != 0 ||
+    return atomic_load_explicit(&s->header->failed, memory_order_relaxed) != 0 || atomic_load_explicit(&c->stopped, memory_order_relaxed) != 0 ||
            (c->page != NULL && atomic_load_explicit(&c->page->order, memory_order_relaxed) >= DT_ORDER_ABORT);
 }
 

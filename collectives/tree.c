@@ -22,25 +22,25 @@ bool dt_tree_can(enum dt_dtype type)
 }
 
 /* The operands may be the same memory, element for element: no iteration reads what another one wrote. */
-#define LOOP(T, EXPR)                                                                                                                  \
-    do {                                                                                                                               \
-        T *o = out;                                                                                                                    \
-        const T *p = a, *q = b;                                                                                                        \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                                           \
-        {                                                                                                                              \
-            T x = p[i], y = q[i];                                                                                                      \
-            o[i] = (EXPR);                                                                                                             \
-        }                                                                                                                              \
+#define LOOP(T, EXPR)                                                                                                                                \
+    do {                                                                                                                                             \
+        T *o = out;                                                                                                                                  \
+        const T *p = a, *q = b;                                                                                                                      \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                                                         \
+        {                                                                                                                                            \
+            T x = p[i], y = q[i];                                                                                                                    \
+            o[i] = (EXPR);                                                                                                                           \
+        }                                                                                                                                            \
     } while (0)
-#define LOOPS(T, SUM)                                                                                                                  \
-    do {                                                                                                                               \
-        if (op == DT_SUM) {                                                                                                            \
-            LOOP(T, SUM);                                                                                                              \
-        } else if (op == DT_MAX) {                                                                                                     \
-            LOOP(T, x > y ? x : y);                                                                                                    \
-        } else {                                                                                                                       \
-            LOOP(T, x < y ? x : y);                                                                                                    \
-        }                                                                                                                              \
+#define LOOPS(T, SUM)                                                                                                                                \
+    do {                                                                                                                                             \
+        if (op == DT_SUM) {                                                                                                                          \
+            LOOP(T, SUM);                                                                                                                            \
+        } else if (op == DT_MAX) {                                                                                                                   \
+            LOOP(T, x > y ? x : y);                                                                                                                  \
+        } else {                                                                                                                                     \
+            LOOP(T, x < y ? x : y);                                                                                                                  \
+        }                                                                                                                                            \
     } while (0)
 
 static void combine(void *out, const void *a, const void *b, enum dt_reduction op, enum dt_dtype type, int64_t n)
@@ -135,8 +135,8 @@ void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_redu
     reduce(out, &s, in_count, count);
 }
 
-void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op,
-                   enum dt_dtype type, int64_t count)
+void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op, enum dt_dtype type,
+                   int64_t count)
 {
     assert(dt_tree_can(type) && type != DT_BF16);
     struct sum s = {.in = in, .parts = parts, .op = op, .type = type};

@@ -23,7 +23,7 @@ void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_redu
 int dt_tree_parts(int size, int first, int count, struct dt_tree_part *out);
 /* Combines sums of nodes, which together cover ranks 0 .. size - 1 in order, to the sum that dt_tree_reduce gives. F32, F64, I64
  * (sums of BF16 nodes are to be F32). in[i] is the sum of parts[i]; out as for dt_tree_reduce. */
-void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op,
-                   enum dt_dtype type, int64_t count);
+void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op, enum dt_dtype type,
+                   int64_t count);
 
 #endif

@@ -19,19 +19,19 @@
 // clang-format on
 
 /* cmocka's assertions belong to the main thread. */
-#define CHECK(x)                                                                                                                       \
-    do {                                                                                                                               \
-        if (!(x)) {                                                                                                                    \
-            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                                      \
-            abort();                                                                                                                   \
-        }                                                                                                                              \
+#define CHECK(x)                                                                                                                                     \
+    do {                                                                                                                                             \
+        if (!(x)) {                                                                                                                                  \
+            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                                                    \
+            abort();                                                                                                                                 \
+        }                                                                                                                                            \
     } while (0)
-#define OK(call)                                                                                                                       \
-    do {                                                                                                                               \
-        if ((call) != 0) {                                                                                                             \
-            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, err.text);                                             \
-            abort();                                                                                                                   \
-        }                                                                                                                              \
+#define OK(call)                                                                                                                                     \
+    do {                                                                                                                                             \
+        if ((call) != 0) {                                                                                                                           \
+            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, err.text);                                                           \
+            abort();                                                                                                                                 \
+        }                                                                                                                                            \
     } while (0)
 
 #define RANKS_MAX 5
@@ -552,11 +552,16 @@ static void wrong_options(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_equal_the_tree), cmocka_unit_test(results_may_replace_inputs),
-        cmocka_unit_test(groups),                     cmocka_unit_test(statistics),
-        cmocka_unit_test(streams),                    cmocka_unit_test(disagreement_is_named),
-        cmocka_unit_test(timeout_names_the_missing),  cmocka_unit_test(whoever_waits_is_freed),
-        cmocka_unit_test(abort_frees_a_stream),       cmocka_unit_test(wrong_options),
+        cmocka_unit_test(collectives_equal_the_tree),
+        cmocka_unit_test(results_may_replace_inputs),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(statistics),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(disagreement_is_named),
+        cmocka_unit_test(timeout_names_the_missing),
+        cmocka_unit_test(whoever_waits_is_freed),
+        cmocka_unit_test(abort_frees_a_stream),
+        cmocka_unit_test(wrong_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

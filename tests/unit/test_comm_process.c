@@ -32,12 +32,12 @@ static struct told *told; /* by rank */
 static pid_t store_pid, pids[RANKS_MAX];
 static int port;
 
-#define NEED(x)                                                                                                                        \
-    do {                                                                                                                               \
-        if (!(x)) {                                                                                                                    \
-            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                                      \
-            _exit(3);                                                                                                                  \
-        }                                                                                                                              \
+#define NEED(x)                                                                                                                                      \
+    do {                                                                                                                                             \
+        if (!(x)) {                                                                                                                                  \
+            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                                                    \
+            _exit(3);                                                                                                                                \
+        }                                                                                                                                            \
     } while (0)
 
 /* The child dies with the test. */
