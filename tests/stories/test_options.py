@@ -171,7 +171,7 @@ def test_control_codes_do_nothing_on_a_terminal(tmp_path):
     def read_all():
         out = b""
         try:
-            while b"end" not in out:
+            while b"end\r\n" not in out:
                 out += os.read(master, 65536)
         except OSError:
             pass
