@@ -69,19 +69,24 @@ struct options {
 };
 
 static _Atomic(struct dt_page *) signal_page; /* a signal handler has no other way to the page */
+static volatile sig_atomic_t has_agent;
 
-/* The first signal asks for a stop after this step; the second one ends the process. */
+/* The first signal asks for a stop after this step; alone, the second one ends the process. An agent says by itself when it is over. */
 static void on_signal(int number)
 {
     struct dt_page *page = atomic_load(&signal_page);
-    uint32_t none = DT_ORDER_NONE;
-    if (!page || !atomic_compare_exchange_strong(&page->order, &none, DT_ORDER_STOP)) {
+    uint32_t order = DT_ORDER_NONE;
+    if (page && atomic_compare_exchange_strong(&page->order, &order, DT_ORDER_STOP)) {
+        return;
+    }
+    if (!page || !has_agent || order == DT_ORDER_ABORT) {
         _exit(128 + number);
     }
 }
 
 static void catch_signals(struct dt_page *page)
 {
+    has_agent = getenv("DTRUN_PAGE") != NULL;
     atomic_store(&signal_page, page);
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -212,7 +217,6 @@ static int run(const struct job *job)
     int code = DT_EXIT_DONE;
     struct world_options options = {
         .device = job->training.device, .collective_timeout_s = job->training.collective_timeout_s, .threads = (int)job->training.threads};
-    /* Before the world: signals that come early are a stop wish too, once there is a page. */
     if (world_open(&w, &options, &err) != 0) {
         code = fail(w.page, &err, trainer_exit_code(&err));
         fflush(NULL);

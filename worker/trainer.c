@@ -45,7 +45,7 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
 static int await_compute(struct trainer *t, const char *what, struct dt_error *err)
 {
     struct world *w = t->world;
-    double begin_s = dt_now_s(), limit_s = t->job->training.step_timeout_s;
+    double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0; /* of many ranks the agent finds the silent one */
     dt_event_record(t->done, w->compute);
     while (dt_event_sync(t->done, WAIT_SLICE_S, err) != 0) {
         if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, NULL)) {
@@ -292,6 +292,21 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
 
 /* ---- the run ---- */
 
+#define START_LIMIT_S 600.0
+#define STEP_LIMIT_S 60.0
+
+/* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the longest step so far. */
+static void set_pulse_limit(struct trainer *t, double at_least_s)
+{
+    double limit_s = t->job->training.step_timeout_s;
+    if (limit_s <= 0) {
+        limit_s = t->longest_step_s > 0 ? fmax(STEP_LIMIT_S, 5 * t->longest_step_s) : START_LIMIT_S;
+    }
+    limit_s = fmax(limit_s, at_least_s);
+    atomic_store(&t->world->page->pulse_limit_ms, (uint32_t)fmin(limit_s * 1e3, 4e9));
+    dt_page_pulse(t->world->page);
+}
+
 static struct metrics_step describe(const struct trainer *t, const struct trainer_result *r)
 {
     int64_t tokens = r->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
@@ -319,8 +334,10 @@ static bool due(int64_t step, int64_t interval)
 static int save(struct trainer *t, bool must, struct dt_error *err)
 {
     dt_page_phase(t->world->page, DT_PHASE_SAVE);
-    dt_page_pulse(t->world->page);
-    if (trainer_save(t, err) == 0) {
+    set_pulse_limit(t, fmax(START_LIMIT_S, t->job->checkpointing.save_timeout_s));
+    int rc = trainer_save(t, err);
+    set_pulse_limit(t, 0);
+    if (rc == 0) {
         t->failed_saves = 0;
         return 0;
     }
@@ -337,6 +354,7 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     const struct job *job = t->job;
     bool files = !hooks->no_files;
     int64_t evaluated = -1;
+    set_pulse_limit(t, 0);
     struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
     while (t->step < t->total_steps && !t->stop_wanted) {
         struct trainer_result r;
@@ -344,6 +362,8 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
             return -1;
         }
         bool end = t->step >= t->total_steps;
+        t->longest_step_s = fmax(t->longest_step_s, r.step_s);
+        set_pulse_limit(t, 0);
         m = describe(t, &r);
         metrics_step(&t->metrics, &m, due(t->step, job->logging.log_every_n_steps) || end || t->stop_wanted);
         if (hooks->after_step) {
@@ -381,7 +401,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     struct trainer t;
     int rc = -1;
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, err) != 0 ||
-        trainer_check_memory(&t, w->local_size, err) != 0) {
+        trainer_check_memory(&t, 1, err) != 0) { /* the others' memory may be taken already */
         goto out;
     }
     metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, w->size == 1 && w->round == 0, hooks->quiet);
@@ -401,6 +421,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     } else if (train(&t, hooks, err) != 0) {
         goto out;
     }
+    set_pulse_limit(&t, START_LIMIT_S);
     *exit_code = t.step >= t.total_steps ? DT_EXIT_DONE : DT_EXIT_STOPPED;
     if (*exit_code == DT_EXIT_DONE && !hooks->no_files && w->rank == 0 && trainer_export(&t, err) != 0) {
         goto out;

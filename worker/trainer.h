@@ -44,6 +44,7 @@ struct trainer {
     bool finished_before; /* a finished run was found: nothing was done */
     bool inspecting;     /* tests: opened without output folder */
     int failed_saves;
+    double longest_step_s;
 
     /* pieces of the plan, then their addresses */
     int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_ids, piece_labels;

@@ -1,0 +1,175 @@
+"""The program `train` as people use it: its options, what it says when a job cannot run, stopping and going on, and ranks under dtrun."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+from support import BIN, DEADLINE_S, DTRUN, clean_env, program
+
+TRAIN = os.path.join(BIN, "train")
+pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="train is not built")
+
+
+def shard(path, count, seed):
+    tokens = []
+    for i in range(count):
+        seed = (seed * 1664525 + 1013904223) % 2**32
+        tokens.append((seed >> 16) % (7 if i % 3 else 60))
+    path.write_bytes(struct.pack("<256i", 20240520, 1, count, *[0] * 253) + struct.pack(f"<{count}H", *tokens))
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job small enough for a step to take about a millisecond; change(...) writes it again."""
+    shard(tmp_path / "train.bin", 8001, 1)
+    shard(tmp_path / "val.bin", 401, 2)
+    content = {
+        "output_dir": str(tmp_path / "run"),
+        "model": {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 64},
+        "data": {"train": str(tmp_path / "train.bin"), "val": str(tmp_path / "val.bin"), "sequence_length": 16},
+        "training": {"batch_size_per_gpu": 2, "max_steps": 12, "learning_rate": 0.01, "strategy": "auto"},
+        "checkpointing": {"save_every_n_steps": 5},
+        "logging": {"log_every_n_steps": 4},
+    }
+    path = tmp_path / "job.json"
+
+    def change(**sections):
+        for name, values in sections.items():
+            if isinstance(values, dict):
+                content[name].update(values)
+            else:
+                content[name] = values
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    change()
+    change.path = str(path)
+    change.out = tmp_path / "run"
+    return change
+
+
+def train(*args, env=None, code=0):
+    done = subprocess.run([TRAIN, *args], env=clean_env(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def metrics(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_help_fits_a_terminal():
+    text = train("--help").stdout
+    assert text.startswith("usage: train [options] job.json")
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert train("--version").stdout.startswith("train ")
+    assert "hybrid_shard_zero2" in train("--list-strategies").stdout
+    assert json.loads(train("--schema").stdout)["type"] == "object"
+
+
+def test_wrong_use():
+    assert "no job file" in train(code=2).stderr
+    assert "see train --help" in train("--nonsense", code=2).stderr
+    assert "not a number of ranks" in train("--plan", "--nproc", "x", "job.json", code=2).stderr
+    assert "nowhere.json" in train("nowhere.json", code=2).stderr
+
+
+def test_plan(job):
+    text = train("--plan", job.path).stdout
+    assert max(len(line) for line in text.splitlines() if "output" not in line and "run" not in line) <= 80
+    for word in ("weights", "gradients", "optimizer", "activations", "gather_slots", "total"):
+        assert word in text
+    alone = json.loads(train("--plan", "--json", job.path).stdout)
+    four = json.loads(train("--plan", "--json", "--nproc", "4", "--mode", "zero3", job.path).stdout)
+    assert alone["output_dir"] == str(job.out) and alone["ranks"] == 1 and four["ranks"] == 4
+    assert alone["total"] == sum(alone["bytes"].values())
+    assert four["bytes"]["optimizer"] * 3 < alone["bytes"]["optimizer"]
+    by_env = json.loads(train("--plan", "--json", job.path, env={"WORLD_SIZE": 3}).stdout)
+    assert by_env["ranks"] == 3
+    assert not job.out.exists()
+
+
+def test_plan_refuses_what_cannot_run(job):
+    said = train("--plan", job(model={"n_embd": 65536, "n_layer": 64}), code=2).stderr
+    assert "train: plan: 1 rank on this host need" in said and "available memory" in said
+    job(model={"n_embd": 32, "n_layer": 2, "vocab_size": 32})
+    assert "model.vocab_size: 32" in train("--plan", job.path, code=2).stderr
+    job(model={"vocab_size": 64}, data={"train": "nowhere-*.bin"})
+    assert "nowhere-*.bin" in train("--plan", job.path, code=2).stderr
+    assert "unknown" in train("--plan", "--set", "training.lerning_rate=1", job.path, code=2).stderr
+
+
+def test_limit_of_address_space(job):
+    job(model={"n_embd": 512, "n_layer": 8})
+    limited = subprocess.run(["sh", "-c", f"ulimit -v 300000; exec {TRAIN} --plan {job.path}"], env=clean_env(), stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    assert limited.returncode == 2 and "limit of address space" in limited.stderr
+
+
+def test_a_run_alone(job):
+    said = train(job.path).stderr
+    assert "step 12/12 100% loss" in said and "train: done at step 12" in said
+    steps = [m for m in metrics(job.out) if "loss" in m]
+    assert [m["step"] for m in steps] == [4, 8, 12]
+    assert [m["step"] for m in metrics(job.out) if "val_loss" in m] == [12]
+    assert steps[-1]["tokens"] == 12 * 2 * 16 and steps[-1]["loss"] < 4.5
+    assert json.loads((job.out / "job.json").read_text())["training"]["max_steps"] == 12
+    assert (job.out / "model" / "model.safetensors").exists() and (job.out / "logs" / "rank-0.log").exists()
+    assert sorted(p.name for p in (job.out / "checkpoints").glob("step-*")) == ["step-00000005", "step-00000010", "step-00000012"]
+    assert "finished at step 12" in train(job.path).stderr
+    refused = train("--set", "training.learning_rate=0.5", job.path, code=100).stderr
+    assert "learning_rate" in refused and "0.5" in refused
+    assert json.loads((job.out / "job.json").read_text())["training"]["learning_rate"] == 0.01
+    assert "train: done at step 12" in train("--fresh", job.path).stderr
+    assert (job.out / "checkpoints.old-1").exists()
+
+
+def test_loss_not_finite(job):
+    said = train(job(training={"learning_rate": 1e8, "max_grad_norm": 0, "max_steps": 200}), code=100).stderr
+    assert "not finite" in said and "rank 0: step " in said
+    saved = [int(p.name[5:]) for p in (job.out / "checkpoints").glob("step-*")]
+    assert all(step < int(said.split("step ")[-1].split(":")[0]) for step in saved)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_and_go_on(job, number):
+    job(training={"max_steps": 2000}, logging={"log_every_n_steps": 1})
+    p = subprocess.Popen([TRAIN, job.path], env=clean_env(), stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if line.startswith("step 3/"):
+            p.send_signal(number)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=DEADLINE_S) == 75, rest
+    assert "the same command continues" in rest
+    stopped = int(rest.split("stopped at step ")[1].split(",")[0])
+    job(training={"max_steps": stopped + 3})
+    said = train(job.path).stderr
+    assert f"(step {stopped})" in said and f"done at step {stopped + 3}" in said
+
+
+def hash_of(out):
+    return subprocess.run([program("dtckpt"), "hash", str(out)], env=clean_env(), stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S).stdout.split()[0]
+
+
+def dtrun(*args, code=0):
+    done = subprocess.run([DTRUN, *args], env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=2 * DEADLINE_S)
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+def test_ranks_as_processes(job, tmp_path):
+    hashes = {}
+    for row in ("ddp", "zero1", "full_shard"):
+        job(output_dir=str(tmp_path / row), training={"strategy": row})
+        out = dtrun("--nproc-per-node", "2", TRAIN, job.path)
+        assert "done at step 12" in out
+        hashes[row] = hash_of(tmp_path / row)
+    assert len(set(hashes.values())) == 1, hashes
+    job(output_dir=str(tmp_path / "full_shard"), training={"strategy": "zero2", "max_steps": 15})
+    assert "(step 12)" in dtrun("--nproc-per-node", "3", TRAIN, job.path)
