@@ -10,33 +10,47 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char usage[] =
-    "usage: train [options] job.json\n"
-    "Trains the model a job file describes. Alone it is rank 0 of 1; dtrun starts\n"
-    "one per rank: dtrun --nproc-per-node 4 train job.json\n"
-    "\n"
-    "  --plan             print memory by purpose and what else is known before the\n"
-    "                     first step, then end: 0 it fits, 2 it does not\n"
-    "  --json             with --plan: one JSON object\n"
-    "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
-    "  --print-config     print every value of the job and where it comes from\n"
-    "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
-    "                     more\n"
-    "  --config FILE      the job file, for those who are used to it\n"
-    "  --mode NAME        short for --set training.strategy=NAME\n"
-    "  --output_dir DIR   short for --set output_dir=DIR\n"
-    "  --seed N           short for --set training.seed=N\n"
-    "  --model_name NAME  short for --set model.name=NAME\n"
-    "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
-    "  --list-strategies  print all strategies and their other names\n"
-    "  --schema           print the JSON Schema of job files\n"
-    "  --help, --version\n"
-    "\n"
-    "Exit codes: 0 done, 2 wrong option or job (nothing was started), 75 stopped on\n"
-    "request and saved, 100 another try fails the same way, 111 another try may work.\n";
+static const char usage[] = "usage: train [options] job.json\n"
+                            "Trains the model a job file describes. Alone it is rank 0 of 1; dtrun starts\n"
+                            "one per rank: dtrun --nproc-per-node 4 train job.json\n"
+                            "\n"
+                            "  --plan             print memory by purpose and what else is known before the\n"
+                            "                     first step, then end: 0 it fits, 2 it does not\n"
+                            "  --json             with --plan: one JSON object\n"
+                            "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
+                            "  --print-config     print every value of the job and where it comes from\n"
+                            "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
+                            "                     more\n"
+                            "  --config FILE      the job file, for those who are used to it\n"
+                            "  --mode NAME        short for --set training.strategy=NAME\n"
+                            "  --output_dir DIR   short for --set output_dir=DIR\n"
+                            "  --seed N           short for --set training.seed=N\n"
+                            "  --model_name NAME  short for --set model.name=NAME\n"
+                            "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
+                            "  --list-strategies  print all strategies and their other names\n"
+                            "  --schema           print the JSON Schema of job files\n"
+                            "  --help, --version\n"
+                            "\n"
+                            "Exit codes: 0 done, 2 wrong option or job (nothing was started), 75 stopped on\n"
+                            "request and saved, 100 another try fails the same way, 111 another try may work.\n";
 
-enum { OPT_PLAN = 256, OPT_JSON, OPT_NPROC, OPT_PRINT, OPT_SET, OPT_CONFIG, OPT_MODE, OPT_OUTPUT, OPT_SEED, OPT_MODEL, OPT_FRESH, OPT_LIST, OPT_SCHEMA,
-       OPT_HELP, OPT_VERSION };
+enum {
+    OPT_PLAN = 256,
+    OPT_JSON,
+    OPT_NPROC,
+    OPT_PRINT,
+    OPT_SET,
+    OPT_CONFIG,
+    OPT_MODE,
+    OPT_OUTPUT,
+    OPT_SEED,
+    OPT_MODEL,
+    OPT_FRESH,
+    OPT_LIST,
+    OPT_SCHEMA,
+    OPT_HELP,
+    OPT_VERSION
+};
 
 static const struct option long_options[] = {
     {"plan", no_argument, NULL, OPT_PLAN},
@@ -131,16 +145,36 @@ static int read_options(struct options *o, int argc, char **argv)
                 return DT_EXIT_USAGE;
             }
             return -1;
-        case OPT_PLAN: o->plan = true; break;
-        case OPT_JSON: o->json = true; break;
-        case OPT_PRINT: o->print_config = true; break;
-        case OPT_FRESH: o->job.fresh = true; break;
-        case OPT_CONFIG: o->job.path = optarg; break;
-        case OPT_SET: add_set(o, "", optarg); break;
-        case OPT_MODE: add_set(o, "training.strategy", optarg); break;
-        case OPT_OUTPUT: add_set(o, "output_dir", optarg); break;
-        case OPT_SEED: add_set(o, "training.seed", optarg); break;
-        case OPT_MODEL: add_set(o, "model.name", optarg); break;
+        case OPT_PLAN:
+            o->plan = true;
+            break;
+        case OPT_JSON:
+            o->json = true;
+            break;
+        case OPT_PRINT:
+            o->print_config = true;
+            break;
+        case OPT_FRESH:
+            o->job.fresh = true;
+            break;
+        case OPT_CONFIG:
+            o->job.path = optarg;
+            break;
+        case OPT_SET:
+            add_set(o, "", optarg);
+            break;
+        case OPT_MODE:
+            add_set(o, "training.strategy", optarg);
+            break;
+        case OPT_OUTPUT:
+            add_set(o, "output_dir", optarg);
+            break;
+        case OPT_SEED:
+            add_set(o, "training.seed", optarg);
+            break;
+        case OPT_MODEL:
+            add_set(o, "model.name", optarg);
+            break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
                 fprintf(stderr, "train: --nproc: %s: not a number of ranks\n", optarg);

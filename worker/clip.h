@@ -6,13 +6,13 @@
 
 #include "worker/strategy.h"
 
-struct clip_input { /* lives until the step has run */
-    const double *loss_sum;      /* device memory: one per micro-step */
-    const int64_t *valid_count;  /* one per micro-step */
+struct clip_input {             /* lives until the step has run */
+    const double *loss_sum;     /* device memory: one per micro-step */
+    const int64_t *valid_count; /* one per micro-step */
     int64_t micro_steps;
-    double max_norm;             /* 0: no clipping */
+    double max_norm; /* 0: no clipping */
     enum loss_normalization normalization;
-    bool stop;                   /* this rank was asked to stop */
+    bool stop; /* this rank was asked to stop */
 };
 
 struct clip_result {
@@ -20,8 +20,8 @@ struct clip_result {
     double grad_norm; /* before clipping, of the averaged gradient */
     double factor;    /* on summed gradients; read by the optimizer */
     int64_t valid_count;
-    int64_t stop_count;   /* ranks that wish to stop */
-    int bad_rank;         /* the first rank with a loss that is not finite, or -1 */
+    int64_t stop_count; /* ranks that wish to stop */
+    int bad_rank;       /* the first rank with a loss that is not finite, or -1 */
     bool norm_finite;
 };
 

@@ -44,8 +44,7 @@ int plan_add(struct plan *p, enum plan_purpose purpose, enum plan_memory memory,
 int plan_open(struct plan *p, struct world *w, struct dt_error *err)
 {
     p->device = w->device;
-    if (p->size_bytes[PLAN_LOCAL] > 0 &&
-        dt_device_alloc(w->device, DT_MEMORY_DEVICE, p->size_bytes[PLAN_LOCAL], &p->base[PLAN_LOCAL], err) != 0) {
+    if (p->size_bytes[PLAN_LOCAL] > 0 && dt_device_alloc(w->device, DT_MEMORY_DEVICE, p->size_bytes[PLAN_LOCAL], &p->base[PLAN_LOCAL], err) != 0) {
         return dt_wrap(err, "memory of the plan (%zu bytes)", p->size_bytes[PLAN_LOCAL]);
     }
     if (p->size_bytes[PLAN_PEERS] > 0 && dt_comm_alloc(w->comm, p->size_bytes[PLAN_PEERS], &p->base[PLAN_PEERS], err) != 0) {

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct schedule {
-    const char *type; /* "constant", "constant_with_warmup", "linear", "cosine" */
+    const char *type;                   /* "constant", "constant_with_warmup", "linear", "cosine" */
     double learning_rate, min_lr_ratio; /* the decaying ones end at min_lr_ratio * learning_rate */
     int64_t warmup_steps, total_steps;
 };

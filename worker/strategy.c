@@ -172,8 +172,8 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->grads = row->grads;
     s->optimizer = row->optimizer;
     s->keep_after_forward = row->keep_after_forward;
-    s->reduce_every = job->training.accumulate_sync == SYNC_AUTO ? row->reduce == REDUCE_EVERY_MICRO_STEP
-                                                                 : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
+    s->reduce_every =
+        job->training.accumulate_sync == SYNC_AUTO ? row->reduce == REDUCE_EVERY_MICRO_STEP : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
     if (s->alone) { /* nothing to slice: every row is the same, and no collective is issued */
         s->weights = &weights_whole;
         s->optimizer = PART_WHOLE;

@@ -29,9 +29,9 @@ struct weights_ops {
     int (*open)(struct strategy *s, const struct plan *p, struct dt_error *err);
     void (*fetch)(struct strategy *s, int unit); /* start bringing them in; harmless twice */
     const void *(*get)(struct strategy *s, int unit);
-    void (*drop)(struct strategy *s, int unit); /* the slot may be used again; harmless when it is not there */
+    void (*drop)(struct strategy *s, int unit);   /* the slot may be used again; harmless when it is not there */
     void *(*slice)(struct strategy *s, int unit); /* what this rank's optimizer updates */
-    void (*publish)(struct strategy *s); /* the update is enqueued on the compute stream: let the others have it */
+    void (*publish)(struct strategy *s);          /* the update is enqueued on the compute stream: let the others have it */
     void (*close)(struct strategy *s);
 };
 
@@ -76,8 +76,8 @@ struct strategy_trace {
 
 struct slot {
     void *data;
-    int unit;  /* whose data is inside (or on its way); -1: nobody's */
-    int first; /* number of the first unit assigned to it; -1 none */
+    int unit;   /* whose data is inside (or on its way); -1: nobody's */
+    int first;  /* number of the first unit assigned to it; -1 none */
     bool mixed; /* units of different layouts share it: gaps of one are data of another, so gradients are cleared before each use */
     struct dt_event *filled, *freed;
 };
@@ -85,8 +85,8 @@ struct slot {
 struct slots { /* shared units have one of their own, all others alternate between two; or each its own */
     struct slot *slot;
     int count;
-    int *of; /* slot of each unit */
-    int piece; /* in the plan: all slots, one after the other */
+    int *of;        /* slot of each unit */
+    int piece;      /* in the plan: all slots, one after the other */
     int64_t *first; /* elements before each slot */
     int64_t total;
 };
@@ -114,8 +114,8 @@ struct strategy {
     int weights_piece, grads_piece;
     char *weights_base, *grads_base;
     struct slots gather, gradient;
-    struct dt_event **unit_ready;  /* weights_whole: published and arrived */
-    struct dt_event **unit_done;   /* gradients of a unit are complete on the compute stream */
+    struct dt_event **unit_ready; /* weights_whole: published and arrived */
+    struct dt_event **unit_done;  /* gradients of a unit are complete on the compute stream */
     struct dt_event *updated, *demand, *landed;
     int64_t micro_step;
 };

@@ -252,12 +252,8 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
     t->stop_wanted = r->stop_count > 0;
     t->tokens += count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
     atomic_store(&w->page->step, t->step);
-    *out = (struct trainer_result){.loss = r->loss,
-                                   .grad_norm = r->grad_norm,
-                                   .lr = rate,
-                                   .step_s = dt_now_s() - begin_s,
-                                   .valid_count = r->valid_count,
-                                   .micro_steps = count};
+    *out = (struct trainer_result){
+        .loss = r->loss, .grad_norm = r->grad_norm, .lr = rate, .step_s = dt_now_s() - begin_s, .valid_count = r->valid_count, .micro_steps = count};
     return 0;
 }
 
@@ -427,7 +423,8 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         goto out;
     }
     if (!t.finished_before) {
-        metrics_say(&t.metrics, *exit_code == DT_EXIT_DONE ? "train: done at step %lld" : "train: stopped at step %lld, saved; the same command continues",
+        metrics_say(&t.metrics,
+                    *exit_code == DT_EXIT_DONE ? "train: done at step %lld" : "train: stopped at step %lld, saved; the same command continues",
                     (long long)t.step);
     }
     if (hooks->at_end) {

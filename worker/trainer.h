@@ -40,9 +40,9 @@ struct trainer {
     int64_t micro_steps; /* of a full step */
     int64_t step, epoch, position, tokens, total_steps;
     int64_t saved_step;
-    bool stop_wanted;    /* by any rank, known to all */
+    bool stop_wanted;     /* by any rank, known to all */
     bool finished_before; /* a finished run was found: nothing was done */
-    bool inspecting;     /* tests: opened without output folder */
+    bool inspecting;      /* tests: opened without output folder */
     int failed_saves;
     double longest_step_s;
 
@@ -51,7 +51,7 @@ struct trainer {
     int *piece_kept, *piece_own;
     void *residual, *branch, *gradient, *scratch;
     void **kept, **saved;
-    double *loss_sum; /* one per micro-step */
+    double *loss_sum;      /* one per micro-step */
     int32_t *ids, *labels; /* micro_steps * (B, T) */
     int64_t *valid;
     struct batch *batches;

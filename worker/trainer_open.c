@@ -120,7 +120,8 @@ static int open_data(struct trainer *t, struct dt_error *err)
         need *= t->micro_steps;
     }
     if (t->train.sample_count < need) {
-        return dt_fail(err, DT_INVALID, "data.train: %lld samples of %lld tokens: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or less of these",
+        return dt_fail(err, DT_INVALID,
+                       "data.train: %lld samples of %lld tokens: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or less of these",
                        (long long)t->train.sample_count, (long long)t->train.sequence_length, (long long)t->size,
                        (long long)job->training.batch_size_per_gpu, (long long)need);
     }

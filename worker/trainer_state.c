@@ -188,7 +188,8 @@ static int choose(struct trainer *t, struct dt_text *out, struct dt_error *err)
         char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir);
         int rc = set_aside(job->checkpoint_dir, err) != 0 || set_aside(metrics, err) != 0 ? -1 : 0;
         free(metrics);
-        return rc != 0 || dt_file_mkdirs(job->checkpoint_dir, err) != 0 || checkpoint_claim(job->checkpoint_dir, t->world->run_id, t->world->round, err) != 0
+        return rc != 0 || dt_file_mkdirs(job->checkpoint_dir, err) != 0 ||
+                       checkpoint_claim(job->checkpoint_dir, t->world->run_id, t->world->round, err) != 0
                    ? -1
                    : 0;
     }
@@ -368,7 +369,8 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         t->saved_step = t->step;
         atomic_store(&t->world->page->saved_step, t->step);
         char fields[96];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step, dt_now_s() - begin_s, t->world->round);
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step, dt_now_s() - begin_s,
+                 t->world->round);
         metrics_event(&t->metrics, "save", fields);
     }
     dt_page_pulse(t->world->page);
@@ -412,7 +414,8 @@ static void write_env(const struct trainer *t, struct dt_text *out)
     const char *text = t->job->text ? t->job->text : "";
     dt_text_printf(out, "{\n  \"version\": \"%s\",\n  \"time\": \"%s\",\n  \"host\": ", DT_VERSION, when);
     dt_text_json(out, host, strlen(host));
-    dt_text_printf(out, ",\n  \"ranks\": %d,\n  \"nodes\": %d,\n  \"round\": %d,\n  \"device\": \"%s\",\n  \"kernels\": \"%s\",\n  \"threads\": %d,\n",
+    dt_text_printf(out,
+                   ",\n  \"ranks\": %d,\n  \"nodes\": %d,\n  \"round\": %d,\n  \"device\": \"%s\",\n  \"kernels\": \"%s\",\n  \"threads\": %d,\n",
                    t->size, t->world->node_count, t->world->round, t->world->device->ops->name, t->world->device->kernels->name, t->world->threads);
     dt_text_printf(out, "  \"job_hash\": \"%016llx\",\n  \"data_hash\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, strlen(text)),
                    (unsigned long long)t->train.hash);

@@ -12,7 +12,7 @@
 
 struct world {
     int rank, size, local_rank, local_size, node_rank, node_count;
-    int round;              /* 0 for a lone worker */
+    int round; /* 0 for a lone worker */
     const char *run_id;
     struct dt_page *page;   /* never null */
     struct dt_store *store; /* null for a lone rank */
@@ -20,16 +20,16 @@ struct world {
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
-    int threads;            /* of the pool in this process */
-    int page_fd;            /* of a page made here, or -1 */
-    bool failed;            /* set before world_close when a collective may still be running: it is aborted first */
+    int threads;                               /* of the pool in this process */
+    int page_fd;                               /* of a page made here, or -1 */
+    bool failed;                               /* set before world_close when a collective may still be running: it is aborted first */
 };
 
 struct world_options {
-    const char *device;             /* "cpu", "twin64" in tests */
+    const char *device; /* "cpu", "twin64" in tests */
     double collective_timeout_s;
-    int threads;                    /* 0: cores this process may use / local ranks */
-    int shards;                     /* size of a shard group; 0 or world size: no split */
+    int threads; /* 0: cores this process may use / local ranks */
+    int shards;  /* size of a shard group; 0 or world size: no split */
 };
 
 /* Reads RANK, WORLD_SIZE, ... (a lone worker without them is rank 0 of 1), attaches the page, connects to the store, opens device and

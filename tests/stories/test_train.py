@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from support import BIN, DEADLINE_S, DTRUN, clean_env, program
+from support import BIN, DEADLINE_S, DTRUN, Job, clean_env, marked, program, run, wait_lines, wait_until
 
 TRAIN = os.path.join(BIN, "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="train is not built")
@@ -173,3 +173,53 @@ def test_ranks_as_processes(job, tmp_path):
     assert len(set(hashes.values())) == 1, hashes
     job(output_dir=str(tmp_path / "full_shard"), training={"strategy": "zero2", "max_steps": 15})
     assert "(step 12)" in dtrun("--nproc-per-node", "3", TRAIN, job.path)
+
+
+def workers(marker):
+    """Pids of the running ranks of one dtrun."""
+    found = []
+    for pid in marked(marker):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                words = f.read().split(b"\0")
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                rank = b"\0RANK=" in f.read()
+        except OSError:
+            continue
+        if rank and words and words[0].endswith(b"train") and b"--plan" not in words:
+            found.append(pid)
+    return found
+
+
+@pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+def test_killed_rank_changes_nothing(job, tmp_path):
+    """One rank is killed in the middle; the run goes on from the last checkpoint and ends with the same bits."""
+    job(output_dir=str(tmp_path / "whole"), training={"max_steps": 400, "strategy": "full_shard"}, checkpointing={"save_every_n_steps": 10})
+    whole = run(["--nproc-per-node", "2", "train", job.path])
+    assert whole.code == 0, whole
+    job(output_dir=str(tmp_path / "killed"))
+    with Job(["--nproc-per-node", "2", "--max-restarts", "2", "train", job.path]) as running:
+        wait_until(lambda: list((tmp_path / "killed" / "checkpoints").glob("step-*0")) and len(workers(running.marker)) == 2, "a checkpoint")
+        os.kill(workers(running.marker)[1], signal.SIGKILL)
+        done = running.finish(2 * DEADLINE_S)
+    assert done.code == 0, done
+    assert "killed by signal 9" in done.err + done.out, done
+    events = [json.loads(line) for line in (tmp_path / "killed" / "events.jsonl").read_text().splitlines()]
+    assert any(e.get("event") == "resume" for e in events), events
+    assert hash_of(tmp_path / "killed") == hash_of(tmp_path / "whole")
+
+
+@pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+def test_stop_of_all_ranks(job, tmp_path):
+    """TERM to dtrun: all ranks save after the same step and end with 75; the same command continues."""
+    job(training={"max_steps": 100000, "strategy": "zero2"}, checkpointing={"save_every_n_steps": 0}, logging={"log_every_n_steps": 1})
+    with Job(["--nproc-per-node", "2", "train", job.path]) as running:
+        wait_lines(job.out / "metrics.jsonl", 3)
+        running.signal(signal.SIGTERM)
+        done = running.finish(2 * DEADLINE_S)
+    assert done.code == 75, done
+    stopped = int((job.out / "checkpoints" / "latest").read_text().strip().split("-")[1])
+    assert stopped >= 3
+    job(training={"max_steps": stopped + 2})
+    again = run(["--nproc-per-node", "3", "train", job.path])
+    assert again.code == 0 and f"(step {stopped})" in again.out + again.err, again

@@ -19,8 +19,8 @@ struct row {
     bool hybrid;
 };
 static const struct row rows[] = {
-    {"ddp", false},       {"zero0", false},        {"no_shard", false},      {"zero1", false},       {"zero2", false},
-    {"zero3", false},     {"full_shard", false},   {"shard_grad_op", false}, {"hybrid_shard", true}, {"hybrid_shard_zero2", true},
+    {"ddp", false},           {"zero0", false},      {"no_shard", false},      {"zero1", false},       {"zero2", false},
+    {"zero3", false},         {"full_shard", false}, {"shard_grad_op", false}, {"hybrid_shard", true}, {"hybrid_shard_zero2", true},
     {"single_device", false},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
@@ -109,8 +109,13 @@ static void every_row(int size, int k)
         }
         for (int sync = SYNC_EVERY_MICRO_STEP; sync <= SYNC_BOUNDARY; sync++, turn++) {
             struct ranks_outcome got;
-            struct variant v = {.row = rows[i].name, .size = size, .k = k, .sync = (enum accumulate_sync)sync, .recompute = turn % 2 == 1,
-                                .prefetch = (enum prefetch)(turn % 3), .forward_prefetch = turn % 4 > 1};
+            struct variant v = {.row = rows[i].name,
+                                .size = size,
+                                .k = k,
+                                .sync = (enum accumulate_sync)sync,
+                                .recompute = turn % 2 == 1,
+                                .prefetch = (enum prefetch)(turn % 3),
+                                .forward_prefetch = turn % 4 > 1};
             if (rows[i].hybrid) {
                 v.mesh_replicas = size % 2 == 0 ? 2 : 1; /* powers of two, where = holds */
             }
@@ -178,8 +183,13 @@ static void test_all_prefetches(void **state)
     for (int i = 0; i < 3; i++) {
         for (int n = 0; n < 12; n += i == 0 ? 1 : 5) {
             struct ranks_outcome got;
-            struct variant v = {.row = names[i], .size = 4, .k = 2, .recompute = n % 2, .prefetch = (enum prefetch)(n / 2 % 3),
-                                .forward_prefetch = n >= 6, .mesh_replicas = i == 2 ? 2 : 0};
+            struct variant v = {.row = names[i],
+                                .size = 4,
+                                .k = 2,
+                                .recompute = n % 2,
+                                .prefetch = (enum prefetch)(n / 2 % 3),
+                                .forward_prefetch = n >= 6,
+                                .mesh_replicas = i == 2 ? 2 : 0};
             train(&v, &got);
             assert_same(&v, &got, &wanted);
             ranks_clear(&got);
@@ -277,10 +287,14 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank),       cmocka_unit_test(test_two_ranks),
-        cmocka_unit_test(test_three_ranks),    cmocka_unit_test(test_four_ranks),
-        cmocka_unit_test(test_default_sync),   cmocka_unit_test(test_all_prefetches),
-        cmocka_unit_test(test_world_sizes_are_close), cmocka_unit_test(test_differences_show),
+        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_two_ranks),
+        cmocka_unit_test(test_three_ranks),
+        cmocka_unit_test(test_four_ranks),
+        cmocka_unit_test(test_default_sync),
+        cmocka_unit_test(test_all_prefetches),
+        cmocka_unit_test(test_world_sizes_are_close),
+        cmocka_unit_test(test_differences_show),
         cmocka_unit_test(test_threaded_streams),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -68,8 +68,15 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
 {
     const cJSON *optimizer = item(expected, "optimizer"), *schedule = item(run, "schedule"), *betas = item(optimizer, "betas");
     ranks_job(job, folder);
-    job->model = (struct job_model){.name = "gpt2", .load = GOLDEN "/hf", .n_layer = 2, .n_head = 4, .n_embd = 48, .n_positions = 32,
-                                    .vocab_size = 131, .layer_norm_epsilon = 1e-5, .initializer_range = 0.02};
+    job->model = (struct job_model){.name = "gpt2",
+                                    .load = GOLDEN "/hf",
+                                    .n_layer = 2,
+                                    .n_head = 4,
+                                    .n_embd = 48,
+                                    .n_positions = 32,
+                                    .vocab_size = 131,
+                                    .layer_norm_epsilon = 1e-5,
+                                    .initializer_range = 0.02};
     job->data = (struct job_data){.train = path, .format = "tensors", .sequence_length = LENGTH};
     job->training.batch_size_per_gpu = BATCH;
     job->training.gradient_accumulation_steps = MICRO / ranks;
@@ -145,8 +152,8 @@ static void check_run(int index, int ranks, const char *row, bool exact)
     free(path);
 }
 
-static const char *const rows[] = {"ddp", "zero0", "no_shard", "zero1", "zero2", "zero3", "full_shard", "shard_grad_op", "hybrid_shard",
-                                   "hybrid_shard_zero2"};
+static const char *const rows[] = {"ddp",   "zero0",      "no_shard",      "zero1",        "zero2",
+                                   "zero3", "full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2"};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], RUN_COUNT = 4 };
 
 static void test_every_row(void **state)

@@ -38,8 +38,8 @@ static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type
         f->unit.used = f->unit.numel + sizes[i];
         f->unit.numel += 64;
     }
-    f->chain = (struct chain){.spec = {.type = type}, .units = &f->unit, .unit_count = 1, .tensors = f->tensors, .tensor_count = tensor_count,
-                              .shards = 1};
+    f->chain =
+        (struct chain){.spec = {.type = type}, .units = &f->unit, .unit_count = 1, .tensors = f->tensors, .tensor_count = tensor_count, .shards = 1};
     f->job.training = *training;
     f->job.training.gradient_accumulation_steps = 1;
     assert_int_equal(world_open_thread(&f->world, &(struct world_options){.device = device, .threads = 1}, NULL, 0, 1, &err), 0);
@@ -217,8 +217,11 @@ static void test_clip(void **state)
         }
         double loss = 3;
         int64_t valid = 2;
-        clip_start(&f.clip, &(struct clip_input){.loss_sum = &loss, .valid_count = &valid, .micro_steps = 1,
-                                                 .max_norm = item(row, "max_norm")->valuedouble, .normalization = LOSS_LOCAL_MEAN});
+        clip_start(&f.clip, &(struct clip_input){.loss_sum = &loss,
+                                                 .valid_count = &valid,
+                                                 .micro_steps = 1,
+                                                 .max_norm = item(row, "max_norm")->valuedouble,
+                                                 .normalization = LOSS_LOCAL_MEAN});
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         const struct clip_result *r = f.clip.result;
         double total = item(row, "total")->valuedouble;

@@ -158,8 +158,8 @@ static void test_another_job_is_refused(void **state)
 static void test_what_a_run_leaves(void **state)
 {
     (void)state;
-    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", "events.jsonl", "checkpoints/latest", "model/config.json",
-                                        "model/model.safetensors"};
+    static const char *const names[] = {"job.json",           "env.json",          "metrics.jsonl",          "events.jsonl",
+                                        "checkpoints/latest", "model/config.json", "model/model.safetensors"};
     struct job job;
     struct ranks_outcome out, again;
     set(&job, "zero2", 2);
@@ -181,8 +181,8 @@ static void test_what_a_run_leaves(void **state)
     struct dt_error err;
     dt_text_init(&text);
     assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
-    static const char *const fields[] = {"step", "epoch", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "mfu", "loss_scale",
-                                         "memory_bytes", "round", "time", "val_loss"};
+    static const char *const fields[] = {"step",         "epoch", "tokens",     "loss",         "grad_norm", "lr",   "step_s",
+                                         "tokens_per_s", "mfu",   "loss_scale", "memory_bytes", "round",     "time", "val_loss"};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         char *key = dt_format("\"%s\": ", fields[i]);
         assert_non_null(strstr(text.data, key));

@@ -43,9 +43,18 @@ static void test_names(void **state)
     static const struct {
         const char *name, *row;
         int size;
-    } good[] = {{"auto", "single_device", 1}, {"auto", "ddp", 2}, {NULL, "ddp", 2}, {"fsdp", "full_shard", 4}, {"FULL_SHARD", "full_shard", 2},
-                {"deepspeed_stage_1", "zero1", 2}, {"deepspeed_stage_2", "zero2", 2}, {"deepspeed_stage_3", "zero3", 2}, {"deepspeed", "zero2", 2},
-                {"ddp_find_unused_parameters_false", "ddp", 2}, {"_hybrid_shard_zero2", "hybrid_shard_zero2", 4}, {"single_device", "single_device", 1}};
+    } good[] = {{"auto", "single_device", 1},
+                {"auto", "ddp", 2},
+                {NULL, "ddp", 2},
+                {"fsdp", "full_shard", 4},
+                {"FULL_SHARD", "full_shard", 2},
+                {"deepspeed_stage_1", "zero1", 2},
+                {"deepspeed_stage_2", "zero2", 2},
+                {"deepspeed_stage_3", "zero3", 2},
+                {"deepspeed", "zero2", 2},
+                {"ddp_find_unused_parameters_false", "ddp", 2},
+                {"_hybrid_shard_zero2", "hybrid_shard_zero2", 4},
+                {"single_device", "single_device", 1}};
     struct dt_error err;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         const struct strategy_row *row = strategy_find(good[i].name, good[i].size, &err);
@@ -274,8 +283,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_mesh),  cmocka_unit_test(test_order_of_issue),
-        cmocka_unit_test(test_what_travels),  cmocka_unit_test(test_bytes), cmocka_unit_test(test_no_allocation_in_a_step),
+        cmocka_unit_test(test_names),           cmocka_unit_test(test_mesh),       cmocka_unit_test(test_order_of_issue),
+        cmocka_unit_test(test_what_travels),    cmocka_unit_test(test_bytes),      cmocka_unit_test(test_no_allocation_in_a_step),
         cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -65,18 +65,37 @@ void ranks_job(struct job *job, const char *folder)
     job->path = "test.json";
     job->name = "test";
     job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
-    job->model = (struct job_model){.name = "gpt2", .n_layer = 2, .n_head = 2, .n_embd = 16, .n_positions = SEQUENCE, .vocab_size = VOCABULARY,
-                                    .layer_norm_epsilon = 1e-5, .initializer_range = 0.02};
-    job->data = (struct job_data){.train = dt_arena_printf(&job->arena, "%s/train.bin", folder), .format = "tokens", .sequence_length = SEQUENCE,
-                                  .shuffle = true};
-    job->training = (struct job_training){.strategy = "ddp", .batch_size_per_gpu = 2, .gradient_accumulation_steps = 1, .max_steps = 3,
-                                          .learning_rate = 1e-2, .warmup_steps = 1, .lr_scheduler_type = "linear", .weight_decay = 0.1,
-                                          .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8, .max_grad_norm = 0.5, .seed = 7,
-                                          .loss_normalization = LOSS_GLOBAL_TOKENS, .device = "cpu", .collective_timeout_s = 60, .threads = 1};
+    job->model = (struct job_model){.name = "gpt2",
+                                    .n_layer = 2,
+                                    .n_head = 2,
+                                    .n_embd = 16,
+                                    .n_positions = SEQUENCE,
+                                    .vocab_size = VOCABULARY,
+                                    .layer_norm_epsilon = 1e-5,
+                                    .initializer_range = 0.02};
+    job->data = (struct job_data){
+        .train = dt_arena_printf(&job->arena, "%s/train.bin", folder), .format = "tokens", .sequence_length = SEQUENCE, .shuffle = true};
+    job->training = (struct job_training){.strategy = "ddp",
+                                          .batch_size_per_gpu = 2,
+                                          .gradient_accumulation_steps = 1,
+                                          .max_steps = 3,
+                                          .learning_rate = 1e-2,
+                                          .warmup_steps = 1,
+                                          .lr_scheduler_type = "linear",
+                                          .weight_decay = 0.1,
+                                          .adam_beta1 = 0.9,
+                                          .adam_beta2 = 0.95,
+                                          .adam_epsilon = 1e-8,
+                                          .max_grad_norm = 0.5,
+                                          .seed = 7,
+                                          .loss_normalization = LOSS_GLOBAL_TOKENS,
+                                          .device = "cpu",
+                                          .collective_timeout_s = 60,
+                                          .threads = 1};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = "block"};
     job->zero.stage = -1;
-    job->checkpointing = (struct job_checkpointing){.keep_last_n = 3, .resume = "auto",
-                                                    .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
+    job->checkpointing =
+        (struct job_checkpointing){.keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
     job->logging.log_every_n_steps = 1;
 }
 
@@ -191,7 +210,8 @@ static void at_end(struct trainer *t, void *context)
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
-                out->exact[before + e] = s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned] : ((const float *)(const void *)w)[at - owned];
+                out->exact[before + e] =
+                    s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned] : ((const float *)(const void *)w)[at - owned];
                 out->weights[before + e] = (float)out->exact[before + e];
             }
         }
@@ -213,8 +233,8 @@ static void *rank_main(void *arg)
     struct dt_error *err = &out->err[self->rank];
     struct world w;
     struct dt_store *store = NULL;
-    struct world_options options = {.device = shared->options->device, .collective_timeout_s = shared->job->training.collective_timeout_s,
-                                    .threads = 1};
+    struct world_options options = {
+        .device = shared->options->device, .collective_timeout_s = shared->job->training.collective_timeout_s, .threads = 1};
     struct trainer_hooks hooks = {.after_step = after_step, .at_end = at_end, .context = self, .quiet = true, .no_files = !shared->options->files};
     int rc = dt_store_open_local(&store, shared->store, NULL, err);
     if (rc == 0) {

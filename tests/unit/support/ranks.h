@@ -1,20 +1,20 @@
 /* Ranks as threads of one program: a whole training run per case, in milliseconds. */
-#ifndef DT_TESTS_RANKS_H
-#define DT_TESTS_RANKS_H
+#ifndef DT_TESTS_UNIT_SUPPORT_RANKS_H
+#define DT_TESTS_UNIT_SUPPORT_RANKS_H
 
 #include "worker/trainer.h"
 
 enum { RANKS_MAX = 8, RANKS_STEPS_MAX = 64 };
 
 struct ranks_options {
-    const char *device;   /* null: "cpu" */
-    bool files;           /* checkpoints and the output folder as in a real run */
-    int stop_after;       /* rank `stop_rank` is asked to stop after this step; 0: never */
+    const char *device; /* null: "cpu" */
+    bool files;         /* checkpoints and the output folder as in a real run */
+    int stop_after;     /* rank `stop_rank` is asked to stop after this step; 0: never */
     int stop_rank;
-    int poison_step, poison_rank; /* this rank's weights become NaN after that step (0: never) */
-    bool evaluate;        /* after each step, on data.val */
+    int poison_step, poison_rank;            /* this rank's weights become NaN after that step (0: never) */
+    bool evaluate;                           /* after each step, on data.val */
     void (*on_step)(int rank, int64_t step); /* more to do after a step; may be null */
-    bool trace;           /* keep rank 0's trace of the last step */
+    bool trace;                              /* keep rank 0's trace of the last step */
     int round;
 };
 
@@ -28,16 +28,16 @@ struct ranks_outcome {
     float *weights; /* all tensors in registration order; freed by ranks_clear */
     double *exact;  /* the same as double */
     int64_t weight_count;
-    uint64_t hash;  /* of the weights' bits */
+    uint64_t hash; /* of the weights' bits */
     int tensor_count;
     struct {
         char name[64];
         int64_t first, numel; /* in weights */
     } tensors[64];
-    double val_loss;      /* by the last evaluation of `evaluate`, on rank 0 */
+    double val_loss;     /* by the last evaluation of `evaluate`, on rank 0 */
     int64_t collectives; /* started by rank 0 during the steps after the first, all kinds */
     int64_t collectives_of[DT_COLL_COUNT];
-    char trace[4096];    /* "G1 F1 ..." */
+    char trace[4096];                 /* "G1 F1 ..." */
     size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
 };
 
