@@ -31,7 +31,8 @@ static bool is_one_of(const char *s, const char *const *words)
 
 bool plan_is_all(const struct options *o)
 {
-    static const char *const words[] = {"--help", "--help=all", "-h", "--version", "--plan", NULL};
+    static const char *const words[] = {"--help", "--help=all", "-h", "--version", "--plan", "--print-config", "--print_config", "--list-strategies", "--list_strategies",
+                                        "--schema", NULL};
     for (int i = 0; i < o->arg_count; i++) {
         if (is_one_of(o->args[i], words)) {
             return true;

@@ -4,14 +4,22 @@
 
 #include "launcher/guard.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#define SLOW_PHASE 10
 
 static double limit_of(const struct worker *one, const struct watch_options *o)
 {
-    if (o->limit_s > 0 || !o->pages || one->page == NULL) {
-        return o->limit_s;
+    double limit_s = o->limit_s;
+    if (o->pages && one->page != NULL) {
+        enum dt_phase phase = (enum dt_phase)atomic_load(&one->page->phase);
+        limit_s = limit_s > 0 ? limit_s : (double)atomic_load(&one->page->pulse_limit_ms) / 1e3;
+        limit_s *= phase == DT_PHASE_START || phase == DT_PHASE_SAVE || phase == DT_PHASE_EXIT ? SLOW_PHASE : 1; /* files, devices, first calls */
     }
-    return (double)atomic_load(&one->page->pulse_limit_ms) / 1e3;
+    return limit_s;
 }
 
 static void notice(struct worker *one, int local_rank, const struct watch_options *o, double now_s)
@@ -50,10 +58,37 @@ static void describe(const struct worker *one, const struct watch_options *o, do
     }
 }
 
+static bool is_stopped(pid_t pid)
+{
+    char path[64], text[512];
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    text[size > 0 ? size : 0] = 0;
+    const char *end = strrchr(text, ')');
+    return end != NULL && (end[2] == 'T' || end[2] == 't');
+}
+
+/* Of several silent ones the cause is the one that cannot run; then one that is not waiting for others; then the one that is behind. */
+static bool more_suspect(const struct worker *a, const struct worker *b, bool pages)
+{
+    bool a_stopped = is_stopped(a->pid), b_stopped = is_stopped(b->pid);
+    if (a_stopped != b_stopped || !pages || a->page == NULL || b->page == NULL) {
+        return a_stopped && !b_stopped;
+    }
+    bool a_waits = atomic_load(&a->page->in_collective) != 0, b_waits = atomic_load(&b->page->in_collective) != 0;
+    if (a_waits != b_waits) {
+        return b_waits;
+    }
+    return atomic_load(&a->page->collective_count) < atomic_load(&b->page->collective_count);
+}
+
 int watch_look(struct workers *w, const struct watch_options *o, double now_s, struct dt_text *out)
 {
     int found = -1;
-    bool found_waits = false;
     for (int i = 0; i < w->count; i++) {
         struct worker *one = &w->list[i];
         if (!one->running || one->blamed) {
@@ -61,14 +96,15 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
         }
         notice(one, i, o, now_s);
         double limit_s = limit_of(one, o);
-        bool waits = o->pages && one->page != NULL && atomic_load(&one->page->in_collective) != 0;
-        if (limit_s > 0 && now_s - one->seen_s > limit_s && (found < 0 || (found_waits && !waits))) {
+        if (limit_s > 0 && now_s - one->seen_s > limit_s && (found < 0 || more_suspect(one, &w->list[found], o->pages))) {
             found = i;
-            found_waits = waits;
         }
     }
     if (found >= 0) {
         describe(&w->list[found], o, now_s - w->list[found].seen_s, out);
+        if (is_stopped(w->list[found].pid)) {
+            dt_text_puts(out, ", stopped by somebody (state T)");
+        }
         w->list[found].blamed = true;
     }
     return found;

@@ -7,13 +7,13 @@
 
 struct watch_options {
     bool pages;     /* workers have a pulse and say themselves how long it may stand still */
-    double limit_s; /* our own limit; 0: none (with pages: theirs) */
+    double limit_s; /* our own limit; 0: none (with pages: theirs). Ten times as long while a paged worker starts or saves */
     double (*output_s)(void *user, int local_rank); /* when the worker last wrote something, 0: unknown; may be null */
     void *user;
 };
 
-/* Looks at all running workers at time now_s (monotonic). Returns the local rank of one that hangs, with a line of words in `out`, or -1. One
- * that merely waits for its peers in a collective is named only when nobody else is silent. Marks it as blamed: named once. */
+/* Looks at all running workers at time now_s (monotonic). Returns the local rank of one that hangs, with a line of words in `out`, or -1. Of
+ * several silent ones the likeliest cause is named; those that merely wait for it are not. Marks it as blamed: named once. */
 int watch_look(struct workers *w, const struct watch_options *o, double now_s, struct dt_text *out);
 /* After a pause of everybody (Ctrl-Z): nobody has been silent meanwhile. */
 void watch_forgive(struct workers *w, double now_s);

@@ -404,6 +404,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (trainer_open(&t, w, err) != 0) {
         goto out;
     }
+    if (job->training.step_timeout_s > 0 && job->training.step_timeout_s < 1e6) { /* the agent looks for a rank that cannot look itself */
+        atomic_store(&w->page->pulse_limit_ms, (uint32_t)(job->training.step_timeout_s * 1e3) + 1000);
+    }
     bool found = false;
     if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {
         goto out;
