@@ -570,7 +570,8 @@ static void on_news(uv_timer_t *timer)
     }
     dt_text_init(&line);
     report_cause(r->failures.list, 1, 0, &line);
-    (void)fprintf(stderr, "%s (first seen); stopping %d other ranks\n", dt_text_str(&line), r->workers.running_count);
+    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), grace_s(r), r->workers.running_count,
+                  r->workers.running_count == 1 ? "" : "s");
     dt_text_clear(&line);
 }
 

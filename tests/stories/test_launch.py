@@ -247,6 +247,16 @@ while not os.path.exists({str(tmp_path / "go")!r}):
         assert job.finish().code == 0
 
 
+def test_a_lost_terminal_is_no_wish_under_nohup(tmp_path):
+    text = f"echo >> {tmp_path}/ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    with Job([DTRUN, "sh", "-c", text], executable="/usr/bin/nohup") as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGHUP)
+        os.kill(job.agent, signal.SIGHUP)
+        (tmp_path / "go").touch()
+        assert job.finish().code == 0
+
+
 def test_cont_alone_changes_nothing(tmp_path):
     with Job(["sh", "-c", f"echo >> {tmp_path}/ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"]) as job:
         wait_lines(tmp_path / "ready", 1)
@@ -301,6 +311,14 @@ def test_a_stopped_worker_does_not_hold_up_the_end(tmp_path):
         job.wait_gone()
 
 
+def test_others_that_take_their_time_are_said(tmp_path):
+    text = f'if [ "$RANK" = 1 ]; then while [ ! -e {tmp_path}/0 ]; do sleep 0.02; done; exit 5; fi; trap "" TERM; touch {tmp_path}/0; while :; do sleep 0.05; done'
+    result = shell(text, "--nproc_per_node=2", "--shutdown_timeout=1")
+    assert result.code == 1, result
+    assert re.search(r"rank 1 \(local 1, pid \d+\): exit code 5 \(first seen\); waiting up to 1 s for 1 other rank to end\n"
+                     r"dtrun: host \S+ rank 0 \(local 0, pid \d+\): still there after 1 s", result.err), result
+
+
 def test_a_hanging_program_is_named(tmp_path):
     result = shell("exec sleep 1000", "--hang_timeout=1", "--nproc_per_node=1")
     assert result.code == 1, result
@@ -316,6 +334,19 @@ def test_a_taken_port_is_said(tmp_path):
         port = s.getsockname()[1]
         result = run([f"--master_port={port}", "/bin/true"])
     assert result.code == 111 and str(port) in result.err, result
+
+
+def test_the_limit_of_open_files(tmp_path):
+    shell_line = 'ulimit -n 64; exec "$0" --nproc_per_node=64 /bin/true'
+    result = run(["-c", shell_line, DTRUN], executable="/bin/sh")
+    assert result.code == 2 and "limit of open files: 64, 64 workers need" in result.err, result
+    shell_line = 'ulimit -Sn 64; exec "$0" --nproc_per_node=30 sh -c \'[ "$(ulimit -n)" = 64 ]\''  # ours is raised, theirs is what it was
+    assert run(["-c", shell_line, DTRUN], executable="/bin/sh").code == 0
+
+
+def test_closed_streams(tmp_path):
+    assert run(["-c", f'exec "$0" sh -c "echo x > {tmp_path}/out" <&- >&- 2>&-', DTRUN], executable="/bin/sh").code == 0
+    assert lines_of(tmp_path / "out") == ["x"]
 
 
 def test_a_start_is_quick():

@@ -146,6 +146,15 @@ def test_a_stop_saves_and_ends_with_75(train, tmp_path, name):
     assert f"stopped by {name}: state saved; the same command continues" in result.err
 
 
+def test_a_scheduler_that_signals_each_process_is_one_wish(train, tmp_path):
+    with train(["--nproc_per_node=2"], ["job.json", "wait"], job=True) as job:
+        wait_lines(tmp_path / "ready", 2)
+        os.kill(job.agent, signal.SIGTERM)
+        job.signal(signal.SIGTERM)
+        result = job.finish()
+    assert result.code == 75, result
+
+
 def test_a_stop_that_cannot_save_ends_with_the_signal(train, tmp_path):
     with train(["--nproc_per_node=2", "--shutdown_timeout=1"], ["job.json", "nosave"], job=True) as job:
         wait_lines(tmp_path / "ready", 2)
