@@ -25,7 +25,7 @@ struct dt_gemm {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate;
 };
-/* By oneDNN in the calling thread. The result may depend on how m and n were cut. */
+/* By oneDNN in the calling thread. */
 void dt_gemm_onednn(const struct dt_gemm *g);
 /* Our own (kernels/cpu/isa/gemm.c) without special instructions; no cut of m and n changes a bit. */
 void dt_gemm_plain(const struct dt_gemm *g);

@@ -367,7 +367,7 @@ static const struct kernel_case cases[] = {
     {"add, scale", make_elements, run_elements, 1e-6, {{1}, {17}, {70001}}},
     {"activation", make_elements, run_activation, 4e-6, {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
     {"matmul", make_matmul, run_matmul, 2e-5,
-     {{1, 1, 1, 0, 0, 0}, {7, 65, 33, 0, 0, 0}, {300, 50, 70, 1, 1, 0}, {129, 77, 40, 2, 0, 5}, {66, 131, 600, 1, 0, 3}, {520, 9, 11, 3, 1, 0}, {64, 48, 16, 2, 1, 0}}},
+     {{1, 1, 1, 0, 0, 0}, {7, 65, 33, 0, 0, 0}, {300, 50, 70, 1, 1, 0}, {129, 77, 40, 2, 0, 5}, {66, 131, 600, 1, 0, 3}, {520, 9, 11, 3, 1, 0}, {64, 48, 16, 2, 1, 0}, {700, 400, 450, 0, 0, 0}}},
     {"column_sum", make_column_sum, run_column_sum, 1e-5, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
     {"layernorm", make_layernorm, run_layernorm, 2e-5, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
     {"layernorm_backward", make_layernorm, run_layernorm_backward, 2e-5, {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},

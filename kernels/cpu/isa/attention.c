@@ -6,12 +6,6 @@
 
 #define TILE 64
 
-#if VEC > 4
-#define GEMM dt_gemm_onednn
-#else
-#define GEMM dt_gemm_plain
-#endif
-
 struct shape {
     int64_t positions, heads, kv_heads, group, head_size, qkv_stride, out_stride;
     float scale;
@@ -35,23 +29,16 @@ static int64_t keys_of(const struct shape *x, int64_t begin)
     return x->causal ? min64(x->positions, begin + TILE) : x->positions;
 }
 
-/* c (m, n) = a b^T over head_size: scores and their gradients */
-static void product_nt(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k)
+/* c (m, n) = a b, b packed with `stride` rows of which k are used */
+static void product(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t stride, int64_t m, int64_t n, int64_t k)
 {
-    GEMM(&(struct dt_gemm){.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .b_row = 1, .b_col = ldb, .ldc = ldc});
-}
-
-/* c (m, n) = a b */
-static void product_nn(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k)
-{
-    GEMM(&(struct dt_gemm){.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .b_row = ldb, .b_col = 1, .ldc = ldc});
+    ISA(dt_gemm_packed)(&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .ldc = ldc}, b, stride);
 }
 
 /* c (m, n) [+]= a^T b, a stored (k, m) */
-static void product_tn(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+static void product_turned(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n, int64_t k, bool add)
 {
-    GEMM(&(struct dt_gemm){.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .a_row = 1, .a_col = lda, .b_row = ldb, .b_col = 1, .ldc = ldc,
-                           .accumulate = add});
+    ISA(dt_gemm_packed)(&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = 1, .a_col = lda, .ldc = ldc, .accumulate = add}, b, k);
 }
 
 /* x becomes e^(scale x - shift) in [0, valid) and 0 in [valid, n). Returns the sum. */
@@ -86,11 +73,12 @@ static float max_row(const float *x, int64_t n)
     return max;
 }
 
+/* k turned and v are packed */
 static void forward_tile(const struct shape *x, const float *q, const float *k, const float *v, float *out, float *lse, int64_t begin, float *scores)
 {
     int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin), D = x->head_size;
     float factor[TILE];
-    product_nt(scores, keys, q + begin * x->qkv_stride, x->qkv_stride, k, x->qkv_stride, rows, keys, D);
+    product(scores, keys, q + begin * x->qkv_stride, x->qkv_stride, k, D, rows, keys, D);
     for (int64_t i = 0; i < rows; i++) {
         int64_t valid = x->causal ? begin + i + 1 : keys;
         float max = max_row(scores + i * keys, valid) * x->scale;
@@ -98,7 +86,7 @@ static void forward_tile(const struct shape *x, const float *q, const float *k, 
         factor[i] = 1.0F / sum;
         lse[begin + i] = (float)((double)max + log((double)sum));
     }
-    product_nn(out + begin * x->out_stride, x->out_stride, scores, keys, v, x->qkv_stride, rows, D, keys);
+    product(out + begin * x->out_stride, x->out_stride, scores, keys, v, x->positions, rows, D, keys);
     for (int64_t i = 0; i < rows; i++) {
         float *o = out + (begin + i) * x->out_stride;
         for (int64_t d = 0; d < D; d++) {
@@ -119,11 +107,14 @@ static void attention_part(void *context, int64_t part)
     int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions;
     const float *base = (const float *)c->args->qkv + b * T * x->qkv_stride;
     const float *k = base + (x->heads + g) * D, *v = k + x->kv_heads * D;
-    float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)(TILE * T) * sizeof(float));
+    float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)(TILE * T + DT_PACKED(T) * D + DT_PACKED(D) * T) * sizeof(float));
+    float *turned_k = scores + TILE * T, *packed_v = turned_k + DT_PACKED(T) * D;
+    ISA(dt_gemm_pack)(turned_k, k, 1, x->qkv_stride, T, D);
+    ISA(dt_gemm_pack)(packed_v, v, x->qkv_stride, 1, D, T);
     for (int64_t h = g * x->group; h < (g + 1) * x->group; h++) {
         float *out = (float *)c->args->out + b * T * x->out_stride + h * D, *lse = (float *)c->args->lse + (b * x->heads + h) * T;
         for (int64_t begin = 0; begin < T; begin += TILE) {
-            forward_tile(x, base + h * D, k, v, out, lse, begin, scores);
+            forward_tile(x, base + h * D, turned_k, packed_v, out, lse, begin, scores);
         }
     }
 }
@@ -140,7 +131,8 @@ DT_ISA_KERNEL(attention)
 /* ---- backward ---- */
 
 struct head {
-    const float *q, *k, *v, *out, *dout, *lse;
+    const float *q, *out, *dout, *lse;
+    const float *turned_k, *turned_v, *packed_k; /* packed: (D, T), (D, T), (T, D) */
     float *dq, *dk, *dv;
 };
 
@@ -154,12 +146,12 @@ static float delta_of(const float *x, const float *y, int64_t n)
 }
 
 /* p (rows, keys): probabilities; ds (rows, keys): gradients of the scores before scaling */
-static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds)
+static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds, float *tile)
 {
     int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin), D = x->head_size, S = x->qkv_stride;
     const float *q = h->q + begin * S, *dout = h->dout + begin * x->out_stride;
-    product_nt(p, keys, q, S, h->k, S, rows, keys, D);
-    product_nt(ds, keys, dout, x->out_stride, h->v, S, rows, keys, D);
+    product(p, keys, q, S, h->turned_k, D, rows, keys, D);
+    product(ds, keys, dout, x->out_stride, h->turned_v, D, rows, keys, D);
     for (int64_t i = 0; i < rows; i++) {
         int64_t valid = x->causal ? begin + i + 1 : keys;
         float delta = delta_of(dout + i * x->out_stride, h->out + (begin + i) * x->out_stride, D);
@@ -169,9 +161,11 @@ static void backward_tile(const struct shape *x, const struct head *h, int64_t b
             di[j] = pi[j] * (di[j] - delta) * x->scale; /* p is 0 where a key is not seen */
         }
     }
-    product_tn(h->dv, S, p, keys, dout, x->out_stride, keys, D, rows, add);
-    product_tn(h->dk, S, ds, keys, q, S, keys, D, rows, add);
-    product_nn(h->dq + begin * S, S, ds, keys, h->k, S, rows, D, keys);
+    ISA(dt_gemm_pack)(tile, dout, x->out_stride, 1, D, rows);
+    product_turned(h->dv, S, p, keys, tile, keys, D, rows, add);
+    ISA(dt_gemm_pack)(tile, q, S, 1, D, rows);
+    product_turned(h->dk, S, ds, keys, tile, keys, D, rows, add);
+    product(h->dq + begin * S, S, ds, keys, h->packed_k, x->positions, rows, D, keys);
 }
 
 struct backward {
@@ -188,15 +182,20 @@ static void attention_backward_part(void *context, int64_t part)
     int64_t qkv_at = b * T * x->qkv_stride, k_at = (x->heads + g) * D, v_at = k_at + x->kv_heads * D;
     const float *qkv = (const float *)a->qkv + qkv_at;
     float *dqkv = (float *)a->dqkv + qkv_at;
-    float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * TILE * T) * sizeof(float)), *ds = p + TILE * T;
+    int64_t need = 2 * TILE * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE);
+    float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float)), *ds = p + TILE * T;
+    float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D, *tile = packed_k + DT_PACKED(D) * T;
+    ISA(dt_gemm_pack)(turned_k, qkv + k_at, 1, x->qkv_stride, T, D);
+    ISA(dt_gemm_pack)(turned_v, qkv + v_at, 1, x->qkv_stride, T, D);
+    ISA(dt_gemm_pack)(packed_k, qkv + k_at, x->qkv_stride, 1, D, T);
     for (int64_t i = g * x->group; i < (g + 1) * x->group; i++) {
         int64_t out_at = b * T * x->out_stride + i * D;
-        struct head h = {.q = qkv + i * D, .k = qkv + k_at, .v = qkv + v_at, .dq = dqkv + i * D, .dk = dqkv + k_at, .dv = dqkv + v_at,
+        struct head h = {.q = qkv + i * D, .turned_k = turned_k, .turned_v = turned_v, .packed_k = packed_k, .dq = dqkv + i * D, .dk = dqkv + k_at, .dv = dqkv + v_at,
                          .out = (const float *)a->out + out_at, .dout = (const float *)a->dout + out_at,
                          .lse = (const float *)a->lse + (b * x->heads + i) * T};
         for (int64_t begin = (T - 1) / TILE * TILE; begin >= 0; begin -= TILE) {
             bool first = i == g * x->group && begin == (T - 1) / TILE * TILE;
-            backward_tile(x, &h, begin, !first, p, ds);
+            backward_tile(x, &h, begin, !first, p, ds, tile);
         }
     }
 }

@@ -14,9 +14,9 @@
 #define WIDTH 2
 #endif
 #define PANEL (WIDTH * VEC)
-#define KC 512
-#define MC 128
-#define NC 1536
+#define KC 192               /* a panel of KC rows fits the L1 cache */
+#define MC 128               /* rows of a and c that stay in the L2 cache */
+#define PACKED_MAX (1 << 20) /* floats of packed b, about */
 
 /* How a tile's sums reach c. */
 struct finish {
@@ -162,19 +162,18 @@ static tile_fn *const tiles[2][3][4] = {
 static void pack_b(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t kc)
 {
     for (int64_t j = 0; j < n; j += PANEL, to += PANEL * kc) {
-        int64_t cols = n - j < PANEL ? n - j : PANEL;
-        if (cols < PANEL) {
-            memset(to, 0, (size_t)(PANEL * kc) * sizeof(float));
-        }
+        int64_t cols = min64(PANEL, n - j);
         if (col != 1) {
+            if (cols < PANEL) {
+                memset(to, 0, (size_t)(PANEL * kc) * sizeof(float));
+            }
             dt_transpose(to, PANEL, b + j * col, col, cols, kc);
             continue;
         }
         for (int64_t l = 0; l < kc; l++) {
-            if (cols == PANEL) {
-                memcpy(to + l * PANEL, b + l * row + j, PANEL * sizeof(float));
-            } else {
-                memcpy(to + l * PANEL, b + l * row + j, (size_t)cols * sizeof(float));
+#pragma GCC unroll 3
+            for (int64_t v = 0; v < PANEL; v += VEC) {
+                vec_store(to + l * PANEL + v, v < cols ? vec_load_n(b + l * row + j + v, cols - v) : (vec){0});
             }
         }
     }
@@ -210,35 +209,60 @@ static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const floa
     }
 }
 
-static void block(const struct dt_gemm *g, int64_t l, int64_t kc, int64_t j0, int64_t nc, const float *packed_b, float *packed_a)
+/* Rows [i, i + mc) of c, columns [j0, j0 + nc), one block of kc; panel p of b begins at b + p * PANEL * stride. */
+static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int64_t kc, int64_t j0, int64_t nc, const float *b, int64_t stride,
+                  float *packed_a)
 {
     bool pack = g->a_col != 1;
-    for (int64_t i = 0; i < g->m; i += MC) {
-        int64_t mc = g->m - i < MC ? g->m - i : MC;
-        const float *a = g->a + i * g->a_row + l * g->a_col;
-        if (pack) {
-            pack_a(packed_a, a, g->a_col, mc, kc);
-            a = packed_a;
-        }
-        for (int64_t j = 0; j < nc; j += PANEL) {
-            int64_t cols = nc - j < PANEL ? nc - j : PANEL;
-            struct finish f = {.c = g->c + i * g->ldc + j0 + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || l > 0};
-            f.bias = g->bias != NULL && l == 0 ? g->bias + j0 + j : NULL;
-            panel_rows(pack, mc, (int)((cols + VEC - 1) / VEC), kc, a, g->a_row, packed_b + j * kc, f);
-        }
+    const float *a = g->a + i * g->a_row + l * g->a_col;
+    if (pack) {
+        pack_a(packed_a, a, g->a_col, mc, kc);
+        a = packed_a;
     }
+    for (int64_t j = 0; j < nc; j += PANEL) {
+        int64_t cols = min64(PANEL, nc - j);
+        struct finish f = {.c = g->c + i * g->ldc + j0 + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || l > 0};
+        f.bias = g->bias != NULL && l == 0 ? g->bias + j0 + j : NULL;
+        panel_rows(pack, mc, (int)((cols + VEC - 1) / VEC), kc, a, g->a_row, b + j * stride, f);
+    }
+}
+
+/* k is cut evenly, so that the last block is not a stump. */
+static int64_t block_of_k(int64_t k)
+{
+    int64_t count = parts_of(k, KC);
+    return count > 0 ? (parts_of(k, count) + 3) / 4 * 4 : 4;
 }
 
 void ISA(dt_gemm)(const struct dt_gemm *g)
 {
-    float *packed_b = dt_cpu_work(DT_WORK_MATMUL, (size_t)(KC * (NC + PANEL) + KC * (MC + ROWS)) * sizeof(float));
-    float *packed_a = packed_b + KC * (NC + PANEL);
-    for (int64_t j = 0; j < g->n; j += NC) {
-        int64_t nc = g->n - j < NC ? g->n - j : NC;
-        for (int64_t l = 0; l < g->k; l += KC) {
-            int64_t kc = g->k - l < KC ? g->k - l : KC;
-            pack_b(packed_b, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, nc, kc);
-            block(g, l, kc, j, nc, packed_b, packed_a);
+    int64_t step = block_of_k(g->k);
+    int64_t width = (PACKED_MAX / (g->k > 0 ? g->k : 1) / PANEL + 1) * PANEL, most = min64(width, (g->n + PANEL - 1) / PANEL * PANEL);
+    float *packed_a = dt_cpu_work(DT_WORK_MATMUL, (size_t)(step * (MC + ROWS) + g->k * most) * sizeof(float));
+    float *packed_b = packed_a + step * (MC + ROWS);
+    for (int64_t j = 0; j < g->n; j += width) {
+        int64_t nc = min64(width, g->n - j), padded = (nc + PANEL - 1) / PANEL * PANEL;
+        for (int64_t l = 0; l < g->k; l += step) {
+            pack_b(packed_b + l * padded, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, nc, min64(step, g->k - l));
         }
+        for (int64_t i = 0; i < g->m; i += MC) {
+            for (int64_t l = 0; l < g->k; l += step) {
+                int64_t kc = min64(step, g->k - l);
+                block(g, i, min64(MC, g->m - i), l, kc, j, nc, packed_b + l * padded, kc, packed_a);
+            }
+        }
+    }
+}
+
+void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k)
+{
+    pack_b(to, b, row, col, n, k);
+}
+
+void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride)
+{
+    float *packed_a = g->a_col != 1 ? dt_cpu_work(DT_WORK_MATMUL, (size_t)(g->k * (MC + ROWS)) * sizeof(float)) : NULL;
+    for (int64_t i = 0; i < g->m; i += MC) {
+        block(g, i, min64(MC, g->m - i), 0, g->k, 0, g->n, packed, stride, packed_a);
     }
 }

@@ -12,6 +12,12 @@
 /* In one thread, each element independent of how m and n were cut. */
 void ISA(dt_gemm)(const struct dt_gemm *g);
 
+/* For products that share their b: packs it once, k rows in one block; `to` holds DT_PACKED(n) * k floats. The product may then
+ * use fewer columns (from the first on) and fewer rows than were packed; stride is the k it was packed with. */
+#define DT_PACKED(n) (((n) + 47) / 48 * 48)
+void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k);
+void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride);
+
 #define DT_ISA_ROW(kernel) void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a);
 DT_ISA_ROW(scale)
 DT_ISA_ROW(add)
