@@ -158,7 +158,7 @@ static void check_shape(const struct kernel_case *c, const int64_t *n)
                 fail_msg("%s %s (%lld, %lld, %lld, %lld) with %d threads: off by %g, bound %g", isas[i], c->name, (long long)n[0],
                          (long long)n[1], (long long)n[2], (long long)n[3], threads, e, c->bound);
             }
-            for (int b = 0; b < BUFFERS; b++) {
+            for (int b = 0; b < BUFFERS && buf[b].count > 0; b++) {
                 size_t size = (size_t)buf[b].count * sizeof(float);
                 if (first[b] == NULL) {
                     first[b] = malloc(size + 1);
