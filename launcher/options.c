@@ -457,9 +457,33 @@ const char *options_source(const struct options *o, const char *name)
     return text;
 }
 
+/* A word as a shell would take it back. */
+static void add_word(struct dt_text *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+    dt_text_puts(out, " ");
+    if (word[0] != '\0' && word[strspn(word, plain)] == '\0') {
+        dt_text_puts(out, word);
+        return;
+    }
+    dt_text_puts(out, "'");
+    for (; *word != '\0'; word++) {
+        dt_text_add(out, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
+    }
+    dt_text_puts(out, "'");
+}
+
 void options_describe(const struct options *o, struct dt_text *out)
 {
-    dt_text_printf(out, "hosts     1 (%s)\n", options_source(o, "nnodes"));
+    dt_text_puts(out, "command  ");
+    if (o->entry != OPTIONS_ENTRY_PROGRAM) {
+        dt_text_puts(out, o->entry == OPTIONS_ENTRY_MODULE ? " python3 -u -m" : " python3 -u");
+    }
+    add_word(out, o->program);
+    for (int i = 0; i < o->arg_count; i++) {
+        add_word(out, o->args[i]);
+    }
+    dt_text_printf(out, "\nhosts     1 (%s)\n", options_source(o, "nnodes"));
     dt_text_printf(out, "workers   %d", o->nproc);
     if (!isdigit((unsigned char)o->nproc_text[0])) {
         dt_text_printf(out, ", %s", o->nproc_text);
@@ -475,5 +499,10 @@ void options_describe(const struct options *o, struct dt_text *out)
     }
     dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
     dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
+    bool files = false;
+    for (int i = 0; i < o->nproc; i++) {
+        files = files || o->redirects[i] != 0 || o->tee[i] != 0;
+    }
+    dt_text_printf(out, "output    %s\n", files ? "to log files as --redirects and --tee say" : o->filtered ? "of some ranks only" : "inherited");
     dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
 }

@@ -317,12 +317,14 @@ static void test_others(void **state)
     assert_true(o.port_lo == 20000 && o.port_hi == 20010 && o.virtual_local_rank && o.shutdown_timeout_s == 0.5);
     assert_string_equal(dt_text_str(&o.warnings), "dtrun: --event_log_handler: console: not available, events are written to events.jsonl\n");
     options_clear(&o);
-    good("--dry_run --nproc_per_node=2 p");
+    good("--dry_run --nproc_per_node=2 p.py a'b $x --c=1");
     assert_int_equal(o.action, OPTIONS_DRY_RUN);
     struct dt_text text;
     dt_text_init(&text);
     options_describe(&o, &text);
     assert_non_null(strstr(dt_text_str(&text), "workers   2 (--nproc_per_node), role default\n"));
+    assert_non_null(strstr(dt_text_str(&text), "command   python3 -u p.py 'a'\\''b' '$x' --c=1\n"));
+    assert_non_null(strstr(dt_text_str(&text), "output    inherited\n"));
     dt_text_clear(&text);
     options_clear(&o);
     good("--version --nonsense");
