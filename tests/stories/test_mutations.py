@@ -1,0 +1,64 @@
+"""Five mistakes that training code makes, put into a copy of the tree one at a time: each must turn a test red, or that test proves nothing.
+run: nosan: it builds the tree itself
+run: timeout 600
+"""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import support
+
+TESTS = ["test_tree", "test_comm", "test_equivalence", "test_golden_train"]
+MUTATIONS = {
+    "1/N dropped": ("worker/clip.c", "1.0 / (double)(s->size * in->micro_steps)", "1.0 / (double)in->micro_steps"),
+    "1/k dropped": ("worker/clip.c", "1.0 / (double)(s->size * in->micro_steps)", "1.0 / (double)s->size"),
+    "sum in another order": ("collectives/tree.c", "    return half;", "    return n - 1;"),
+    "one unit's reduction skipped": ("worker/placements/grads_whole.c", "if (!last_micro_step || s->alone) {", "if (!last_micro_step || s->alone || unit == 1) {"),
+    "weight decay on biases": ("worker/chain.c", ".decay = dims >= 2", ".decay = dims >= 1"),
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of sources and objects, so that only what a mutation touches is built again."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in os.listdir(support.ROOT):
+        if name not in (".git", "runs") and not name.startswith("build"):
+            source = os.path.join(support.ROOT, name)
+            (shutil.copytree if os.path.isdir(source) else shutil.copy2)(source, copy / name)
+    for name in ("obj", "tests"):
+        shutil.copytree(os.path.join(support.BUILD, name), copy / "build" / name)
+    shutil.copy2(os.path.join(support.BUILD, "libdtrun.a"), copy / "build")
+    return copy
+
+
+def red_test(tree):
+    """Name of the first test that fails, or None."""
+    made = subprocess.run(["make", "-s", "-j2", *[f"build/tests/{t}" for t in TESTS]], cwd=tree, capture_output=True, text=True, timeout=500,
+                          env={k: v for k, v in os.environ.items() if k not in ("B", "SAN", "MAKEFLAGS", "MFLAGS")})
+    assert made.returncode == 0, made.stderr[-3000:]
+    for test in TESTS:
+        if subprocess.run([f"build/tests/{test}"], cwd=tree, capture_output=True, timeout=300).returncode != 0:
+            return test
+    return None
+
+
+def test_without_a_mutation_all_is_green(tree):
+    assert red_test(tree) is None
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_turns_a_test_red(tree, name):
+    path, right, wrong = MUTATIONS[name]
+    source = (tree / path).read_text()
+    assert source.count(right) == 1, f"{path} no longer holds {right!r}; say here where the rule is now"
+    (tree / path).write_text(source.replace(right, wrong))
+    try:
+        red = red_test(tree)
+    finally:
+        (tree / path).write_text(source)
+    assert red, f"{name}: every test stayed green"
+    print(f"{name}: {red}")
