@@ -260,7 +260,6 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
 {
     struct world *w = t->world;
-    struct strategy *s = &t->strategy;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
     int64_t count = (t->val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
@@ -276,7 +275,6 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
             return -1;
         }
     }
-    s->weights->publish(s); /* units that came too early are dropped */
     t->valid[0] = valid;
     clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum, .valid_count = t->valid, .micro_steps = 1});
     if (await_compute(t, "evaluation", err) != 0) {
@@ -345,11 +343,19 @@ static int save(struct trainer *t, bool must, struct dt_error *err)
     return 0;
 }
 
+/* What was planned beside what the process holds once everything has been touched. */
+static void compare_memory(struct trainer *t, double measured_bytes)
+{
+    char fields[96];
+    snprintf(fields, sizeof fields, "\"planned_bytes\": %zu, \"measured_bytes\": %.0f, \"round\": %d", plan_total(&t->plan), measured_bytes, t->world->round);
+    metrics_event(&t->metrics, "memory", fields);
+}
+
 static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt_error *err)
 {
     const struct job *job = t->job;
     bool files = !hooks->no_files;
-    int64_t evaluated = -1;
+    int64_t evaluated = -1, steps_here = 0;
     set_pulse_limit(t, 0);
     struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
     while (t->step < t->total_steps && !t->stop_wanted) {
@@ -361,6 +367,9 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         t->longest_step_s = fmax(t->longest_step_s, r.step_s);
         set_pulse_limit(t, 0);
         m = describe(t, &r);
+        if (++steps_here == 3) {
+            compare_memory(t, m.memory_bytes);
+        }
         metrics_step(&t->metrics, &m, due(t->step, job->logging.log_every_n_steps) || end || t->stop_wanted);
         if (hooks->after_step) {
             hooks->after_step(t, &r, hooks->context);
