@@ -64,6 +64,12 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
     return 0;
 }
 
+int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)
+{
+    strategy_land(&t->strategy);
+    return await_compute(t, what, err);
+}
+
 /* ---- one micro-step ---- */
 
 static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch)
@@ -438,6 +444,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         metrics_say(&t.metrics,
                     *exit_code == DT_EXIT_DONE ? "train: done at step %lld" : "train: stopped at step %lld, saved; the same command continues",
                     (long long)t.step);
+    }
+    if (trainer_settle(&t, "end", err) != 0) {
+        goto out;
     }
     if (hooks->at_end) {
         hooks->at_end(&t, hooks->context);

@@ -86,6 +86,8 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
 int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error *err);
 /* Mean loss per target over data.val, every sample once. */
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
+/* The host waits until both streams have run dry: weights that travel after an update have arrived. */
+int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
 void trainer_close(struct trainer *t);
 
 /* trainer_state.c: weights and checkpoints. */

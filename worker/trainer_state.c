@@ -322,6 +322,9 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
 
 int trainer_save(struct trainer *t, struct dt_error *err)
 {
+    if (trainer_settle(t, "save", err) != 0) {
+        return -1;
+    }
     const struct model_ops *model = model_find(t->chain.spec.name);
     struct dt_arena arena;
     struct dt_text config, entry, verdict;
