@@ -1,10 +1,11 @@
-/* Causal attention by tiles of 64 queries. One part is one batch entry and kv head; of the scores only a tile (64, T) exists.
+/* Causal attention by tiles of queries. One part is one batch entry and kv head; of the scores only a tile (queries, T) exists.
  * Backward computes a tile again from the saved log-sum-exp; tiles go from the last to the first, so that the first one done
  * reaches every key and overwrites dk and dv, and the others add. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
-#define TILE 64
+#define TILE 64         /* queries of a tile of backward */
+#define FORWARD_TILE 32 /* of forward: less above the diagonal */
 
 struct shape {
     int64_t positions, heads, kv_heads, group, head_size, qkv_stride, out_stride;
@@ -24,9 +25,9 @@ static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads,
 }
 
 /* How many keys the queries of a tile see at most. */
-static int64_t keys_of(const struct shape *x, int64_t begin)
+static int64_t keys_of(const struct shape *x, int64_t begin, int64_t rows)
 {
-    return x->causal ? min64(x->positions, begin + TILE) : x->positions;
+    return x->causal ? min64(x->positions, begin + rows) : x->positions;
 }
 
 /* c (m, n) = a b, b packed with `stride` rows of which k are used */
@@ -76,8 +77,8 @@ static float max_row(const float *x, int64_t n)
 /* k turned and v are packed */
 static void forward_tile(const struct shape *x, const float *q, const float *k, const float *v, float *out, float *lse, int64_t begin, float *scores)
 {
-    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin), D = x->head_size;
-    float factor[TILE];
+    int64_t rows = min64(FORWARD_TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size;
+    float factor[FORWARD_TILE];
     product(scores, keys, q + begin * x->qkv_stride, x->qkv_stride, k, D, rows, keys, D);
     for (int64_t i = 0; i < rows; i++) {
         int64_t valid = x->causal ? begin + i + 1 : keys;
@@ -107,13 +108,13 @@ static void attention_part(void *context, int64_t part)
     int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions;
     const float *base = (const float *)c->args->qkv + b * T * x->qkv_stride;
     const float *k = base + (x->heads + g) * D, *v = k + x->kv_heads * D;
-    float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)(TILE * T + DT_PACKED(T) * D + DT_PACKED(D) * T) * sizeof(float));
-    float *turned_k = scores + TILE * T, *packed_v = turned_k + DT_PACKED(T) * D;
+    float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)(FORWARD_TILE * T + DT_PACKED(T) * D + DT_PACKED(D) * T) * sizeof(float));
+    float *turned_k = scores + FORWARD_TILE * T, *packed_v = turned_k + DT_PACKED(T) * D;
     ISA(dt_gemm_pack)(turned_k, k, 1, x->qkv_stride, T, D);
     ISA(dt_gemm_pack)(packed_v, v, x->qkv_stride, 1, D, T);
     for (int64_t h = g * x->group; h < (g + 1) * x->group; h++) {
         float *out = (float *)c->args->out + b * T * x->out_stride + h * D, *lse = (float *)c->args->lse + (b * x->heads + h) * T;
-        for (int64_t begin = 0; begin < T; begin += TILE) {
+        for (int64_t begin = 0; begin < T; begin += FORWARD_TILE) {
             forward_tile(x, base + h * D, turned_k, packed_v, out, lse, begin, scores);
         }
     }
@@ -148,7 +149,7 @@ static float delta_of(const float *x, const float *y, int64_t n)
 /* p (rows, keys): probabilities; ds (rows, keys): gradients of the scores before scaling */
 static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds, float *tile)
 {
-    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin), D = x->head_size, S = x->qkv_stride;
+    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size, S = x->qkv_stride;
     const float *q = h->q + begin * S, *dout = h->dout + begin * x->out_stride;
     product(p, keys, q, S, h->turned_k, D, rows, keys, D);
     product(ds, keys, dout, x->out_stride, h->turned_v, D, rows, keys, D);
