@@ -219,7 +219,7 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     if (c->running || c->stopping || c->finished || waiting == 0) {
         return;
     }
-    if (waiting >= c->options.nodes_max) {
+    if (waiting >= c->options.nodes_max && in == 0) {
         start_round(c, out);
         return;
     }
@@ -238,6 +238,9 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     bool all_back = c->round > 0 && in == 0;
     for (int i = 0; i < c->node_count; i++) { /* a newcomer has the whole last call to be followed by others */
         all_back = all_back && (c->nodes[i].state != NODE_WAITING || c->nodes[i].member);
+    }
+    if (in > 0) {
+        return; /* workers of the round before may still run there; the node joins again, or is lost */
     }
     if (all_back || now_s >= c->complete_since_s + c->options.last_call_s) {
         start_round(c, out);

@@ -1,0 +1,667 @@
+/* Three parts: what every member does (messages, seeking), elections, and leading (member_lead.c). */
+#include "launcher/member.h"
+
+#include "launcher/member_parts.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void member_init(struct member *m, const struct member_options *options, const struct member_hooks *hooks)
+{
+    memset(m, 0, sizeof *m);
+    m->options = *options;
+    m->hooks = *hooks;
+    m->record.best_step = m->record.best_saved = -1;
+    m->firm_order = options->self.order >= 0;
+}
+
+void member_clear(struct member *m)
+{
+    free(m->peers);
+    free(m->coordinator);
+    free(m->actions);
+    free(m->starts);
+    memset(m, 0, sizeof *m);
+}
+
+struct member_peer *member_find(struct member *m, uint64_t id)
+{
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].id == id) {
+            return &m->peers[i];
+        }
+    }
+    return NULL;
+}
+
+bool member_is_dead(const struct member *m, uint64_t id)
+{
+    int count = m->dead_count < MEMBER_DEAD ? m->dead_count : MEMBER_DEAD;
+    for (int i = 0; i < count; i++) {
+        if (m->dead[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void bury(struct member *m, uint64_t id)
+{
+    if (!member_is_dead(m, id)) {
+        m->dead[m->dead_count++ % MEMBER_DEAD] = id;
+    }
+}
+
+/* A process listens where one of the council listened: that one is gone. */
+static void bury_predecessors(struct member *m, const struct peer_info *here)
+{
+    const struct record *r = &m->record;
+    for (int k = 0; k < r->council_count + r->before_count; k++) {
+        const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
+        if (p->id != here->id && p->address[0] != 0 && p->port == here->port && strcmp(p->address, here->address) == 0) {
+            bury(m, p->id);
+        }
+    }
+}
+
+/* The same for all that we know, when the council is another. */
+void member_bury_all_predecessors(struct member *m)
+{
+    bury_predecessors(m, &m->options.self);
+    for (int i = 0; i < m->peer_count; i++) {
+        bury_predecessors(m, &m->peers[i].info);
+    }
+}
+
+void member_say(struct member *m, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    m->hooks.say(m->hooks.user, line);
+}
+
+void member_act(struct member *m, enum action_kind kind, int code, const char *why)
+{
+    struct action a = {.kind = kind, .code = code};
+    if (kind == ACTION_FINISH || kind == ACTION_REFUSE) {
+        m->role = MEMBER_OVER;
+        m->waiting = false;
+    }
+    m->hooks.act(m->hooks.user, &a, &m->record, why);
+}
+
+/* What we promised and keep in the run before is not forgotten: should we come back to it, it counts again. */
+void member_change_run(struct member *m, const uint64_t *nonce)
+{
+    struct record was = m->record;
+    uint64_t promised = m->promised;
+    bool back = m->past.round > 0 && memcmp(nonce, m->past.nonce, sizeof m->past.nonce) == 0;
+    m->record = back ? m->past : (struct record){.nonce = {nonce[0], nonce[1]}, .best_step = -1, .best_saved = -1};
+    m->promised = m->campaigned = back ? m->past_promised : 0;
+    m->last_round = 0;
+    m->options.self.order = m->firm_order ? m->options.self.order : -1;
+    if (was.round > 0) {
+        m->past = was;
+        m->past_promised = promised;
+    }
+}
+
+void member_send(struct member *m, uint64_t peer, struct message *message)
+{
+    if (message->term == 0) {
+        message->term = m->record.term;
+    }
+    m->hooks.send(m->hooks.user, peer, message);
+}
+
+/* More than half of those that may still be there, or half with the leader of that council. */
+static bool quorum_of(const struct member *m, const struct peer_info *council, int count, uint64_t leader, member_has *has, const void *arg)
+{
+    int alive = 0, have = 0;
+    bool with_leader = false;
+    for (int i = 0; i < count; i++) {
+        bool here = council[i].id == m->options.self.id || has(m, council[i].id, arg);
+        if (!here && member_is_dead(m, council[i].id)) {
+            continue;
+        }
+        alive++;
+        have += here;
+        with_leader = with_leader || (here && council[i].id == leader);
+    }
+    return alive == 0 || 2 * have > alive || (2 * have == alive && with_leader);
+}
+
+bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg)
+{
+    return quorum_of(m, r->council, r->council_count, r->leader, has, arg) &&
+           (r->committed || r->before_count == 0 || quorum_of(m, r->before, r->before_count, r->before_leader, has, arg));
+}
+
+static int place_of(const struct peer_info *list, int count, uint64_t id)
+{
+    for (int i = 0; i < count; i++) {
+        if (list[i].id == id) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+const struct peer_info *member_leader(const struct member *m)
+{
+    if (m->role == MEMBER_LEADING) {
+        return &m->options.self;
+    }
+    return m->role == MEMBER_FOLLOWING && m->leader_info.id == m->leader ? &m->leader_info : NULL;
+}
+
+/* ---- seeking ---- */
+
+static void send_join(struct member *m, uint64_t peer)
+{
+    struct message out = {.kind = MESSAGE_JOIN, .info = m->options.self, .local_world_size = m->join.local_world_size};
+    if (!m->waiting) {
+        return;
+    }
+    memcpy(out.role, m->join_role, sizeof out.role);
+    memcpy(out.text, m->options.digest, sizeof out.text);
+    if (m->record.round > 0) { /* before that, nothing binds us to a run */
+        memcpy(out.nonce, m->record.nonce, sizeof out.nonce);
+    }
+    out.granted = m->firm_order;
+    out.round = m->last_round;
+    out.stamp = m->now_s;
+    out.count = m->seek_count;
+    member_send(m, peer, &out);
+}
+
+static void seek(struct member *m, double now_s)
+{
+    int place = place_of(m->record.council, m->record.council_count, m->options.self.id);
+    m->role = MEMBER_SEEKING;
+    m->seek_count++;
+    m->leader = m->joined = m->campaign = 0;
+    m->seek_since_s = now_s;
+    m->retry_at_s = now_s;
+    m->campaign_at_s = (m->vote_after_s > now_s ? m->vote_after_s : now_s) + 0.2 * m->options.beat_s * (place > 0 ? place : 0);
+}
+
+/* Nobody leads us any more: our workers may not go on. */
+void member_lose_leader(struct member *m, bool dead, double now_s)
+{
+    m->vote_after_s = dead ? now_s : m->leader_heard_s + m->options.dead_s;
+    seek(m, now_s);
+    if (!m->waiting) {
+        member_act(m, ACTION_END, 0, NULL);
+    }
+}
+
+void member_seek(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    m->vote_after_s = now_s; /* there never was one */
+    seek(m, now_s);
+}
+
+static void follow(struct member *m, uint64_t leader, double now_s)
+{
+    bool other = m->leader != leader || m->role != MEMBER_FOLLOWING;
+    if (m->role == MEMBER_LEADING) {
+        member_stop_leading(m);
+        m->joined = 0;
+    }
+    m->role = MEMBER_FOLLOWING;
+    m->leader = leader;
+    m->leader_heard_s = now_s;
+    m->lease_s = other ? now_s : m->lease_s; /* no worker of ours runs under it yet */
+    m->leader_stamp = other ? 0 : m->leader_stamp;
+    m->campaign = 0;
+    if (other && !m->waiting && m->joined != leader) {
+        member_act(m, ACTION_END, 0, NULL); /* of a round that this leader did not begin */
+    }
+    if (m->waiting && m->joined != leader) {
+        m->joined = leader;
+        send_join(m, leader);
+    }
+}
+
+/* Links to all who may know a leader, and our wish to those that are there. */
+static void look_around(struct member *m)
+{
+    const struct record *r = &m->record;
+    m->hooks.connect(m->hooks.user, NULL);
+    for (int k = 0; k < r->council_count + r->before_count; k++) {
+        const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
+        if (p->id != m->options.self.id && !member_is_dead(m, p->id) && member_find(m, p->id) == NULL) {
+            m->hooks.connect(m->hooks.user, p);
+        }
+    }
+    for (int i = 0; i < m->peer_count && i < 2 * MESSAGE_COUNCIL; i++) {
+        send_join(m, m->peers[i].id);
+    }
+}
+
+/* ---- elections ---- */
+
+static bool has_vote(const struct member *m, uint64_t id, const void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < m->vote_count; i++) {
+        if (m->votes[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void count_votes(struct member *m, double now_s)
+{
+    if (m->campaign != 0 && member_quorum(m, &m->record, has_vote, NULL)) {
+        m->record.term = m->campaign;
+        m->campaign = 0;
+        member_begin_leading(m, now_s);
+    }
+}
+
+static void campaign(struct member *m, double now_s)
+{
+    const struct record *r = &m->record;
+    int place = place_of(r->council, r->council_count, m->options.self.id);
+    member_bury_all_predecessors(m);
+    m->campaign_at_s = now_s + m->options.beat_s * (1 + 0.2 * (place > 0 ? place : 0));
+    if (place < 0 || r->nonce[0] == 0) {
+        return; /* not one of those that hold the state */
+    }
+    m->campaign = (m->promised > r->term ? m->promised : r->term) + 1;
+    m->campaign = m->campaign > m->campaigned ? m->campaign : m->campaigned + 1;
+    m->campaigned = m->campaign;
+    m->vote_count = 0;
+    struct message out = {.kind = MESSAGE_VOTE_ASK, .term = m->campaign, .record = *r};
+    for (int i = 0; i < m->peer_count; i++) {
+        uint64_t id = m->peers[i].id;
+        if (place_of(r->council, r->council_count, id) >= 0 || place_of(r->before, r->before_count, id) >= 0) {
+            member_send(m, id, &out);
+        }
+    }
+    count_votes(m, now_s);
+}
+
+static bool newer(const struct record *a, const struct record *b)
+{
+    return a->term != b->term ? a->term > b->term : a->round != b->round ? a->round > b->round : a->finished > b->finished;
+}
+
+static void on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    if (m->role == MEMBER_SEEKING && m->record.round == 0 && m->past.round > 0 && memcmp(in->record.nonce, m->past.nonce, sizeof m->past.nonce) == 0) {
+        member_change_run(m, in->record.nonce); /* nothing came of the new run, and the old one is not lost */
+    }
+    struct message out = {.kind = MESSAGE_VOTE, .term = in->term, .record = m->record};
+    if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
+        return;
+    }
+    if (m->role == MEMBER_FOLLOWING && m->leader == peer) { /* it does not lead any more */
+        member_lose_leader(m, true, now_s);
+    }
+    const struct peer_info *leader = member_leader(m);
+    if (leader != NULL && m->role != MEMBER_SEEKING && leader->id != peer) {
+        struct message redirect = {.kind = MESSAGE_REDIRECT, .info = *leader};
+        member_send(m, peer, &redirect);
+        return;
+    }
+    out.granted = m->role == MEMBER_SEEKING && in->term > m->promised && in->term > m->record.term && now_s >= m->vote_after_s &&
+                  !newer(&m->record, &in->record);
+    if (out.granted) {
+        m->promised = in->term;
+        m->campaign = 0;
+    }
+    member_send(m, peer, &out);
+}
+
+static void on_vote(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
+        return;
+    }
+    if (m->role == MEMBER_LEADING && !in->granted && in->term > m->record.term) { /* its vote went to another meanwhile: we need a newer term */
+        m->promised = in->term > m->promised ? in->term : m->promised;
+        member_stop_leading(m);
+        member_lose_leader(m, true, now_s);
+    }
+    if (m->role != MEMBER_SEEKING) {
+        return;
+    }
+    if (newer(&in->record, &m->record)) {
+        m->record = in->record; /* somebody knows more: ask again with that */
+        m->campaign = 0;
+        return;
+    }
+    if (in->granted && in->term == m->campaign && !has_vote(m, peer, NULL) && m->vote_count < 2 * MESSAGE_COUNCIL) {
+        m->votes[m->vote_count++] = peer;
+        count_votes(m, now_s);
+    }
+}
+
+/* ---- messages ---- */
+
+/* Our vote belongs to a newer term: the sender must know. */
+static bool refuse_old_term(struct member *m, uint64_t peer, const struct message *in)
+{
+    if (in->term >= m->promised) {
+        return false;
+    }
+    struct message out = {.kind = MESSAGE_VOTE, .term = m->promised, .record = m->record};
+    member_send(m, peer, &out);
+    return true;
+}
+
+static void on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
+    if (!same || refuse_old_term(m, peer, in) || in->record.term != in->term || newer(&m->record, &in->record)) {
+        return;
+    }
+    m->record = in->record;
+    if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
+        follow(m, peer, now_s);
+    }
+    struct message out = {.kind = MESSAGE_ACK, .term = in->term, .round = in->record.round, .finished = in->record.finished};
+    member_send(m, peer, &out);
+}
+
+/* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one: we may begin anew with the others. Whoever never was in a
+ * round has nothing to hope for. */
+static bool hopeless(const struct member *m, double now_s)
+{
+    return m->waiting && now_s - m->seek_since_s > 2 * m->options.dead_s &&
+           (m->record.round == 0 || (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past.round == 0));
+}
+
+/* A leader's beat. Another run's leader is followed only by one that never began a round. */
+static void on_beat(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    bool same = memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0;
+    if (m->role == MEMBER_OVER) {
+        return;
+    }
+    if (!same && m->record.round > 0) {
+        if (m->role != MEMBER_SEEKING || in->round != 0 || !hopeless(m, now_s)) {
+            return;
+        }
+    }
+    if (same && (in->term < m->record.term || refuse_old_term(m, peer, in))) {
+        return;
+    }
+    if (m->role == MEMBER_LEADING && (same ? in->term <= m->record.term : in->round == 0)) {
+        return;
+    }
+    if (!same) {
+        member_change_run(m, in->nonce);
+    }
+    if (in->granted && in->term == m->record.term && in->round == m->record.round) {
+        m->record.committed = true;
+    }
+    follow(m, peer, now_s);
+    m->leader_info = in->info;
+    m->leader_stamp = in->stamp > m->leader_stamp ? in->stamp : m->leader_stamp;
+    m->lease_s = in->echo > m->lease_s ? in->echo : m->lease_s;
+    struct message out = {.kind = MESSAGE_BEAT_ACK, .term = in->term, .stamp = now_s, .echo = m->leader_stamp};
+    member_send(m, peer, &out);
+}
+
+/* It has not heard us for so long that it may count us among the lost. */
+static void give_up_leader(struct member *m, double now_s)
+{
+    uint64_t leader = m->leader;
+    member_say(m, "host %s: no heartbeat for %.1f s; looking for another coordinator", m->leader_info.id == leader ? m->leader_info.host : "?", now_s - m->lease_s);
+    m->hooks.drop(m->hooks.user, leader);
+    member_down(m, leader, false, now_s);
+}
+
+static void on_action(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    if (m->role != MEMBER_FOLLOWING || peer != m->leader || in->term < m->promised) {
+        return;
+    }
+    if (in->action.kind == ACTION_START) {
+        if (!m->waiting) {
+            return;
+        }
+        if (now_s - m->lease_s >= m->options.lease_s) { /* too late: the leader has given us up meanwhile, or will hear that we begin anew */
+            give_up_leader(m, now_s);
+            return;
+        }
+        m->record = in->record;
+        m->last_round = in->record.round;
+        m->options.self.order = in->info.order;
+        m->waiting = false;
+    }
+    if (in->action.kind == ACTION_FINISH) {
+        m->role = MEMBER_OVER;
+        m->waiting = false;
+    }
+    if (in->action.kind == ACTION_END && m->waiting) {
+        return; /* we had not begun it */
+    }
+    m->hooks.act(m->hooks.user, &in->action, &m->record, NULL);
+}
+
+static void on_join_elsewhere(struct member *m, uint64_t peer)
+{
+    const struct peer_info *leader = member_leader(m);
+    if (m->role == MEMBER_OVER) {
+        struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
+        (void)snprintf(out.text, sizeof out.text, "this run ended");
+        member_send(m, peer, &out);
+    } else if (leader != NULL && leader->id != peer) {
+        struct message out = {.kind = MESSAGE_REDIRECT, .info = *leader};
+        member_send(m, peer, &out);
+    }
+}
+
+static void on_redirect(struct member *m, const struct message *in)
+{
+    bool lonely = m->role == MEMBER_LEADING && m->record.round == 0;
+    if ((m->role != MEMBER_SEEKING && !lonely) || in->info.id == m->options.self.id || member_is_dead(m, in->info.id)) {
+        return;
+    }
+    if (member_find(m, in->info.id) == NULL) {
+        m->hooks.connect(m->hooks.user, &in->info);
+    } else {
+        send_join(m, in->info.id);
+    }
+}
+
+void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    struct member_peer *p = member_find(m, peer);
+    m->now_s = now_s;
+    if (p == NULL) {
+        return;
+    }
+    p->heard_s = now_s;
+    switch (in->kind) {
+    case MESSAGE_JOIN:
+        if (m->role == MEMBER_LEADING) {
+            member_on_join(m, p, in, now_s);
+        } else {
+            on_join_elsewhere(m, peer);
+        }
+        break;
+    case MESSAGE_REFUSE:
+        if (m->role == MEMBER_SEEKING || (m->role == MEMBER_FOLLOWING && peer == m->leader)) {
+            member_act(m, ACTION_REFUSE, in->code, in->text);
+        }
+        break;
+    case MESSAGE_REDIRECT:
+        on_redirect(m, in);
+        break;
+    case MESSAGE_PREPARE:
+        on_prepare(m, peer, in, now_s);
+        break;
+    case MESSAGE_ACK:
+    case MESSAGE_EVENT:
+        if (m->role == MEMBER_LEADING) {
+            member_on_leading(m, p, in, now_s);
+        }
+        break;
+    case MESSAGE_ACTION:
+        on_action(m, peer, in, now_s);
+        break;
+    case MESSAGE_BEAT:
+        on_beat(m, peer, in, now_s);
+        break;
+    case MESSAGE_VOTE_ASK:
+        on_vote_ask(m, peer, in, now_s);
+        break;
+    case MESSAGE_VOTE:
+        on_vote(m, peer, in, now_s);
+        break;
+    case MESSAGE_BYE:
+        member_down(m, peer, true, now_s);
+        break;
+    case MESSAGE_BEAT_ACK:
+        p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
+        p->lease_s = m->role == MEMBER_LEADING && in->term == m->record.term && in->echo > p->lease_s ? in->echo : p->lease_s;
+        break;
+    case MESSAGE_KIND_COUNT:
+        break;
+    }
+}
+
+/* ---- links and time ---- */
+
+void member_up(struct member *m, const struct peer_info *who, double now_s)
+{
+    uint64_t peer = who->id;
+    m->now_s = now_s;
+    bury_predecessors(m, who);
+    if (peer == m->options.self.id || member_find(m, peer) != NULL) {
+        return;
+    }
+    if (m->peer_count == m->peer_capacity) {
+        m->peer_capacity = m->peer_capacity * 2 + 16;
+        m->peers = dt_realloc(m->peers, (size_t)m->peer_capacity * sizeof *m->peers);
+    }
+    m->peers[m->peer_count++] = (struct member_peer){.id = peer, .heard_s = now_s, .node = -1, .info = *who};
+    if (m->role == MEMBER_SEEKING) {
+        send_join(m, peer);
+    } else if (m->role == MEMBER_LEADING) {
+        member_beat(m, peer);
+    }
+}
+
+void member_down(struct member *m, uint64_t peer, bool dead, double now_s)
+{
+    m->now_s = now_s;
+    struct member_peer *p = member_find(m, peer);
+    if (dead) {
+        bury(m, peer);
+    }
+    if (p == NULL) {
+        return;
+    }
+    struct member_peer gone = *p;
+    *p = m->peers[--m->peer_count];
+    if (m->role == MEMBER_LEADING) {
+        member_lost_peer(m, &gone, now_s);
+    } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
+        member_lose_leader(m, dead, now_s);
+    } else if (m->role == MEMBER_SEEKING) {
+        count_votes(m, now_s); /* one less to ask */
+    }
+}
+
+void member_event(struct member *m, const struct event *e, double now_s)
+{
+    m->now_s = now_s;
+    if (e->kind == EVENT_JOIN) {
+        m->join = *e;
+        (void)snprintf(m->join_role, sizeof m->join_role, "%s", e->role != NULL ? e->role : "");
+        m->join.role = NULL;
+        m->waiting = true;
+    }
+    if (m->role == MEMBER_LEADING) {
+        member_own_event(m, e, now_s);
+        return;
+    }
+    if (m->role == MEMBER_FOLLOWING) {
+        if (e->kind == EVENT_JOIN && m->joined != m->leader) {
+            m->joined = m->leader;
+            send_join(m, m->leader);
+            return;
+        }
+        struct message out = {.kind = MESSAGE_EVENT, .event = *e};
+        member_send(m, m->leader, &out);
+        return;
+    }
+    if (m->role == MEMBER_SEEKING && e->kind == EVENT_STOP) {
+        member_act(m, ACTION_FINISH, e->code, NULL);
+    } else if (m->role == MEMBER_SEEKING && e->kind != EVENT_JOIN) {
+        member_act(m, ACTION_END, 0, NULL); /* whatever ended, it ended in a round that is over */
+    }
+}
+
+static double tick_seeking(struct member *m, double now_s)
+{
+    if (m->holds_endpoint && hopeless(m, now_s)) {
+        member_lead(m, now_s);
+        return now_s;
+    }
+    if (m->options.rounds.join_timeout_s > 0 && now_s - m->seek_since_s >= m->options.rounds.join_timeout_s) {
+        member_say(m, "nobody leads this run, and none could be elected within %.0f s", m->options.rounds.join_timeout_s);
+        member_act(m, ACTION_FINISH, DT_EXIT_TEMPORARY, NULL);
+        return now_s + 3600;
+    }
+    if (now_s >= m->retry_at_s) {
+        m->retry_at_s = now_s + m->options.retry_s;
+        look_around(m);
+    }
+    if (m->role == MEMBER_SEEKING && now_s >= m->campaign_at_s) {
+        campaign(m, now_s);
+    }
+    if (m->role != MEMBER_SEEKING) {
+        return now_s;
+    }
+    return m->retry_at_s < m->campaign_at_s ? m->retry_at_s : m->campaign_at_s;
+}
+
+double member_tick(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    switch (m->role) {
+    case MEMBER_SEEKING:
+        return tick_seeking(m, now_s);
+    case MEMBER_LEADING:
+        return member_tick_leading(m, now_s);
+    case MEMBER_FOLLOWING:
+        if (now_s - m->lease_s >= m->options.lease_s) {
+            give_up_leader(m, now_s);
+            return now_s;
+        }
+        if (m->waiting && now_s >= m->retry_at_s) { /* the leader may have been unable to take us */
+            m->retry_at_s = now_s + 5 * m->options.beat_s;
+            send_join(m, m->leader);
+        }
+        return m->waiting && m->retry_at_s < m->lease_s + m->options.lease_s ? m->retry_at_s : m->lease_s + m->options.lease_s;
+    case MEMBER_OVER:
+        break;
+    }
+    return now_s + 3600;
+}
+
+void member_leave(struct member *m)
+{
+    struct message out = {.kind = MESSAGE_BYE};
+    for (int i = 0; i < m->peer_count; i++) {
+        member_send(m, m->peers[i].id, &out);
+    }
+    m->role = MEMBER_OVER;
+}

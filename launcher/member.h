@@ -1,0 +1,118 @@
+/* One agent's part in the job: it follows a leader, leads, or seeks one. The leader owns the coordinator (coordinator.h) and feeds it what
+ * all nodes say; a small council of agents holds the state that a next leader needs. Pure: what happened comes in with the time, what is to be done goes out
+ * through hooks; no clock, no socket, so that whole clusters can be simulated.
+ *
+ * Why one round trains at a time. A round begins only after a quorum of the council of the round before, and all of its own council, hold its record
+ * (dynamic voting: Jajodia and Mutchler, 1990; joint quorums as in Raft, 2014, section 6). A leader that does not hear a quorum for lease_s ends its workers;
+ * a follower that does not hear its leader for lease_s does the same;
+ * they elect only after dead_s > lease_s of silence, or when the leader's kernel said that it is gone. */
+#ifndef DT_LAUNCHER_MEMBER_H
+#define DT_LAUNCHER_MEMBER_H
+
+#include "launcher/message.h"
+
+struct member_options {
+    struct coordinator_options rounds;
+    double beat_s, lease_s, dead_s, retry_s; /* 1, 10, 15, 0.5 */
+    struct peer_info self;  /* id and addresses; order: the node rank, or -1: given by the leader */
+    uint64_t nonce[2];      /* random; names the run if this agent leads first */
+    char digest[MESSAGE_TEXT_BYTES]; /* what must be the same on all nodes: lines of "name value" */
+};
+
+struct member_hooks { /* none may call the member again */
+    void *user;
+    void (*send)(void *user, uint64_t peer, const struct message *m); /* over the link to peer; lost when there is none */
+    /* For our own node: START, END, STOP, FINISH (code), REFUSE (code, text in `why`). record: the state with START. */
+    void (*act)(void *user, const struct action *a, const struct record *record, const char *why);
+    void (*connect)(void *user, const struct peer_info *to); /* make a link if there is none; null: to the endpoint */
+    void (*drop)(void *user, uint64_t peer);                 /* close the link; member_down is not called for it */
+    void (*say)(void *user, const char *line);               /* news for people */
+};
+
+enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
+struct member_peer { /* somebody at the other end of a link */
+    uint64_t id;
+    double heard_s;         /* anything came from it */
+    double stamp;           /* newest of its stamps */
+    double lease_s;         /* newest of our stamps that it echoed: when we led it for certain */
+    bool joined;            /* a node of ours, when leading */
+    int seek_count;         /* of its JOIN: another one with the same count is the same wish */
+    bool returned;          /* was in the record's round, and waits again */
+    int node;               /* its number at the coordinator */
+    struct peer_info info;
+    uint64_t acked_term;
+    int acked_round;
+    bool acked_finished;
+};
+enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64 };
+struct member_fence { /* a node that was lost, but whose workers may still run */
+    uint64_t id;
+    double until_s;
+};
+struct member {
+    struct member_options options;
+    struct member_hooks hooks;
+    double now_s;
+    bool firm_order; /* our order is the node rank that somebody chose */
+    int last_round; /* that our node was in */
+    int seek_count; /* how often we were without a leader */
+    enum member_role role;
+    struct record record;
+    struct record past;  /* of a run that we gave up; round 0: none */
+    uint64_t past_promised;
+    bool holds_endpoint; /* whoever comes asks us first */
+    uint64_t run_count;  /* runs that we began */
+    uint64_t promised;   /* newest term that we gave another our vote for */
+    uint64_t campaigned; /* newest term that we asked for ourselves: not binding */
+    uint64_t leader;   /* followed; 0: nobody */
+    struct peer_info leader_info; /* from its beats */
+    double leader_heard_s; /* its newest beat came */
+    double lease_s;        /* newest of our stamps that it echoed: until then it counts on us */
+    double leader_stamp;
+    uint64_t joined;   /* leader that has our JOIN */
+    bool waiting;      /* our node waits for a round */
+    struct event join; /* what it said last */
+    char join_role[COORDINATOR_ROLE_BYTES];
+    double seek_since_s, retry_at_s, campaign_at_s;
+    double vote_after_s; /* before that, the leader we lost may still lead */
+    uint64_t campaign; /* term asked for; 0: none */
+    uint64_t votes[2 * MESSAGE_COUNCIL];
+    int vote_count;
+    uint64_t dead[MEMBER_DEAD]; /* ring: certainly gone or left in order */
+    int dead_count;
+    struct member_peer *peers;
+    int peer_count, peer_capacity;
+    /* leading */
+    struct coordinator *coordinator;
+    struct actions *actions;
+    double wake_s, beat_at_s, call_at_s;
+    int next_node;
+    bool preparing; /* the record waits for its acknowledgements */
+    bool fenced;    /* a round waits for the fences */
+    struct member_fence fences[MEMBER_FENCES];
+    int fence_count;
+    double fence_until_s; /* for those we know nothing of */
+    struct action *starts; /* held back until then */
+    int start_count, start_capacity;
+};
+
+/* Copies options and hooks. */
+void member_init(struct member *m, const struct member_options *options, const struct member_hooks *hooks);
+void member_clear(struct member *m);
+/* This agent holds the endpoint: it is the first leader, and begins another run when nothing is left of the one it was in. Otherwise it seeks. */
+void member_lead(struct member *m, double now_s);
+void member_seek(struct member *m, double now_s);
+/* What our own node has to say (EVENT_JOIN when it waits for a round, EVENT_FAILED, ...); `node` is ignored. */
+void member_event(struct member *m, const struct event *e, double now_s);
+/* A link to `peer` is up; is down (dead: its kernel closed it without a goodbye, so the process is gone). */
+void member_up(struct member *m, const struct peer_info *peer, double now_s);
+void member_down(struct member *m, uint64_t peer, bool dead, double now_s);
+void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s);
+/* Time has passed. Returns when to call again at the latest. */
+double member_tick(struct member *m, double now_s);
+/* Says goodbye to everybody: this agent ends. */
+void member_leave(struct member *m);
+/* Our leader's addresses, or null while seeking. */
+const struct peer_info *member_leader(const struct member *m);
+
+#endif

@@ -1,0 +1,611 @@
+/* Leading: the coordinator's events and actions travel as messages; a round begins, and the job ends, only when the council keeps the record of it. */
+#include "launcher/member_parts.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OWN_NODE = 0 };
+
+static void lead_step(struct member *m, const struct event *e, double now_s);
+
+static struct member_peer *peer_of_node(struct member *m, int node)
+{
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].joined && m->peers[i].node == node) {
+            return &m->peers[i];
+        }
+    }
+    return NULL;
+}
+
+static void send_action(struct member *m, struct member_peer *p, const struct action *a)
+{
+    struct message out = {.kind = MESSAGE_ACTION, .action = *a, .record = m->record, .info = {.order = p->info.order}};
+    member_send(m, p->id, &out);
+}
+
+static void refuse(struct member *m, struct member_peer *p, int code, const char *text)
+{
+    struct message out = {.kind = MESSAGE_REFUSE, .code = code};
+    (void)snprintf(out.text, sizeof out.text, "%s", text);
+    member_send(m, p->id, &out);
+}
+
+/* An action for one node, ours or another's. */
+static void deliver(struct member *m, const struct action *a)
+{
+    if (a->node == OWN_NODE) {
+        if (a->kind == ACTION_START) {
+            m->waiting = false;
+            m->last_round = m->record.round;
+        }
+        m->hooks.act(m->hooks.user, a, &m->record, NULL);
+        return;
+    }
+    struct member_peer *p = peer_of_node(m, a->node);
+    if (p != NULL && a->kind == ACTION_REFUSE) {
+        refuse(m, p, a->code, "this run takes no more nodes: it is over, or as large as can be");
+    } else if (p != NULL) {
+        send_action(m, p, a);
+    }
+}
+
+/* ---- what must be kept before it happens ---- */
+
+static bool has_acked(const struct member *m, uint64_t id, const void *arg)
+{
+    const struct record *r = arg;
+    for (int i = 0; i < m->peer_count; i++) {
+        const struct member_peer *p = &m->peers[i];
+        if (p->id == id) {
+            return p->acked_term == r->term && p->acked_round == r->round && p->acked_finished == r->finished;
+        }
+    }
+    return false;
+}
+
+static void finish_now(struct member *m)
+{
+    struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
+    m->preparing = false;
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].joined) {
+            send_action(m, &m->peers[i], &a);
+        }
+    }
+    m->role = MEMBER_OVER;
+    m->waiting = false;
+    m->hooks.act(m->hooks.user, &a, &m->record, NULL);
+}
+
+static void fence(struct member *m, uint64_t id, double until_s)
+{
+    if (m->fence_count < MEMBER_FENCES) {
+        m->fences[m->fence_count++] = (struct member_fence){id, until_s};
+    } else if (until_s > m->fence_until_s) {
+        m->fence_until_s = until_s;
+    }
+}
+
+static void unfence(struct member *m, uint64_t id)
+{
+    for (int i = m->fence_count - 1; i >= 0; i--) {
+        if (m->fences[i].id == id) {
+            m->fences[i] = m->fences[--m->fence_count];
+        }
+    }
+}
+
+/* When the workers of all lost nodes are gone for certain; a time in the past: now. */
+static double fenced_until(struct member *m)
+{
+    const struct record *r = &m->record;
+    double until_s = m->fence_until_s;
+    if (until_s > m->now_s && r->committed) { /* everybody who was in the last round may be accounted for */
+        int known = m->last_round == r->round && m->waiting;
+        for (int i = 0; i < m->peer_count; i++) {
+            known += m->peers[i].joined && m->peers[i].returned;
+        }
+        for (int i = 0; i < r->council_count; i++) {
+            known += r->council[i].id != m->options.self.id && member_is_dead(m, r->council[i].id);
+        }
+        if (known >= r->members) {
+            m->fence_until_s = until_s = 0;
+        }
+    }
+    for (int i = 0; i < m->fence_count; i++) {
+        until_s = m->fences[i].until_s > until_s ? m->fences[i].until_s : until_s;
+    }
+    return until_s;
+}
+
+/* All of the new council hold the record (unless the job ends: then a quorum), and a quorum of the one before. */
+static void check_prepared(struct member *m)
+{
+    const struct record *r = &m->record;
+    if (!m->preparing || !member_quorum(m, r, has_acked, r)) {
+        return;
+    }
+    for (int i = 0; i < r->council_count && !r->finished; i++) {
+        if (r->council[i].id != m->options.self.id && !has_acked(m, r->council[i].id, r)) {
+            return;
+        }
+    }
+    if (r->finished) {
+        finish_now(m);
+        return;
+    }
+    m->preparing = false;
+    m->record.committed = true;
+    m->fence_count = 0;
+    m->fence_until_s = 0;
+    for (int i = 0; i < m->peer_count; i++) {
+        m->peers[i].returned = false;
+    }
+    int count = m->start_count;
+    m->start_count = 0;
+    for (int i = 0; i < count; i++) {
+        deliver(m, &m->starts[i]);
+    }
+}
+
+/* Again with each beat, to those who have not answered: their link may be another one by now. */
+static void send_prepare(struct member *m)
+{
+    struct message out = {.kind = MESSAGE_PREPARE, .record = m->record};
+    const struct record *r = &m->record;
+    for (int k = 0; k < r->council_count + r->before_count; k++) {
+        uint64_t id = k < r->council_count ? r->council[k].id : r->before[k - r->council_count].id;
+        if (id != m->options.self.id && member_find(m, id) != NULL && !has_acked(m, id, r)) {
+            member_send(m, id, &out);
+        }
+    }
+}
+
+static void prepare(struct member *m)
+{
+    m->preparing = true;
+    send_prepare(m);
+    check_prepared(m);
+}
+
+static const struct peer_info *info_of_node(struct member *m, int node)
+{
+    struct member_peer *p = peer_of_node(m, node);
+    return node == OWN_NODE ? &m->options.self : p != NULL ? &p->info : NULL;
+}
+
+/* The record of the round that the held-back STARTs begin. The council: its first nodes, the leader among them in any case. */
+static void prepare_round(struct member *m)
+{
+    struct record *r = &m->record;
+    const struct coordinator *c = m->coordinator;
+    if (r->committed) {
+        memcpy(r->before, r->council, sizeof r->before);
+        r->before_count = r->council_count;
+        r->before_leader = r->leader;
+    }
+    r->council_count = 0;
+    bool with_self = false;
+    for (int i = 0; i < m->start_count && r->council_count < MESSAGE_COUNCIL; i++) {
+        const struct peer_info *info = info_of_node(m, m->starts[i].node);
+        if (info != NULL) {
+            with_self = with_self || info->id == m->options.self.id;
+            r->council[r->council_count++] = *info;
+        }
+    }
+    if (!with_self) {
+        r->council_count -= r->council_count == MESSAGE_COUNCIL;
+        r->council[r->council_count++] = m->options.self;
+    }
+    r->leader = m->options.self.id;
+    r->committed = false;
+    r->members = m->start_count;
+    r->round = c->round;
+    r->restarts_used = c->restarts_used;
+    r->no_progress = c->no_progress;
+    r->best_step = c->best_step;
+    r->best_saved = c->best_saved;
+    prepare(m);
+}
+
+/* A round does not begin while workers of lost nodes may still run. */
+static void begin_when_free(struct member *m)
+{
+    if (m->fenced && m->start_count == 0) {
+        m->fenced = false;
+    }
+    if (m->fenced && fenced_until(m) <= m->now_s) {
+        m->fenced = false;
+        prepare_round(m);
+    }
+}
+
+/* ---- the coordinator ---- */
+
+static void hold_start(struct member *m, const struct action *a)
+{
+    if (m->start_count == m->start_capacity) {
+        m->start_capacity = m->start_capacity * 2 + 16;
+        m->starts = dt_realloc(m->starts, (size_t)m->start_capacity * sizeof *m->starts);
+    }
+    m->starts[m->start_count++] = *a;
+}
+
+static bool drop_start(struct member *m, int node)
+{
+    for (int i = 0; i < m->start_count; i++) {
+        if (m->starts[i].node == node) {
+            memmove(&m->starts[i], &m->starts[i + 1], (size_t)(m->start_count - i - 1) * sizeof *m->starts);
+            m->start_count--;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A node whose START was held back still waits: for the coordinator it joins again. */
+static void join_again(struct member *m, int node, double now_s)
+{
+    for (int i = 0; i < m->coordinator->node_count; i++) {
+        const struct coordinator_node *n = &m->coordinator->nodes[i];
+        if (n->node == node) {
+            char role[COORDINATOR_ROLE_BYTES];
+            memcpy(role, n->role, sizeof role);
+            struct event e = {.kind = EVENT_JOIN, .node = node, .local_world_size = n->local_world_size, .order = n->order, .role = role};
+            lead_step(m, &e, now_s);
+            return;
+        }
+    }
+}
+
+static void lead_step(struct member *m, const struct event *e, double now_s)
+{
+    struct actions *out = m->actions;
+    coordinator_step(m->coordinator, e, now_s, out);
+    m->wake_s = out->wake_s;
+    int again_count = 0, start_count = 0, *again = NULL, finish = -1;
+    int count = out->count;
+    for (int i = 0; i < count; i++) {
+        const struct action *a = &out->list[i];
+        if (a->kind == ACTION_FINISH) {
+            finish = a->code;
+        } else if (a->kind == ACTION_START) {
+            start_count += start_count == 0 ? (m->start_count = 0, 1) : 1;
+            hold_start(m, a);
+        } else if (a->kind == ACTION_END && drop_start(m, a->node)) {
+            again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
+            again[again_count++] = a->node;
+        } else {
+            deliver(m, a);
+        }
+    }
+    if (finish >= 0 && !m->record.finished) {
+        m->start_count = 0;
+        m->record.finished = true;
+        m->record.code = finish;
+        prepare(m);
+    } else if (start_count > 0) {
+        m->fenced = true;
+        begin_when_free(m);
+    } else if (again_count > 0 && m->start_count == 0) {
+        m->preparing = false;
+    }
+    for (int i = 0; i < again_count && m->role == MEMBER_LEADING; i++) {
+        join_again(m, again[i], now_s);
+    }
+    free(again);
+}
+
+void member_own_event(struct member *m, const struct event *e, double now_s)
+{
+    struct event own = *e;
+    own.node = OWN_NODE;
+    if (e->kind == EVENT_JOIN) {
+        if (m->options.self.order < 0) {
+            m->options.self.order = m->record.next_order++;
+        }
+        own.order = m->options.self.order;
+        own.role = m->join_role;
+    }
+    lead_step(m, &own, now_s);
+}
+
+void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    if (in->kind == MESSAGE_ACK) {
+        p->acked_term = in->term;
+        p->acked_round = in->round;
+        p->acked_finished = in->finished;
+        check_prepared(m);
+        return;
+    }
+    if (!p->joined || in->term != m->record.term) {
+        return; /* what ended in a round of another leader is no news */
+    }
+    struct event e = in->event;
+    e.node = p->node;
+    e.order = p->info.order;
+    e.role = in->role;
+    lead_step(m, &e, now_s);
+}
+
+/* Both digests, line by line where they differ. */
+static void compare_digests(const char *ours, const char *theirs, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    while (*ours != 0 || *theirs != 0) {
+        int a = (int)strcspn(ours, "\n"), b = (int)strcspn(theirs, "\n");
+        if ((a != b || memcmp(ours, theirs, (size_t)a) != 0) && used < out_bytes) {
+            int n = snprintf(out + used, out_bytes - used, "%s%.*s here, %.*s there", used > 0 ? "; " : "", a, ours, b, theirs);
+            used += n > 0 ? (size_t)n : 0;
+        }
+        ours += a + (ours[a] == '\n');
+        theirs += b + (theirs[b] == '\n');
+    }
+}
+
+/* Somebody else already has this node rank. */
+static const struct peer_info *same_order(const struct member *m, const struct member_peer *p, int64_t order)
+{
+    if (order == m->options.self.order) {
+        return &m->options.self;
+    }
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].joined && m->peers[i].id != p->id && m->peers[i].info.order == order) {
+            return &m->peers[i].info;
+        }
+    }
+    return NULL;
+}
+
+void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    char text[MESSAGE_TEXT_BYTES];
+    int64_t order = in->info.order;
+    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0;
+    if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
+        if (m->record.round == 0) {
+            member_beat(m, p->id); /* its run is older: those who are left of it will tell us who leads it */
+            return;
+        }
+        refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
+        return;
+    }
+    if (strcmp(in->text, m->options.digest) != 0) {
+        compare_digests(m->options.digest, in->text, text, sizeof text);
+        member_say(m, "host %s: refused: %.400s", in->info.host, text);
+        refuse(m, p, DT_EXIT_USAGE, text);
+        return;
+    }
+    const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;
+    if (other != NULL && !in->granted) {
+        order = -1; /* it was given by a leader that we know nothing of */
+    } else if (other != NULL) {
+        const struct member_peer *holder = member_find(m, other->id);
+        if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
+            return; /* perhaps its predecessor, whose end we have not seen; it asks again */
+        }
+        (void)snprintf(text, sizeof text, "node rank %lld is already host %s, pid %d", (long long)order, other->host, other->pid);
+        refuse(m, p, DT_EXIT_USAGE, text);
+        return;
+    }
+    if (p->joined && in->count == p->seek_count) {
+        return; /* it asked several times before it heard us */
+    }
+    if (p->joined) { /* it was without a leader meanwhile, and has ended what it ran */
+        (void)drop_start(m, p->node);
+        struct event lost = {.kind = EVENT_LOST, .node = p->node};
+        lead_step(m, &lost, now_s);
+        if (m->role != MEMBER_LEADING) {
+            return;
+        }
+    }
+    p->seek_count = in->count;
+    order = order < 0 && p->joined ? p->info.order : order;
+    p->info = in->info;
+    p->info.id = p->id;
+    p->info.order = order;
+    if (order < 0) {
+        p->info.order = m->record.next_order++;
+    } else if (order >= m->record.next_order) {
+        m->record.next_order = order + 1;
+    }
+    if (p->node < 0) {
+        p->node = m->next_node++;
+    }
+    p->joined = true;
+    p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
+    p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
+    if (returns && in->round == m->record.round) {
+        p->returned = true;
+    }
+    unfence(m, p->id); /* who waits for a round has no workers */
+    member_beat(m, p->id);
+    struct event e = {.kind = EVENT_JOIN, .node = p->node, .local_world_size = in->local_world_size, .order = p->info.order, .role = in->role};
+    lead_step(m, &e, now_s);
+    if (m->role == MEMBER_LEADING) {
+        begin_when_free(m);
+    }
+}
+
+void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s)
+{
+    if (gone->joined) {
+        bool waits = drop_start(m, gone->node);
+        for (int i = 0; i < m->coordinator->node_count && !waits; i++) {
+            waits = m->coordinator->nodes[i].node == gone->node && m->coordinator->nodes[i].state == NODE_WAITING;
+        }
+        if (!waits && !member_is_dead(m, gone->id)) {
+            fence(m, gone->id, gone->heard_s + m->options.dead_s > now_s ? gone->heard_s + m->options.dead_s : now_s);
+        }
+        member_say(m, "host %s (pid %d) is gone", gone->info.host, gone->info.pid);
+        struct event e = {.kind = EVENT_LOST, .node = gone->node};
+        lead_step(m, &e, now_s);
+    }
+    if (m->role == MEMBER_LEADING) {
+        begin_when_free(m);
+        check_prepared(m);
+    }
+}
+
+/* ---- terms ---- */
+
+void member_begin_leading(struct member *m, double now_s)
+{
+    struct record *r = &m->record;
+    member_bury_all_predecessors(m);
+    free(m->coordinator);
+    m->coordinator = dt_alloc(sizeof *m->coordinator);
+    m->actions = m->actions != NULL ? m->actions : dt_alloc(sizeof *m->actions);
+    coordinator_init(m->coordinator, &m->options.rounds);
+    m->coordinator->round = r->round;
+    m->coordinator->restarts_used = r->restarts_used;
+    m->coordinator->no_progress = r->no_progress;
+    m->coordinator->best_step = r->best_step;
+    m->coordinator->best_saved = r->best_saved;
+    m->role = MEMBER_LEADING;
+    m->leader = m->joined = 0;
+    m->promised = r->term;
+    m->next_node = OWN_NODE + 1;
+    m->start_count = 0;
+    m->preparing = false;
+    m->wake_s = 0;
+    m->beat_at_s = now_s;
+    m->call_at_s = now_s;
+    for (int i = 0; i < m->peer_count; i++) {
+        m->peers[i].joined = false;
+        m->peers[i].node = -1;
+        m->peers[i].heard_s = now_s;
+        m->peers[i].acked_term = 0;
+        m->peers[i].returned = false;
+        m->peers[i].lease_s = now_s;
+    }
+    m->fence_count = 0;
+    m->fenced = false;
+    m->fence_until_s = r->round > 0 ? now_s + m->options.dead_s : 0;
+    if (r->finished) {
+        finish_now(m);
+        return;
+    }
+    for (int i = 0; i < m->peer_count; i++) {
+        member_beat(m, m->peers[i].id);
+    }
+    if (m->waiting) {
+        struct event e = m->join;
+        e.role = m->join_role;
+        member_own_event(m, &e, now_s);
+    }
+}
+
+void member_lead(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    struct record *r = &m->record;
+    uint64_t nonce[2] = {m->options.nonce[0], m->options.nonce[1] + m->run_count++};
+    m->holds_endpoint = true;
+    member_change_run(m, nonce);
+    r->term = 1;
+    r->leader = m->options.self.id;
+    r->committed = true;
+    r->council_count = 1;
+    r->council[0] = m->options.self;
+    r->before_count = 0;
+    r->next_order = m->options.self.order >= 0 ? m->options.self.order + 1 : 0;
+    member_begin_leading(m, now_s);
+}
+
+void member_stop_leading(struct member *m)
+{
+    free(m->coordinator);
+    m->coordinator = NULL;
+    m->start_count = 0;
+    m->preparing = m->fenced = false;
+    for (int i = 0; i < m->peer_count; i++) {
+        m->peers[i].joined = false;
+        m->peers[i].node = -1;
+    }
+}
+
+void member_beat(struct member *m, uint64_t peer)
+{
+    const struct member_peer *p = member_find(m, peer);
+    struct message out = {.kind = MESSAGE_BEAT, .info = m->options.self, .stamp = m->now_s, .echo = p != NULL ? p->stamp : 0, .round = m->record.round, .granted = m->record.committed, .nonce = {m->record.nonce[0], m->record.nonce[1]}};
+    member_send(m, peer, &out);
+}
+
+struct since {
+    double s;
+};
+
+static bool heard_since(const struct member *m, uint64_t id, const void *arg)
+{
+    const struct since *since = arg;
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].id == id) {
+            return m->peers[i].lease_s >= since->s;
+        }
+    }
+    return false;
+}
+
+double member_tick_leading(struct member *m, double now_s)
+{
+    for (int i = m->peer_count - 1; i >= 0; i--) {
+        const struct member_peer *p = &m->peers[i];
+        if (now_s - p->heard_s >= m->options.dead_s) {
+            uint64_t id = p->id;
+            if (p->joined) {
+                member_say(m, "host %s: no heartbeat for %.1f s, last seen at %s", p->info.host, now_s - p->heard_s, p->info.address);
+            }
+            m->hooks.drop(m->hooks.user, id);
+            member_down(m, id, false, now_s);
+            if (m->role != MEMBER_LEADING) {
+                return now_s;
+            }
+            i = i < m->peer_count ? i : m->peer_count;
+        }
+    }
+    struct since since = {now_s - m->options.lease_s};
+    if (!member_quorum(m, &m->record, heard_since, &since)) {
+        if (m->record.finished) {
+            finish_now(m); /* the verdict stands, whoever hears it */
+            return now_s;
+        }
+        m->leader_heard_s = now_s - m->options.lease_s;
+        member_say(m, "cannot reach enough of the other hosts for %.1f s; stopping the workers here", m->options.lease_s);
+        member_stop_leading(m);
+        member_lose_leader(m, false, now_s);
+        return now_s;
+    }
+    if (now_s >= m->beat_at_s) {
+        m->beat_at_s = now_s + m->options.beat_s;
+        for (int i = 0; i < m->peer_count; i++) {
+            member_beat(m, m->peers[i].id);
+        }
+        if (m->preparing) {
+            send_prepare(m);
+        }
+    }
+    if (now_s >= m->call_at_s) { /* whoever holds the endpoint now may not know of us */
+        m->call_at_s = now_s + 5 * m->options.beat_s;
+        m->hooks.connect(m->hooks.user, NULL);
+    }
+    if (m->fenced) {
+        begin_when_free(m);
+    }
+    if (m->wake_s > 0 && now_s >= m->wake_s) {
+        struct event e = {.kind = EVENT_TICK, .node = -1};
+        lead_step(m, &e, now_s);
+    }
+    if (m->role != MEMBER_LEADING) {
+        return now_s;
+    }
+    double next_s = m->wake_s > 0 && m->wake_s < m->beat_at_s ? m->wake_s : m->beat_at_s, free_s = m->fenced ? fenced_until(m) : next_s;
+    return free_s < next_s ? free_s : next_s;
+}

@@ -1,0 +1,84 @@
+/* What agents say to each other, as structs and as bytes. No I/O. Every decoder has limits: a stranger's bytes give DT_INVALID, never
+ * more memory than a message may take. */
+#ifndef DT_LAUNCHER_MESSAGE_H
+#define DT_LAUNCHER_MESSAGE_H
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launcher/coordinator.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MESSAGE_COUNCIL = 7,      /* agents that hold the state; elections and quorums are theirs */
+    MESSAGE_TEXT_BYTES = 2048, /* refusal texts, digests */
+    MESSAGE_MAX_BYTES = 16384  /* an encoded message */
+};
+
+struct peer_info { /* one agent */
+    uint64_t id;   /* random, per process; 0: nobody */
+    int64_t order; /* decides group ranks; -1: not yet given */
+    int port;      /* where it listens */
+    char host[64]; /* its name, for messages */
+    char address[64]; /* numeric, where others reach it */
+    int pid;
+};
+
+/* The shared state: what a new leader needs to go on. Held by the council, known to all members. */
+struct record {
+    uint64_t nonce[2]; /* of this run: agents of another run with the same name are refused */
+    uint64_t term;     /* grows with each leader */
+    uint64_t leader;   /* id */
+    int round, restarts_used, no_progress;
+    int64_t best_step, best_saved, next_order;
+    bool finished, committed; /* committed: a quorum holds it; before that, elections need the council before as well */
+    int code; /* when finished */
+    int members; /* nodes of the round */
+    int council_count, before_count;
+    struct peer_info council[MESSAGE_COUNCIL], before[MESSAGE_COUNCIL];
+    uint64_t before_leader;
+};
+
+enum message_kind {
+    MESSAGE_JOIN = 1,  /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
+                          count: how often I was without a leader */
+    MESSAGE_REFUSE,    /* you cannot: code, text */
+    MESSAGE_REDIRECT,  /* ask this one: info */
+    MESSAGE_PREPARE,   /* keep this record */
+    MESSAGE_ACK,       /* I keep the record of term, round (and finished) */
+    MESSAGE_EVENT,     /* to the leader: event of my node */
+    MESSAGE_ACTION,    /* from the leader: action for your node; START carries the record */
+    MESSAGE_BEAT,      /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; waiting for `count` nodes for `seconds` */
+    MESSAGE_BEAT_ACK,  /* stamp, echo */
+    MESSAGE_VOTE_ASK,  /* may I lead term `term`? with my record's term and round */
+    MESSAGE_VOTE,      /* yes (granted) or no; the voter's record comes along */
+    MESSAGE_BYE,       /* I am leaving in order: do not count me any more */
+    MESSAGE_KIND_COUNT
+};
+
+struct message {
+    enum message_kind kind;
+    uint64_t term;
+    int round;
+    bool granted, finished;
+    int code, local_world_size, count;
+    double seconds;
+    double stamp, echo; /* the sender's clock now; the newest stamp it has from the receiver: leases without a common clock */
+    uint64_t nonce[2];
+    struct peer_info info;
+    struct record record;
+    struct event event;   /* role points into `role` after decoding */
+    struct action action; /* node is not sent */
+    char role[COORDINATOR_ROLE_BYTES];
+    char text[MESSAGE_TEXT_BYTES];
+};
+
+/* Appends the encoding to out. */
+void message_encode(const struct message *m, struct dt_text *out);
+/* Exactly one message of `size` bytes. Strings are terminated, numbers in range. */
+int message_decode(struct message *m, const void *bytes, size_t size, struct dt_error *err);
+const char *message_name(enum message_kind kind);
+
+#endif
