@@ -194,40 +194,44 @@ static void gone_stopping(struct agent *a, int value)
 }
 
 static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
-    [AGENT_JOINING] = {
-        [AGENT_ON_START] = start,
-        [AGENT_ON_VERDICT] = exit_now,
-        [AGENT_ON_SIGNAL] = wish,
-        [AGENT_ON_NOW] = now,
-    },
-    [AGENT_RUNNING] = {
-        [AGENT_ON_END] = end_round,
-        [AGENT_ON_STOP] = stop,
-        [AGENT_ON_VERDICT] = verdict_running,
-        [AGENT_ON_WORKER_OK] = count_ok,
-        [AGENT_ON_WORKER_75] = count_saved,
-        [AGENT_ON_WORKER_BAD] = failed,
-        [AGENT_ON_NO_START] = not_started,
-        [AGENT_ON_GONE] = gone_running,
-        [AGENT_ON_SIGNAL] = wish,
-        [AGENT_ON_NOW] = now,
-    },
-    [AGENT_STOPPING] = {
-        [AGENT_ON_VERDICT] = verdict_stopping,
-        [AGENT_ON_WORKER_OK] = count_ok,
-        [AGENT_ON_WORKER_75] = count_saved,
-        [AGENT_ON_WORKER_BAD] = bad_stopping,
-        [AGENT_ON_GONE] = gone_stopping,
-        [AGENT_ON_GRACE] = grace_over,
-        [AGENT_ON_SIGNAL] = wish,
-        [AGENT_ON_NOW] = now,
-    },
-    [AGENT_FINISHING] = {
-        [AGENT_ON_END] = rejoin,
-        [AGENT_ON_VERDICT] = exit_now,
-        [AGENT_ON_SIGNAL] = wish,
-        [AGENT_ON_NOW] = now,
-    },
+    [AGENT_JOINING] =
+        {
+            [AGENT_ON_START] = start,
+            [AGENT_ON_VERDICT] = exit_now,
+            [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_NOW] = now,
+        },
+    [AGENT_RUNNING] =
+        {
+            [AGENT_ON_END] = end_round,
+            [AGENT_ON_STOP] = stop,
+            [AGENT_ON_VERDICT] = verdict_running,
+            [AGENT_ON_WORKER_OK] = count_ok,
+            [AGENT_ON_WORKER_75] = count_saved,
+            [AGENT_ON_WORKER_BAD] = failed,
+            [AGENT_ON_NO_START] = not_started,
+            [AGENT_ON_GONE] = gone_running,
+            [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_NOW] = now,
+        },
+    [AGENT_STOPPING] =
+        {
+            [AGENT_ON_VERDICT] = verdict_stopping,
+            [AGENT_ON_WORKER_OK] = count_ok,
+            [AGENT_ON_WORKER_75] = count_saved,
+            [AGENT_ON_WORKER_BAD] = bad_stopping,
+            [AGENT_ON_GONE] = gone_stopping,
+            [AGENT_ON_GRACE] = grace_over,
+            [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_NOW] = now,
+        },
+    [AGENT_FINISHING] =
+        {
+            [AGENT_ON_END] = rejoin,
+            [AGENT_ON_VERDICT] = exit_now,
+            [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_NOW] = now,
+        },
 };
 
 void agent_init(struct agent *a, const struct agent_options *options)

@@ -30,25 +30,25 @@ enum agent_event {
     AGENT_ON_NOW,        /* they insist, or the guard is dead; value: the signal */
     AGENT_EVENT_COUNT
 };
-enum agent_do { /* what the caller does, in this order */
-    AGENT_DO_SPAWN,        /* start the workers of the round */
-    AGENT_DO_ORDER_STOP,   /* on the pages: save and stop; programs without a page's ear get the signal `signal` */
-    AGENT_DO_ORDER_ABORT,  /* on the pages: the round is over */
-    AGENT_DO_TERM,         /* the signal `signal` to each worker's group */
-    AGENT_DO_KILL,         /* KILL to each worker's group and every descendant */
-    AGENT_DO_GRACE,        /* AGENT_ON_GRACE after the grace time; not again when it is running */
-    AGENT_DO_TELL_JOIN,    /* EVENT_JOIN to the coordinator, and so on */
-    AGENT_DO_TELL_FAILED,
-    AGENT_DO_TELL_DONE,
-    AGENT_DO_TELL_STOPPED, /* code: `failure_code`, as TELL_FAILED */
-    AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event */
-    AGENT_DO_EXIT          /* with `code` */
+enum agent_do {                       /* what the caller does, in this order */
+                AGENT_DO_SPAWN,       /* start the workers of the round */
+                AGENT_DO_ORDER_STOP,  /* on the pages: save and stop; programs without a page's ear get the signal `signal` */
+                AGENT_DO_ORDER_ABORT, /* on the pages: the round is over */
+                AGENT_DO_TERM,        /* the signal `signal` to each worker's group */
+                AGENT_DO_KILL,        /* KILL to each worker's group and every descendant */
+                AGENT_DO_GRACE,       /* AGENT_ON_GRACE after the grace time; not again when it is running */
+                AGENT_DO_TELL_JOIN,   /* EVENT_JOIN to the coordinator, and so on */
+                AGENT_DO_TELL_FAILED,
+                AGENT_DO_TELL_DONE,
+                AGENT_DO_TELL_STOPPED, /* code: `failure_code`, as TELL_FAILED */
+                AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event */
+                AGENT_DO_EXIT          /* with `code` */
 };
 #define AGENT_MAX_DO 6
 
 struct agent_options {
-    bool bundled;            /* codes 75, 100 and 111 mean what they say, and pages are listened to */
-    bool exit_code_worker;   /* the job ends with the first failing worker's code, not with 1 */
+    bool bundled;               /* codes 75, 100 and 111 mean what they say, and pages are listened to */
+    bool exit_code_worker;      /* the job ends with the first failing worker's code, not with 1 */
     const int *permanent_codes; /* more codes that forbid a restart; borrowed */
     int permanent_code_count;
 };

@@ -179,7 +179,7 @@ static int by_order(const void *a, const void *b)
 /* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the first nodes_max are taken. */
 static void start_round(struct coordinator *c, struct actions *out)
 {
-    struct coordinator_node *in[COORDINATOR_MAX_NODES];
+    struct coordinator_node *in[COORDINATOR_MAX_NODES] = {NULL};
     int count = 0, world_size = 0, first = out->count;
     for (int i = 0; i < c->node_count; i++) {
         c->nodes[i].member = false;
@@ -202,9 +202,14 @@ static void start_round(struct coordinator *c, struct actions *out)
         }
         in[i]->state = NODE_IN;
         in[i]->member = true;
-        add(out, ACTION_START, in[i]->node, 0)->place =
-            (struct place){.round = c->round, .restarts_used = c->restarts_used, .group_rank = i, .group_world_size = count, .rank = world_size,
-                           .role_rank = role_rank, .role_world_size = role_world_size, .local_world_size = in[i]->local_world_size};
+        add(out, ACTION_START, in[i]->node, 0)->place = (struct place){.round = c->round,
+                                                                       .restarts_used = c->restarts_used,
+                                                                       .group_rank = i,
+                                                                       .group_world_size = count,
+                                                                       .rank = world_size,
+                                                                       .role_rank = role_rank,
+                                                                       .role_world_size = role_world_size,
+                                                                       .local_world_size = in[i]->local_world_size};
         world_size += in[i]->local_world_size;
     }
     for (int i = first; i < out->count; i++) {

@@ -30,7 +30,7 @@ struct event {
     int node, round;
     /* JOIN */
     int local_world_size;
-    int64_t order; /* nodes are numbered by it, then by `node` */
+    int64_t order;    /* nodes are numbered by it, then by `node` */
     const char *role; /* copied */
     /* FAILED, STOPPED, STOP */
     enum failure_kind failure;
@@ -82,8 +82,8 @@ struct coordinator {
     int restarts_used; /* rounds lost to a failed worker */
     bool running;      /* the newest round is not over */
     bool stopping, finished;
-    int code;               /* of the end, when stopping or finished */
-    double waiting_since_s; /* first node of the next round; -1: nobody */
+    int code;                /* of the end, when stopping or finished */
+    double waiting_since_s;  /* first node of the next round; -1: nobody */
     double complete_since_s; /* minimum reached; -1: not */
     int64_t best_step, best_saved;
     int no_progress;

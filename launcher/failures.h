@@ -8,9 +8,9 @@
 struct failures {
     struct report_failure *list;
     int count, capacity;
-    int root;         /* after failures_settle; -1: none */
+    int root;                 /* after failures_settle; -1: none */
     int64_t step, saved_step; /* how far the round came, over all pages; -1: unknown */
-    long long oom_before; /* kills for memory in our control group when the round began; -1: unknown */
+    long long oom_before;     /* kills for memory in our control group when the round began; -1: unknown */
     char host[256];
 };
 

@@ -31,8 +31,9 @@ static bool is_one_of(const char *s, const char *const *words)
 
 bool plan_is_all(const struct options *o)
 {
-    static const char *const words[] = {"--help", "--help=all", "-h", "--version", "--plan", "--print-config", "--print_config", "--list-strategies", "--list_strategies",
-                                        "--schema", NULL};
+    static const char *const words[] = {
+        "--help",   "--help=all", "-h", "--version", "--plan", "--print-config", "--print_config", "--list-strategies", "--list_strategies",
+        "--schema", NULL};
     for (int i = 0; i < o->arg_count; i++) {
         if (is_one_of(o->args[i], words)) {
             return true;
@@ -137,8 +138,13 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     dt_arena_init(&arena);
     dt_text_init(&text);
     int world_size = o->nproc * o->nnodes_max;
-    struct env_worker one = {.round = 1, .local_world_size = o->nproc, .world_size = world_size, .group_world_size = o->nnodes_max,
-                             .role_world_size = world_size, .master_addr = o->master_addr, .master_port = o->master_port};
+    struct env_worker one = {.round = 1,
+                             .local_world_size = o->nproc,
+                             .world_size = world_size,
+                             .group_world_size = o->nnodes_max,
+                             .role_world_size = world_size,
+                             .master_addr = o->master_addr,
+                             .master_port = o->master_port};
     if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0 || env_build(o, &one, env, &arena, &envp, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         goto out;

@@ -11,17 +11,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "launcher/agent.h"
-#include "launcher/coordinator.h"
 #include "launcher/env.h"
-#include "launcher/failures.h"
 #include "launcher/guard.h"
-#include "launcher/logs.h"
 #include "launcher/plan.h"
-#include "launcher/report.h"
-#include "launcher/store_server.h"
-#include "launcher/watch.h"
-#include "launcher/workers.h"
+#include "launcher/run_parts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,45 +26,12 @@
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <uv.h>
 
 #define SELF 0            /* this node's number at the coordinator */
-#define QUEUE 64          /* events of one turn that are not yet handled; each worker's end is handled at once */
 #define SETTLE_S 0.1      /* the first news of a failure waits so long for the round to be over and its cause known */
 #define SWEEP_S 0.05      /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0 /* a bundled worker that was told to leave its waits has nothing to save */
 #define STUCK_S 10.0      /* after KILL: it hangs in the kernel */
-
-struct run {
-    const struct options *o;
-    char *const *env;
-    uv_loop_t loop;
-    uv_poll_t signals;
-    uv_timer_t grace, news, sweep, watch, wake;
-    int signal_fd;
-    int signal_count[65]; /* by the guard's hand */
-    bool is_train;        /* the bundled program that saves when told to */
-    struct workers workers;
-    struct watch_options watch_options;
-    struct agent agent;
-    struct coordinator coordinator;
-    struct actions actions;
-    struct place place; /* of the round */
-    struct store_server *store;
-    struct logs *logs;
-    struct failures failures;
-    char *output_dir, *events_path;
-    struct { enum agent_event event; int value; } queue[QUEUE];
-    int queued, taken;
-    int wish;              /* signal that asked us to stop, 0: none */
-    bool draining;
-    bool reaping;          /* exits have been taken that the agent does not know of yet */
-    bool ending;           /* the workers have been told */
-    bool gone_posted;      /* of this round */
-    bool killed, exiting;
-    double grace_end_s;
-    int code;
-};
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 
@@ -85,29 +45,7 @@ static void post(struct run *r, enum agent_event event, int value)
     r->queue[r->queued++ % QUEUE].value = value;
 }
 
-static void event_line(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void event_line(struct run *r, const char *what, const char *fmt, ...)
-{
-    struct dt_text fields;
-    struct dt_error err;
-    va_list args;
-    dt_text_init(&fields);
-    va_start(args, fmt);
-    dt_text_vprintf(&fields, fmt, args);
-    va_end(args);
-    if (report_event(r->events_path, what, dt_text_str(&fields), &err) != 0) {
-        dt_log(DT_LOG_INFO, "agent", "events: %s", err.text);
-    }
-    dt_text_clear(&fields);
-}
-
 /* ---- the round ---- */
-
-static const char *error_file_of(void *user, int local_rank)
-{
-    const struct run *r = user;
-    return logs_error_file(r->logs, local_rank);
-}
 
 static double output_of(void *user, int local_rank)
 {
@@ -124,11 +62,23 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     char page[64];
     int fds[2] = {-1, -1};
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), r->workers.list[i].page_fd);
-    struct env_worker w = {.round = p->round, .restart_count = p->restarts_used, .local_rank = i, .local_world_size = p->local_world_size,
-                           .rank = p->rank + i, .world_size = p->world_size, .group_rank = p->group_rank,
-                           .group_world_size = p->group_world_size, .role_rank = p->role_rank + i, .role_world_size = p->role_world_size,
-                           .master_addr = o->master_addr, .master_port = store_server_port(r->store), .use_agent_store = true, .page = page,
-                           .error_file = logs_error_file(r->logs, i), .log_dir = logs_worker_dir(r->logs, i), .output_dir = r->output_dir};
+    struct env_worker w = {.round = p->round,
+                           .restart_count = p->restarts_used,
+                           .local_rank = i,
+                           .local_world_size = p->local_world_size,
+                           .rank = p->rank + i,
+                           .world_size = p->world_size,
+                           .group_rank = p->group_rank,
+                           .group_world_size = p->group_world_size,
+                           .role_rank = p->role_rank + i,
+                           .role_world_size = p->role_world_size,
+                           .master_addr = o->master_addr,
+                           .master_port = store_server_port(r->store),
+                           .use_agent_store = true,
+                           .page = page,
+                           .error_file = logs_error_file(r->logs, i),
+                           .log_dir = logs_worker_dir(r->logs, i),
+                           .output_dir = r->output_dir};
     if (env_command(o, i, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
         logs_streams(r->logs, i, fds, err) != 0) {
         return -1;
@@ -168,57 +118,10 @@ static void spawn_all(struct run *r)
         post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;
     }
-    dt_log(DT_LOG_INFO, "agent", "round %d nodes %d ranks %d restarts %d port %d", p->round, p->group_world_size, p->world_size,
-           p->restarts_used, store_server_port(r->store));
-    event_line(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size, p->world_size,
-               p->restarts_used);
-}
-
-/* What a failed round ends with: one cause line, and what happens next. */
-static void say_cause(struct run *r)
-{
-    struct failures *f = &r->failures;
-    struct dt_text line;
-    if (f->count == 0 || r->wish != 0) {
-        return;
-    }
-    failures_settle(f, error_file_of, r, r->agent.options.bundled);
-    dt_text_init(&line);
-    logs_flush(r->logs, 1);
-    if (r->agent.verdict) {
-        struct dt_text tail;
-        dt_text_init(&tail);
-        (void)logs_tail(r->logs, f->list[f->root].local_rank, 20, &tail);
-        struct report_context c = {.title = r->o->program, .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
-                                   .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
-                                   .restarts_used = r->coordinator.restarts_used, .restarts_max = r->o->max_restarts};
-        report_write(f->list, f->count, f->root, &c, &line);
-        dt_text_clear(&tail);
-        if (line.size > 0 && line.data[line.size - 1] != '\n') {
-            dt_text_puts(&line, "\n");
-        }
-        struct dt_error err;
-        if (report_write_parent(options_getenv(r->env, "TORCHELASTIC_ERROR_FILE"), &f->list[f->root], &err) != 0) {
-            dt_text_printf(&line, "dtrun: %s\n", err.text);
-        }
-        if (r->agent.code == DT_EXIT_PERMANENT && r->coordinator.no_progress >= COORDINATOR_NO_PROGRESS) {
-            dt_text_printf(&line, "dtrun: no progress: %d restarts came no further than step %lld; another try would fail the same way\n",
-                           r->coordinator.no_progress, (long long)r->coordinator.best_step);
-        }
-    } else {
-        report_cause(f->list, f->count, f->root, &line);
-        dt_text_printf(&line, "; restarting (%d of %d used)", r->coordinator.restarts_used, r->o->max_restarts);
-        if (f->saved_step >= 0) {
-            dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
-        }
-        dt_text_puts(&line, "\n");
-    }
-    (void)fflush(stdout);
-    (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
-    dt_text_reset(&line);
-    report_event_failure(&f->list[f->root], &line);
-    event_line(r, "failure", "\"round\":%d,%s", r->place.round, dt_text_str(&line));
-    dt_text_clear(&line);
+    dt_log(DT_LOG_INFO, "agent", "round %d nodes %d ranks %d restarts %d port %d", p->round, p->group_world_size, p->world_size, p->restarts_used,
+           store_server_port(r->store));
+    run_event(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size, p->world_size,
+              p->restarts_used);
 }
 
 /* ---- events out of processes ---- */
@@ -345,8 +248,13 @@ static void exit_job(struct run *r)
 
 static void do_one(struct run *r, enum agent_do what)
 {
-    struct event e = {.node = SELF, .round = r->place.round, .local_world_size = r->o->nproc, .order = r->o->node_rank, .role = r->o->role,
-                      .failure = r->agent.failure, .code = r->agent.failure_code};
+    struct event e = {.node = SELF,
+                      .round = r->place.round,
+                      .local_world_size = r->o->nproc,
+                      .order = r->o->node_rank,
+                      .role = r->o->role,
+                      .failure = r->agent.failure,
+                      .code = r->agent.failure_code};
     switch (what) {
     case AGENT_DO_SPAWN:
         spawn_all(r);
@@ -406,9 +314,10 @@ static void drain(struct run *r)
             int at = r->taken++ % QUEUE;
             bool gone = r->queue[at].event == AGENT_ON_GONE;
             agent_step(&r->agent, r->queue[at].event, r->queue[at].value);
-            dt_log(DT_LOG_DEBUG, "agent", "event %d value %d state %s", (int)r->queue[at].event, r->queue[at].value, agent_state_name(r->agent.state));
+            dt_log(DT_LOG_DEBUG, "agent", "event %d value %d state %s", (int)r->queue[at].event, r->queue[at].value,
+                   agent_state_name(r->agent.state));
             if (gone) {
-                say_cause(r);
+                run_say_cause(r);
             }
             for (int i = 0; i < r->agent.do_count; i++) {
                 do_one(r, r->agent.todo[i]);
@@ -570,8 +479,8 @@ static void on_news(uv_timer_t *timer)
     }
     dt_text_init(&line);
     report_cause(r->failures.list, 1, 0, &line);
-    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), grace_s(r), r->workers.running_count,
-                  r->workers.running_count == 1 ? "" : "s");
+    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), grace_s(r),
+                  r->workers.running_count, r->workers.running_count == 1 ? "" : "s");
     dt_text_clear(&line);
 }
 
@@ -615,7 +524,7 @@ static int open_store(struct run *r, struct dt_error *err)
     const struct options *o = r->o;
     struct store_server_options s = {.host = o->master_addr, .port = o->master_port};
     bool range = o->master_port == 0 && o->port_hi > 0;
-    for (s.port = range ? o->port_lo : o->master_port; ; s.port++) {
+    for (s.port = range ? o->port_lo : o->master_port;; s.port++) {
         if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
             return 0;
         }
@@ -687,17 +596,6 @@ static void close_all(struct run *r)
     free(r->events_path);
 }
 
-/* The last word after a stop. */
-static void say_stopped(const struct run *r)
-{
-    const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
-    if (r->code == DT_EXIT_STOPPED) {
-        (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name, r->failures.saved_step >= 0 ? "" : " by the program");
-    } else if (r->code > 128 && r->wish != 0) {
-        (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s\n", name, r->is_train ? "; nothing new was saved" : "");
-    }
-}
-
 int run_job(const struct options *o, char *const *env)
 {
     struct run *r = &run;
@@ -715,11 +613,16 @@ int run_job(const struct options *o, char *const *env)
             return code;
         }
     }
-    agent_init(&r->agent, &(struct agent_options){.bundled = o->bundled, .exit_code_worker = o->exit_code_worker,
-                                                  .permanent_codes = o->permanent_codes, .permanent_code_count = o->permanent_code_count});
-    coordinator_init(&r->coordinator, &(struct coordinator_options){.nodes_min = o->nnodes_min, .nodes_max = o->nnodes_max,
-                                                                    .restarts_max = o->max_restarts, .join_timeout_s = o->join_timeout_s,
-                                                                    .last_call_s = o->last_call_s, .watch_progress = r->is_train});
+    agent_init(&r->agent, &(struct agent_options){.bundled = o->bundled,
+                                                  .exit_code_worker = o->exit_code_worker,
+                                                  .permanent_codes = o->permanent_codes,
+                                                  .permanent_code_count = o->permanent_code_count});
+    coordinator_init(&r->coordinator, &(struct coordinator_options){.nodes_min = o->nnodes_min,
+                                                                    .nodes_max = o->nnodes_max,
+                                                                    .restarts_max = o->max_restarts,
+                                                                    .join_timeout_s = o->join_timeout_s,
+                                                                    .last_call_s = o->last_call_s,
+                                                                    .watch_progress = r->is_train});
     (void)uv_loop_init(&r->loop);
     failures_begin(&r->failures);
     if (open_all(r, &err) == 0) {
@@ -731,8 +634,8 @@ int run_job(const struct options *o, char *const *env)
         if (!r->exiting) {
             (void)uv_run(&r->loop, UV_RUN_DEFAULT);
         }
-        say_stopped(r);
-        event_line(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->coordinator.round, r->coordinator.restarts_used);
+        run_say_stopped(r);
+        run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->coordinator.round, r->coordinator.restarts_used);
     } else {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;

@@ -33,8 +33,8 @@ int workers_open(struct workers *w, int count, struct dt_error *err)
     rlim_t needed = (rlim_t)count * FILES_PER_WORKER + 32;
     (void)setrlimit(RLIMIT_NOFILE, &most);
     if (most.rlim_cur < needed) {
-        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d workers need %llu; raise it with ulimit -Hn", (unsigned long long)most.rlim_cur,
-                       count, (unsigned long long)needed);
+        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d workers need %llu; raise it with ulimit -Hn",
+                       (unsigned long long)most.rlim_cur, count, (unsigned long long)needed);
     }
     w->list = dt_alloc((size_t)count * sizeof *w->list);
     w->count = count;
@@ -70,13 +70,20 @@ static _Noreturn void give_up(struct child *c, const char *what)
     _exit(127);
 }
 
+/* What the user has chosen to ignore (nohup) stays ignored. PIPE and CHLD are ignored by runtimes, not by users; INT and QUIT by a shell for
+ * a job in the background, to spare it the terminal's signals: those do not reach a session of its own, and ours are meant. */
+static bool may_stay_ignored(int n)
+{
+    return n != SIGPIPE && n != SIGCHLD && n != SIGINT && n != SIGQUIT && n != SIGTERM && n != SIGTTOU;
+}
+
 /* A descriptor 1 or 2 that is also the source of the other one must not be overwritten first: pipes of ours are above 2 always. */
 static int child_main(void *arg)
 {
     struct child *c = arg;
     struct sigaction plain = {.sa_handler = SIG_DFL}, now;
-    for (int n = 1; n < 65; n++) { /* what the user ignores (nohup) stays ignored, but for PIPE, which some shells and runtimes ignore */
-        if (n != SIGKILL && n != SIGSTOP && sigaction(n, NULL, &now) == 0 && (now.sa_handler != SIG_IGN || n == SIGPIPE || n == SIGCHLD)) {
+    for (int n = 1; n < 65; n++) {
+        if (n != SIGKILL && n != SIGSTOP && sigaction(n, NULL, &now) == 0 && (now.sa_handler != SIG_IGN || !may_stay_ignored(n))) {
             (void)sigaction(n, &plain, NULL);
         }
     }

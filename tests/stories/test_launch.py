@@ -247,6 +247,14 @@ while not os.path.exists({str(tmp_path / "go")!r}):
         assert job.finish().code == 0
 
 
+def test_a_job_in_the_background_of_a_shell_can_be_interrupted(tmp_path):
+    text = f'trap "" INT QUIT; exec "$0" sh -c "echo >> {tmp_path}/ready; exec sleep 1000"'  # as sh does for cmd &
+    with Job(["-c", text, DTRUN], executable="/bin/sh") as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGINT)
+        assert job.finish().code == 130
+
+
 def test_a_lost_terminal_is_no_wish_under_nohup(tmp_path):
     text = f"echo >> {tmp_path}/ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     with Job([DTRUN, "sh", "-c", text], executable="/usr/bin/nohup") as job:

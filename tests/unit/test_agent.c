@@ -87,13 +87,14 @@ static void codes_of_failures(void **state)
         enum failure_kind kind;
         int code;
     } rows[] = {
-        {false, false, 17, FAILURE_PLAIN, 1},     {false, true, 17, FAILURE_PLAIN, 17},    {false, true, -9, FAILURE_PLAIN, 137},
-        {false, false, 100, FAILURE_PLAIN, 1},    {true, false, 100, FAILURE_PERMANENT, 100}, {true, false, 111, FAILURE_PLAIN, 1},
-        {true, false, 2, FAILURE_PERMANENT, 2},   {false, false, 93, FAILURE_PERMANENT, 93},  {true, false, -11, FAILURE_PLAIN, 1},
+        {false, false, 17, FAILURE_PLAIN, 1},   {false, true, 17, FAILURE_PLAIN, 17},       {false, true, -9, FAILURE_PLAIN, 137},
+        {false, false, 100, FAILURE_PLAIN, 1},  {true, false, 100, FAILURE_PERMANENT, 100}, {true, false, 111, FAILURE_PLAIN, 1},
+        {true, false, 2, FAILURE_PERMANENT, 2}, {false, false, 93, FAILURE_PERMANENT, 93},  {true, false, -11, FAILURE_PLAIN, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct agent a;
-        agent_init(&a, &(struct agent_options){.bundled = rows[i].bundled, .exit_code_worker = rows[i].pass, .permanent_codes = listed, .permanent_code_count = 1});
+        agent_init(&a, &(struct agent_options){
+                           .bundled = rows[i].bundled, .exit_code_worker = rows[i].pass, .permanent_codes = listed, .permanent_code_count = 1});
         agent_step(&a, AGENT_ON_START, 0);
         agent_step(&a, AGENT_ON_WORKER_BAD, rows[i].value);
         assert_int_equal(a.failure, rows[i].kind);

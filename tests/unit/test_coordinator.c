@@ -15,13 +15,18 @@ static struct actions out;
 
 static void open_with(int nodes_min, int nodes_max, int restarts_max, bool watch_progress)
 {
-    coordinator_init(&c, &(struct coordinator_options){.nodes_min = nodes_min, .nodes_max = nodes_max, .restarts_max = restarts_max,
-                                                       .join_timeout_s = 600, .last_call_s = 30, .watch_progress = watch_progress});
+    coordinator_init(&c, &(struct coordinator_options){.nodes_min = nodes_min,
+                                                       .nodes_max = nodes_max,
+                                                       .restarts_max = restarts_max,
+                                                       .join_timeout_s = 600,
+                                                       .last_call_s = 30,
+                                                       .watch_progress = watch_progress});
 }
 
 static void join(int node, double now_s)
 {
-    coordinator_step(&c, &(struct event){.kind = EVENT_JOIN, .node = node, .local_world_size = 2 + node, .order = -node, .role = "default"}, now_s, &out);
+    coordinator_step(&c, &(struct event){.kind = EVENT_JOIN, .node = node, .local_world_size = 2 + node, .order = -node, .role = "default"}, now_s,
+                     &out);
 }
 
 static void send(enum event_kind kind, int node, int code, double now_s)

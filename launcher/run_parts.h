@@ -1,0 +1,59 @@
+/* What the parts of run share: the state of the agent process, and what is said to people and written to events.jsonl. */
+#ifndef DT_LAUNCHER_RUN_PARTS_H
+#define DT_LAUNCHER_RUN_PARTS_H
+
+#include "launcher/agent.h"
+#include "launcher/coordinator.h"
+#include "launcher/failures.h"
+#include "launcher/logs.h"
+#include "launcher/options.h"
+#include "launcher/store_server.h"
+#include "launcher/watch.h"
+#include "launcher/workers.h"
+
+#include <uv.h>
+
+#define QUEUE 64 /* events of one turn that are not yet handled; each worker's end is handled at once */
+
+struct run {
+    const struct options *o;
+    char *const *env;
+    uv_loop_t loop;
+    uv_poll_t signals;
+    uv_timer_t grace, news, sweep, watch, wake;
+    int signal_fd;
+    int signal_count[65]; /* by the guard's hand */
+    bool is_train;        /* the bundled program that saves when told to */
+    struct workers workers;
+    struct watch_options watch_options;
+    struct agent agent;
+    struct coordinator coordinator;
+    struct actions actions;
+    struct place place; /* of the round */
+    struct store_server *store;
+    struct logs *logs;
+    struct failures failures;
+    char *output_dir, *events_path;
+    struct {
+        enum agent_event event;
+        int value;
+    } queue[QUEUE];
+    int queued, taken;
+    int wish; /* signal that asked us to stop, 0: none */
+    bool draining;
+    bool reaping;     /* exits have been taken that the agent does not know of yet */
+    bool ending;      /* the workers have been told */
+    bool gone_posted; /* of this round */
+    bool killed, exiting;
+    double grace_end_s;
+    int code;
+};
+
+/* One line of events.jsonl; fmt gives the inside of a JSON object. */
+void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
+void run_say_cause(struct run *r);
+/* The last word after a stop. */
+void run_say_stopped(const struct run *r);
+
+#endif

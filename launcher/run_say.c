@@ -1,0 +1,92 @@
+/* What a job says about its rounds: cause lines, the report, the last word after a stop, events.jsonl. */
+#include "launcher/run_parts.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "launcher/report.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+void run_event(struct run *r, const char *what, const char *fmt, ...)
+{
+    struct dt_text fields;
+    struct dt_error err;
+    va_list args;
+    dt_text_init(&fields);
+    va_start(args, fmt);
+    dt_text_vprintf(&fields, fmt, args);
+    va_end(args);
+    if (report_event(r->events_path, what, dt_text_str(&fields), &err) != 0) {
+        dt_log(DT_LOG_INFO, "agent", "events: %s", err.text);
+    }
+    dt_text_clear(&fields);
+}
+
+static const char *error_file_of(void *user, int local_rank)
+{
+    const struct run *r = user;
+    return logs_error_file(r->logs, local_rank);
+}
+
+/* What a failed round ends with: one cause line, and what happens next. */
+void run_say_cause(struct run *r)
+{
+    struct failures *f = &r->failures;
+    struct dt_text line;
+    if (f->count == 0 || r->wish != 0) {
+        return;
+    }
+    failures_settle(f, error_file_of, r, r->agent.options.bundled);
+    dt_text_init(&line);
+    logs_flush(r->logs, 1);
+    if (r->agent.verdict) {
+        struct dt_text tail;
+        dt_text_init(&tail);
+        (void)logs_tail(r->logs, f->list[f->root].local_rank, 20, &tail);
+        struct report_context c = {.title = r->o->program,
+                                   .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
+                                   .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
+                                   .restarts_used = r->coordinator.restarts_used,
+                                   .restarts_max = r->o->max_restarts};
+        report_write(f->list, f->count, f->root, &c, &line);
+        dt_text_clear(&tail);
+        if (line.size > 0 && line.data[line.size - 1] != '\n') {
+            dt_text_puts(&line, "\n");
+        }
+        struct dt_error err;
+        if (report_write_parent(options_getenv(r->env, "TORCHELASTIC_ERROR_FILE"), &f->list[f->root], &err) != 0) {
+            dt_text_printf(&line, "dtrun: %s\n", err.text);
+        }
+        if (r->agent.code == DT_EXIT_PERMANENT && r->coordinator.no_progress >= COORDINATOR_NO_PROGRESS) {
+            dt_text_printf(&line, "dtrun: no progress: %d restarts came no further than step %lld; another try would fail the same way\n",
+                           r->coordinator.no_progress, (long long)r->coordinator.best_step);
+        }
+    } else {
+        report_cause(f->list, f->count, f->root, &line);
+        dt_text_printf(&line, "; restarting (%d of %d used)", r->coordinator.restarts_used, r->o->max_restarts);
+        if (f->saved_step >= 0) {
+            dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
+        }
+        dt_text_puts(&line, "\n");
+    }
+    (void)fflush(stdout);
+    (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
+    dt_text_reset(&line);
+    report_event_failure(&f->list[f->root], &line);
+    run_event(r, "failure", "\"round\":%d,%s", r->place.round, dt_text_str(&line));
+    dt_text_clear(&line);
+}
+
+/* The last word after a stop. */
+void run_say_stopped(const struct run *r)
+{
+    const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
+    if (r->code == DT_EXIT_STOPPED) {
+        (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name,
+                      r->failures.saved_step >= 0 ? "" : " by the program");
+    } else if (r->code > 128 && r->wish != 0) {
+        (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s\n", name, r->is_train ? "; nothing new was saved" : "");
+    }
+}
