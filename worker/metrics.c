@@ -139,7 +139,9 @@ void metrics_step(struct metrics *m, const struct metrics_step *x, bool log)
         dt_text_puts(t, "}");
         append(m, m->path);
     }
-    if (m->terminal || log) {
+    bool last = x->step >= x->total_steps, soon = m->terminal && dt_now_s() - m->shown_s < 0.1;
+    if ((m->terminal || log) && (!soon || last)) { /* a terminal sees at most ten lines a second */
+        m->shown_s = dt_now_s();
         progress(m, x);
         show(m, !m->terminal);
     }

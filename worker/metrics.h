@@ -21,7 +21,7 @@ struct metrics_step {
 struct metrics {
     bool active, quiet, terminal, line_open, lone, warned;
     char *path, *events_path, *log_path; /* of the output folder; log_path only for a lone worker, others' output is kept by dtrun */
-    double begin_s, val_loss;
+    double begin_s, shown_s, val_loss;
     int64_t begin_step;
     struct dt_text line;
 };

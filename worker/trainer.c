@@ -353,7 +353,8 @@ static int save(struct trainer *t, bool must, struct dt_error *err)
 static void compare_memory(struct trainer *t, double measured_bytes)
 {
     char fields[96];
-    snprintf(fields, sizeof fields, "\"planned_bytes\": %zu, \"measured_bytes\": %.0f, \"round\": %d", plan_total(&t->plan), measured_bytes, t->world->round);
+    snprintf(fields, sizeof fields, "\"planned_bytes\": %zu, \"measured_bytes\": %.0f, \"round\": %d", plan_total(&t->plan), measured_bytes,
+             t->world->round);
     metrics_event(&t->metrics, "memory", fields);
 }
 

@@ -265,6 +265,32 @@ static void test_evaluation(void **state)
     }
 }
 
+/* Epochs that do not divide: 96 samples, 10 a micro-step, two micro-steps a step, one epoch and a half. */
+static void test_epochs(void **state)
+{
+    (void)state;
+    static const struct {
+        enum partial_accumulation partial;
+        int steps;
+    } cases[] = {{PARTIAL_STEP, 5 + 2}, {PARTIAL_DROP, 4 + 2}, {PARTIAL_CARRY, 6}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ranks_outcome out;
+        struct job job;
+        ranks_job(&job, folder);
+        job.training.max_steps = -1;
+        job.training.num_epochs = 1.5;
+        job.training.batch_size_per_gpu = 5;
+        job.training.gradient_accumulation_steps = 2;
+        job.training.partial_accumulation = cases[i].partial;
+        ranks_train(&job, 2, NULL, &out);
+        assert_int_equal(out.rc[0], 0);
+        assert_int_equal(out.exit_code[0], DT_EXIT_DONE);
+        assert_int_equal(out.step_count, cases[i].steps);
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -285,7 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),           cmocka_unit_test(test_mesh),       cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_what_travels),    cmocka_unit_test(test_bytes),      cmocka_unit_test(test_no_allocation_in_a_step),
-        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_epochs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
