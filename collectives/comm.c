@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm};
+static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp};
 
 const char *dt_coll_name(enum dt_coll kind)
 {
@@ -32,7 +32,7 @@ const char *dt_reduction_name(enum dt_reduction op)
 static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct dt_error *err)
 {
     const struct dt_comm_ops *ops = NULL;
-    const char *wanted = o->backend != NULL && o->backend[0] != 0 ? o->backend : o->size == 1 ? "solo" : "shm";
+    const char *wanted = o->backend != NULL && o->backend[0] != 0 ? o->backend : o->size == 1 ? "solo" : o->host != NULL ? "tcp" : "shm";
     struct dt_text known;
     dt_text_init(&known);
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
@@ -51,7 +51,7 @@ static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct 
     return ops;
 }
 
-static struct dt_comm *comm_new(const char *name, int rank, int size, const struct dt_comm_ops *ops)
+struct dt_comm *dt_comm_make(const char *name, int rank, int size, const struct dt_comm_ops *ops)
 {
     struct dt_comm *c = dt_alloc(sizeof(*c));
     c->rank = rank;
@@ -60,6 +60,71 @@ static struct dt_comm *comm_new(const char *name, int rank, int size, const stru
     c->ops = ops;
     (void)pthread_mutex_init(&c->lock, NULL);
     return c;
+}
+
+/* Rank 0, of backends where all offer: everybody's tickets in one table. Each rank has put its own under KEY/RANK. */
+static int collect(struct dt_comm *c, const char *key, char *table, struct dt_error *err)
+{
+    size_t size = (size_t)c->size;
+    char(*names)[112] = dt_alloc(size * sizeof(*names));
+    const char **keys = dt_alloc(size * sizeof(*keys));
+    struct dt_text *values = dt_alloc(size * sizeof(*values));
+    for (size_t r = 0; r < size; r++) {
+        (void)snprintf(names[r], sizeof(names[r]), "%s/%zu", key, r);
+        keys[r] = names[r];
+        dt_text_init(&values[r]);
+    }
+    int rc = dt_store_multi_get(c->store, keys, size, values, c->open_timeout_s, err);
+    for (size_t r = 0; r < size; r++) {
+        if (rc == 0) {
+            (void)snprintf(table + r * DT_COMM_TICKET_BYTES, DT_COMM_TICKET_BYTES, "%s", dt_text_str(&values[r]));
+        }
+        dt_text_clear(&values[r]);
+    }
+    free(values);
+    free(keys);
+    free(names);
+    return rc == 0 ? 0 : dt_wrap(err, "waiting for all ranks to open their side");
+}
+
+/* Makes what this rank offers and finds what it needs of the others: rank 0's ticket, or the table of all. */
+static int exchange(struct dt_comm *c, const char *key, char **tickets, struct dt_error *err)
+{
+    bool all = c->ops->all_offer;
+    size_t bytes = (all ? (size_t)c->size : 1) * DT_COMM_TICKET_BYTES;
+    char mine[DT_COMM_TICKET_BYTES] = "", own_key[112];
+    *tickets = dt_alloc(bytes);
+    if (c->size == 1) {
+        return 0;
+    }
+    if ((all || c->rank == 0) && c->ops->offer(c, mine, err) != 0) {
+        return -1;
+    }
+    if (all) {
+        (void)snprintf(own_key, sizeof(own_key), "%s/%d", key, c->rank);
+        if (dt_store_set(c->store, own_key, mine, strlen(mine), err) != 0) {
+            return -1;
+        }
+    }
+    if (c->rank == 0) {
+        (void)snprintf(*tickets, DT_COMM_TICKET_BYTES, "%s", mine);
+        if (all && collect(c, key, *tickets, err) != 0) {
+            return -1;
+        }
+        return dt_store_set(c->store, key, *tickets, bytes, err);
+    }
+    struct dt_text value;
+    dt_text_init(&value);
+    int rc = dt_store_get(c->store, key, &value, c->open_timeout_s, err);
+    if (rc != 0) {
+        (void)dt_wrap(err, "waiting for rank 0 to open its side");
+    } else if (value.size != bytes || value.data[bytes - 1] != 0) {
+        rc = dt_fail(err, DT_INVALID, "the store's %s is no ticket of this communicator", key);
+    } else {
+        memcpy(*tickets, value.data, bytes);
+    }
+    dt_text_clear(&value);
+    return rc;
 }
 
 int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct dt_error *err)
@@ -72,38 +137,21 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
     if (o->size > 1 && o->device != NULL && strcmp(o->device->ops->name, "cuda") == 0) {
         return dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is cuda", ops->name);
     }
-    struct dt_comm *c = comm_new(o->name != NULL ? o->name : "world", o->rank, o->size, ops);
+    struct dt_comm *c = dt_comm_make(o->name != NULL ? o->name : "world", o->rank, o->size, ops);
     c->page = o->page;
     c->timeout_s = o->timeout_s > 0 ? o->timeout_s : 600;
     c->open_timeout_s = o->open_timeout_s > 0 ? o->open_timeout_s : 300;
-    char ticket[DT_COMM_TICKET_BYTES] = "";
-    char key[96];
+    c->store = o->store;
+    (void)snprintf(c->host, sizeof(c->host), "%s", o->host != NULL ? o->host : "");
+    char *tickets = NULL, key[96];
     (void)snprintf(key, sizeof(key), "comm/%s/%s/%u", ops->name, c->name, o->page != NULL ? o->page->round : 0);
-    if (o->size > 1 && o->rank == 0) {
-        if (ops->offer(c, ticket, err) != 0 || dt_store_set(o->store, key, ticket, strlen(ticket), err) != 0) {
-            goto fail;
-        }
-    } else if (o->size > 1) {
-        struct dt_text value;
-        dt_text_init(&value);
-        int rc = dt_store_get(o->store, key, &value, c->open_timeout_s, err);
-        if (rc == 0 && value.size >= sizeof(ticket)) {
-            rc = dt_fail(err, DT_INVALID, "the store's %s is no ticket", key);
-        } else if (rc == 0) {
-            (void)snprintf(ticket, sizeof(ticket), "%s", dt_text_str(&value));
-        }
-        dt_text_clear(&value);
-        if (rc != 0) {
-            (void)dt_wrap(err, "waiting for rank 0 to open its side");
-            goto fail;
-        }
+    int rc = exchange(c, key, &tickets, err) == 0 ? ops->open(c, tickets, err) : -1;
+    free(tickets);
+    c->store = NULL;
+    if (rc == 0) {
+        *out = c;
+        return 0;
     }
-    if (ops->open(c, ticket, err) != 0) {
-        goto fail;
-    }
-    *out = c;
-    return 0;
-fail:
     (void)dt_wrap(err, "communicator %s, rank %d of %d", c->name, c->rank, c->size);
     dt_comm_close(c);
     return -1;
@@ -132,13 +180,13 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
                 members[size++] = r;
             }
         }
-        c = comm_new(name, rank, size, size == 1 ? &dt_comm_solo : parent->ops);
+        c = dt_comm_make(name, rank, size, size == 1 ? &dt_comm_solo : parent->ops);
         c->parent = parent;
         c->members = members;
         c->page = parent->page;
         c->timeout_s = parent->timeout_s;
         c->open_timeout_s = parent->open_timeout_s;
-        if (rank == 0 && c->ops->offer(c, ticket, err) != 0) {
+        if (size > 1 && (rank == 0 || c->ops->all_offer) && c->ops->offer(c, ticket, err) != 0) {
             (void)snprintf(ticket, sizeof(ticket), "! %s", err->text);
         }
     }
@@ -147,8 +195,14 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
         rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "tickets", ticket, tickets, DT_COMM_TICKET_BYTES, DT_U8, 0}, err);
     }
     if (rc == 0 && c != NULL) {
-        const char *theirs = tickets[c->members[0]];
-        rc = theirs[0] == '!' ? dt_fail(err, DT_IO, "rank %d: %.200s", c->members[0], theirs + 2) : c->ops->open(c, theirs, err);
+        int offers = c->ops->all_offer ? c->size : 1;
+        char *theirs = dt_alloc((size_t)offers * DT_COMM_TICKET_BYTES);
+        for (int r = 0; r < offers && rc == 0; r++) {
+            memcpy(theirs + (size_t)r * DT_COMM_TICKET_BYTES, tickets[c->members[r]], DT_COMM_TICKET_BYTES - 1);
+            rc = tickets[c->members[r]][0] == '!' ? dt_fail(err, DT_IO, "rank %d: %.200s", c->members[r], tickets[c->members[r]] + 2) : 0;
+        }
+        rc = rc == 0 ? c->ops->open(c, theirs, err) : rc;
+        free(theirs);
     }
     free(colors);
     free(tickets);
@@ -293,5 +347,6 @@ void dt_comm_close(struct dt_comm *c)
     c->ops->close(c);
     (void)pthread_mutex_destroy(&c->lock);
     free(c->members);
+    free(c->shown);
     free(c);
 }

@@ -1,6 +1,6 @@
 /* Communicators: a group of ranks that call the same collectives in the same order. dt_comm_start gives every collective a
  * number, counts and watches it, then hands it to the backend: "solo" (one rank), "shm" (ranks of one host, as processes or
- * as threads of one). Sums are in canonical-tree order (tree.h) everywhere, so that they have the same bits for every size,
+ * as threads of one), "tcp" (ranks of several hosts; those of one host by shm). Sums are in canonical-tree order (tree.h) everywhere, so that they have the same bits for every size,
  * offset and bucket layout.
  *
  * Use: one thread of a rank calls open, split, alloc, start, close; abort and poll may be called from any thread. Collectives of
@@ -56,7 +56,8 @@ struct dt_comm_stats {
 };
 
 struct dt_comm_options {
-    const char *backend; /* "solo", "shm"; null: solo for one rank, shm for more */
+    const char *backend; /* "solo", "shm", "tcp"; null: solo for one rank, tcp for more when host is set, otherwise shm */
+    const char *host;    /* key of the host this rank is on, without blanks, at most 63 bytes: ranks with the same one share memory; may be null */
     const char *name;    /* in messages and store keys; null: "world". Two communicators opened on one store differ in it */
     int rank, size;
     struct dt_store *store;   /* used in open only; may be null for one rank */
@@ -71,7 +72,8 @@ struct dt_comm_options {
 
 struct dt_comm_ops {
     const char *name;
-    /* Rank 0 only: makes what the others need, says in ticket where it is. */
+    bool all_offer; /* every rank makes a ticket, and open gets all of them: size times DT_COMM_TICKET_BYTES, in rank order */
+    /* Rank 0 only, without all_offer: makes what the others need, says in ticket where it is. */
     int (*offer)(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err);
     /* All ranks, with rank 0's ticket; done when all are there. c->parent and c->members are set for a group. */
     int (*open)(struct dt_comm *c, const char *ticket, struct dt_error *err);
@@ -90,6 +92,9 @@ struct dt_comm {
     void *state; /* the backend's */
     struct dt_comm *parent;
     int *members; /* rank in parent of each rank here; null without parent */
+    int *shown;   /* what messages call the ranks here, when this one works inside another; else null */
+    struct dt_store *store; /* while it is opened; null for a group */
+    char host[64];
     struct dt_page *page;
     double timeout_s, open_timeout_s;
     int64_t number; /* of the last collective started; 1, 2, ... */

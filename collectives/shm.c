@@ -136,7 +136,7 @@ static int compare(struct op *o, int64_t number, struct dt_error *err)
         describe(o->mine, &ours);
         describe(o->all[r], &theirs);
         (void)dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s", o->c->name,
-                      (long long)number, o->c->rank, dt_text_str(&ours), r, dt_text_str(&theirs));
+                      (long long)o->call.number, shm_shown(o->c, o->c->rank), dt_text_str(&ours), shm_shown(o->c, r), dt_text_str(&theirs));
         dt_text_clear(&ours);
         dt_text_clear(&theirs);
         shm_fail(o->c, err);
@@ -153,6 +153,14 @@ static void reduce(struct op *o, void *out, int64_t count)
 static int first_step(struct op *o, int64_t number, struct dt_error *err)
 {
     return shm_step(o->c, &o->call, err) == 0 ? compare(o, number, err) : -1;
+}
+
+int shm_begin(struct dt_comm *c, const struct dt_collective *outer, const struct shm_call *call, struct dt_error *err)
+{
+    struct shm *s = c->state;
+    struct op o = {.c = c, .s = s, .x = outer, .call = *call, .all = s->all, .in = s->in};
+    publish(&o, ++c->number, SIZE_MAX, SIZE_MAX);
+    return first_step(&o, c->number, err);
 }
 
 /* Everybody's input fits its slot. */
@@ -349,7 +357,7 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         rc = run(c, &steps[i], ++c->number, c->open_timeout_s, err);
         if (rc == 0 && i == 0 && sizes[0] != -sizes[1]) {
             rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: from %lld to %lld bytes, rank %d for %zu", (long long)-sizes[1],
-                         (long long)sizes[0], c->rank, size_bytes);
+                         (long long)sizes[0], shm_shown(c, c->rank), size_bytes);
         } else if (rc == 0 && i == 1 && c->rank != 0) {
             rc = shm_map_take(&a.map, ticket, err);
             if (rc != 0) {
@@ -383,7 +391,7 @@ static int open_shm(struct dt_comm *c, const char *ticket, struct dt_error *err)
 static void abort_shm(struct dt_comm *c)
 {
     struct dt_error why;
-    (void)dt_fail(&why, DT_PEER, "rank %d aborted communicator %s", c->rank, c->name);
+    (void)dt_fail(&why, DT_PEER, "rank %d aborted communicator %s", shm_shown(c, c->rank), c->name);
     shm_fail(c, &why);
 }
 
@@ -397,4 +405,4 @@ static void close_shm(struct dt_comm *c)
     shm_close(c);
 }
 
-const struct dt_comm_ops dt_comm_shm = {"shm", shm_offer, open_shm, alloc, run, shm_look, abort_shm, close_shm};
+const struct dt_comm_ops dt_comm_shm = {"shm", false, shm_offer, open_shm, alloc, run, shm_look, abort_shm, close_shm};

@@ -106,6 +106,16 @@ static inline struct shm_slot *shm_slot(const struct shm *s, int rank)
     return (struct shm_slot *)(void *)(s->slots + (size_t)rank * sizeof(struct shm_slot));
 }
 
+/* What messages call a rank. */
+static inline int shm_shown(const struct dt_comm *c, int rank)
+{
+    return c->shown != NULL ? c->shown[rank] : rank;
+}
+
+/* shm.c */
+/* For a backend with this one inside: says what this rank is about to do in `outer`, takes a step, compares. */
+int shm_begin(struct dt_comm *c, const struct dt_collective *outer, const struct shm_call *call, struct dt_error *err);
+
 /* shm_wait.c */
 /* Arrives at the next step and waits for all. Errors name those who are missing. */
 int shm_step(struct dt_comm *c, const struct shm_call *call, struct dt_error *err);

@@ -45,7 +45,7 @@ void shm_fail(struct dt_comm *c, const struct dt_error *why)
     struct shm_header *h = s->header;
     uint32_t none = 0;
     if (atomic_compare_exchange_strong(&h->failed, &none, 1)) {
-        h->failed_rank = c->rank;
+        h->failed_rank = shm_shown(c, c->rank);
         h->failed_status = (int32_t)why->status;
         (void)snprintf(h->failed_text, sizeof(h->failed_text), "%s", why->text);
         atomic_store(&h->failed, 2);
@@ -91,9 +91,9 @@ static bool missing(const struct shm *s, int rank)
 static void describe(const struct dt_comm *c, int rank, struct dt_text *out)
 {
     const struct shm_slot *slot = shm_slot(c->state, rank);
-    dt_text_printf(out, "rank %d", rank);
+    dt_text_printf(out, "rank %d", shm_shown(c, rank));
     if (c->parent != NULL) {
-        dt_text_printf(out, " (rank %d of %s)", c->members[rank], c->parent->name);
+        dt_text_printf(out, " (rank %d of %s)", shm_shown(c->parent, c->members[rank]), c->parent->name);
     }
     int64_t number = atomic_load(&slot->number);
     if (atomic_load(&slot->joined) == 0) {
@@ -312,7 +312,7 @@ int shm_look(struct dt_comm *c, struct dt_error *err)
     for (int r = 0; r < c->size; r++) {
         struct shm_slot *slot = shm_slot(s, r);
         if (r != c->rank && gone(s, r) && atomic_load(&slot->left) == SHM_HERE) {
-            (void)dt_fail(err, DT_PEER, "communicator %s: rank %d is gone: process %d has ended", c->name, r, slot->pid);
+            (void)dt_fail(err, DT_PEER, "communicator %s: rank %d is gone: process %d has ended", c->name, shm_shown(c, r), slot->pid);
             shm_fail(c, err);
             return -1;
         }

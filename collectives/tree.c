@@ -61,6 +61,7 @@ struct sum {
     enum dt_dtype type;
     size_t offset_bytes; /* of the block */
     int64_t n;           /* elements of the block */
+    bool wide;           /* a sum of BF16 stays F32 */
 };
 
 static void widen(float *out, const uint16_t *in, int64_t n)
@@ -88,8 +89,9 @@ static const void *node(const struct sum *s, int first, int count, int *part, vo
 {
     bool leaf = s->parts == NULL ? count == 1 : (s->parts[*part].first == first && s->parts[*part].count == count);
     if (leaf) {
-        const char *p = (const char *)s->in[(*part)++] + s->offset_bytes;
-        if (s->type != DT_BF16) {
+        bool sum = s->parts != NULL && s->type == DT_BF16 && count > 1; /* of BF16: F32 */
+        const char *p = (const char *)s->in[(*part)++] + s->offset_bytes * (sum ? 2 : 1);
+        if (s->type != DT_BF16 || sum) {
             return p;
         }
         widen(room, (const uint16_t *)(const void *)p, s->n);
@@ -113,17 +115,17 @@ static void reduce(void *out, struct sum *s, int size, int64_t count)
     for (int64_t at = 0; at < count; at += block) {
         s->n = count - at < block ? count - at : block;
         s->offset_bytes = (size_t)at * width;
-        char *to = (char *)out + s->offset_bytes;
+        char *to = (char *)out + (s->wide ? (size_t)at * wide : s->offset_bytes);
         int part = 0;
         if (size == 2 && s->type != DT_BF16 && s->parts == NULL) {
             combine(to, (const char *)s->in[0] + s->offset_bytes, (const char *)s->in[1] + s->offset_bytes, s->op, s->type, s->n);
             continue;
         }
         const void *sum = node(s, 0, size, &part, room);
-        if (s->type == DT_BF16) {
+        if (s->type == DT_BF16 && !s->wide) {
             narrow((uint16_t *)(void *)to, sum, s->n);
         } else if (sum != to) {
-            memcpy(to, sum, (size_t)s->n * width);
+            memcpy(to, sum, (size_t)s->n * (s->wide ? wide : width));
         }
     }
 }
@@ -135,10 +137,17 @@ void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_redu
     reduce(out, &s, in_count, count);
 }
 
+void dt_tree_partial(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type, int64_t count)
+{
+    assert(dt_tree_can(type) && in_count >= 1);
+    struct sum s = {.in = in, .op = op, .type = type, .wide = type == DT_BF16};
+    reduce(out, &s, in_count, count);
+}
+
 void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op, enum dt_dtype type,
                    int64_t count)
 {
-    assert(dt_tree_can(type) && type != DT_BF16);
+    assert(dt_tree_can(type));
     struct sum s = {.in = in, .parts = parts, .op = op, .type = type};
     reduce(out, &s, size, count);
 }

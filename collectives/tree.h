@@ -21,8 +21,10 @@ void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_redu
  * 2 * 17 of them. Returns how many. A host that holds several runs of ranks asks once per run. */
 #define DT_TREE_PARTS_MAX 34
 int dt_tree_parts(int size, int first, int count, struct dt_tree_part *out);
-/* Combines sums of nodes, which together cover ranks 0 .. size - 1 in order, to the sum that dt_tree_reduce gives. F32, F64, I64
- * (sums of BF16 nodes are to be F32). in[i] is the sum of parts[i]; out as for dt_tree_reduce. */
+/* The sum of one node, in_count ranks below it, to be merged later: as dt_tree_reduce, but BF16 inputs give an F32 sum. */
+void dt_tree_partial(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type, int64_t count);
+/* Combines sums of nodes, which together cover ranks 0 .. size - 1 in order, to the sum that dt_tree_reduce gives. in[i] is the
+ * sum of parts[i] by dt_tree_partial; for a single rank its input. out as for dt_tree_reduce. */
 void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op, enum dt_dtype type,
                    int64_t count);
 

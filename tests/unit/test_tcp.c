@@ -1,0 +1,474 @@
+/* Communicators over several hosts, with ranks as threads on pretended hosts: every collective against sums in tree order
+ * for many layouts, groups, disagreement, aborts, a rank that leaves, and strangers that connect. */
+#include "base/clock.h"
+#include "base/page.h"
+#include "base/text.h"
+#include "collectives/comm.h"
+#include "collectives/net.h"
+#include "collectives/store.h"
+#include "collectives/tcp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+// clang-format off: needs the headers above
+#include <cmocka.h>
+// clang-format on
+
+#define CHECK(x)                                                                                                                                     \
+    do {                                                                                                                                             \
+        if (!(x)) {                                                                                                                                  \
+            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                                                    \
+            abort();                                                                                                                                 \
+        }                                                                                                                                            \
+    } while (0)
+#define OK(call)                                                                                                                                     \
+    do {                                                                                                                                             \
+        if ((call) != 0) {                                                                                                                           \
+            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, err.text);                                                           \
+            abort();                                                                                                                                 \
+        }                                                                                                                                            \
+    } while (0)
+
+#define RANKS_MAX 8
+
+struct rank {
+    int rank, size;
+    char host[2];
+    double timeout_s;
+    struct dt_store *store;
+    struct dt_page *page;
+    void (*main)(struct rank *r);
+    pthread_t thread;
+};
+
+static struct rank everyone[RANKS_MAX];
+static pthread_barrier_t meeting;
+
+static void *begin(void *arg)
+{
+    struct rank *r = arg;
+    r->main(r);
+    return NULL;
+}
+
+/* One letter per rank: the host it is on. */
+static void run(const char *layout, void (*body)(struct rank *r))
+{
+    struct dt_error err;
+    struct dt_store_local *local = dt_store_local_open();
+    int size = (int)strlen(layout);
+    CHECK(pthread_barrier_init(&meeting, NULL, (unsigned)size) == 0);
+    for (int i = 0; i < size; i++) {
+        struct rank *r = &everyone[i];
+        *r = (struct rank){.rank = i, .size = size, .host = {layout[i], 0}, .timeout_s = 60, .main = body};
+        OK(dt_page_attach(&r->page, &err));
+        OK(dt_store_open_local(&r->store, local, r->page, &err));
+        CHECK(pthread_create(&r->thread, NULL, begin, r) == 0);
+    }
+    for (int i = 0; i < size; i++) {
+        CHECK(pthread_join(everyone[i].thread, NULL) == 0);
+        dt_store_close(everyone[i].store);
+        dt_page_close(everyone[i].page, -1);
+    }
+    CHECK(pthread_barrier_destroy(&meeting) == 0);
+    dt_store_local_close(local);
+}
+
+static struct dt_comm *world(struct rank *r)
+{
+    struct dt_error err;
+    struct dt_comm *c = NULL;
+    struct dt_comm_options o = {
+        .rank = r->rank, .size = r->size, .host = r->host, .store = r->store, .page = r->page, .timeout_s = r->timeout_s, .open_timeout_s = 60};
+    OK(dt_comm_open(&c, &o, &err));
+    CHECK(strcmp(c->ops->name, r->size == 1 ? "solo" : "tcp") == 0);
+    return c;
+}
+
+static void start(struct dt_comm *c, const struct dt_collective *x)
+{
+    struct dt_error err;
+    dt_comm_start(c, x, NULL);
+    OK(dt_comm_poll(c, &err));
+}
+
+/* Values whose sum depends on the order. */
+static double element(int r, int64_t i)
+{
+    uint64_t h = ((uint64_t)r + 1) * 0x9e3779b97f4a7c15ull + (uint64_t)i * 0xd1b54a32d192ed03ull;
+    h = (h ^ (h >> 31)) * 0xbf58476d1ce4e5b9ull;
+    static const double scales[] = {1e-5, 1, 3e4};
+    return ((double)(h >> 40) / 8388608.0 - 1.0) * scales[h % 3];
+}
+
+static void put(void *p, enum dt_dtype type, int64_t i, int r, int64_t at)
+{
+    double v = element(r, at);
+    if (type == DT_F32) {
+        ((float *)p)[i] = (float)v;
+    } else if (type == DT_F64) {
+        ((double *)p)[i] = v;
+    } else if (type == DT_I64) {
+        ((int64_t *)p)[i] = (int64_t)(v * 1e6);
+    } else {
+        float f = (float)v;
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof(bits));
+        ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+static void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, char *in, char *out)
+{
+    size_t width = dt_dtype_size(type);
+    int64_t in_count = kind == DT_REDUCE_SCATTER ? count * c->size : count, out_count = kind == DT_ALL_GATHER ? count * c->size : count;
+    int root = (int)(count % c->size);
+    for (int64_t i = 0; i < in_count; i++) {
+        put(in, type, i, c->rank, i);
+    }
+    start(c, &(struct dt_collective){kind, op, "check", in, out, count, type, root});
+    char *want = dt_alloc((size_t)out_count * width + 1), *all[RANKS_MAX];
+    const void *ptr[RANKS_MAX];
+    int64_t first = kind == DT_REDUCE_SCATTER ? count * c->rank : 0;
+    for (int r = 0; r < c->size; r++) {
+        all[r] = kind == DT_ALL_GATHER ? want + (size_t)(r * count) * width : dt_alloc((size_t)count * width + 1);
+        for (int64_t i = 0; i < count; i++) {
+            put(all[r], type, i, r, first + i);
+        }
+        ptr[r] = all[r];
+    }
+    if (kind == DT_BROADCAST) {
+        memcpy(want, all[root], (size_t)count * width);
+    } else if (kind != DT_ALL_GATHER) {
+        dt_tree_reduce(want, ptr, c->size, op, type, count);
+    }
+    CHECK(memcmp(want, out, (size_t)out_count * width) == 0);
+    for (int r = 0; r < c->size && kind != DT_ALL_GATHER; r++) {
+        free(all[r]);
+    }
+    free(want);
+}
+
+/* 4096 floats are the last small ones; the largest needs several passes of a stage where slots share it. */
+#define COUNT_MAX 300001
+static const int64_t counts[] = {0, 1, 3, 64, 4096, 4097, 70001, COUNT_MAX};
+
+static void all_kinds(struct rank *r)
+{
+    struct dt_error err;
+    struct dt_comm *c = world(r);
+    size_t bytes = (size_t)COUNT_MAX * 8 * (size_t)r->size + 4096;
+    void *arena = NULL;
+    OK(dt_comm_alloc(c, bytes, &arena, &err));
+    char *heap = dt_alloc(bytes);
+    static const enum dt_dtype types[] = {DT_F32, DT_F64, DT_I64, DT_BF16};
+    int turn = 0;
+    for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
+        for (int kind = DT_ALL_REDUCE; kind <= DT_BROADCAST; kind++) {
+            for (size_t t = 0; t < 4; t++, turn++) {
+                if ((counts[k] > 5000 && r->size > 3 && t != (size_t)kind) || (counts[k] == COUNT_MAX && (t > 0 || r->size > 3))) {
+                    continue;
+                }
+                enum dt_reduction op = kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
+                size_t shift = (size_t)(turn % 3) * dt_dtype_size(types[t]);
+                char *in = turn % 2 == 0 ? heap : arena, *out = turn % 2 == 0 ? arena : heap;
+                check_one(c, (enum dt_coll)kind, op, types[t], counts[k], in + shift, out + shift);
+            }
+        }
+        start(c, &(struct dt_collective){.kind = DT_BARRIER});
+    }
+    free(heap);
+    dt_comm_close(c);
+}
+
+static void layouts_equal_the_tree(void **unused)
+{
+    (void)unused;
+    static const char *const layouts[] = {"aaa", "ab", "aab", "abb", "abc", "aabb", "aaab", "abbb", "abab", "abbccc"};
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+        run(layouts[i], all_kinds);
+    }
+}
+
+static void in_place(struct rank *r)
+{
+    struct dt_comm *c = world(r);
+    const int64_t large = 150000;
+    float *x = dt_alloc((size_t)(large * r->size) * 4), *want = dt_alloc((size_t)(large * r->size) * 4);
+    for (int64_t n = 10; n <= large; n *= large / 10) {
+        int64_t all = n * r->size;
+        for (int64_t i = 0; i < all; i++) {
+            put(x, DT_F32, i, r->rank, i);
+        }
+        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, want, all, DT_F32, 0});
+        start(c, &(struct dt_collective){DT_REDUCE_SCATTER, DT_SUM, "mine", x, x + n * r->rank, n, DT_F32, 0});
+        CHECK(memcmp(x + n * r->rank, want + n * r->rank, (size_t)n * 4) == 0);
+        start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "all", x + n * r->rank, x, n, DT_F32, 0});
+        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+        start(c, &(struct dt_collective){DT_BROADCAST, DT_SUM, "same", x, x, all, DT_F32, 0});
+        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "same", x, x, all, DT_F32, 0});
+        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+    }
+    free(x);
+    free(want);
+    dt_comm_close(c);
+}
+
+static void results_may_replace_inputs(void **unused)
+{
+    (void)unused;
+    run("ab", in_place);
+    run("aab", in_place);
+    run("abc", in_place);
+}
+
+/* Rows lie on a host, columns across; uneven groups too, and a group that leads nowhere in the world. */
+static void grouped(struct rank *r)
+{
+    struct dt_error err;
+    struct dt_comm *c = world(r), *row = NULL, *column = NULL, *some = NULL;
+    void *arena = NULL;
+    OK(dt_comm_alloc(c, 80000, &arena, &err));
+    OK(dt_comm_split(c, r->rank / 2, "row", &row, &err));
+    OK(dt_comm_split(c, r->rank % 2, "column", &column, &err));
+    OK(dt_comm_split(c, r->rank > 0 ? 5 : -1, "some", &some, &err));
+    CHECK(row->size == 2 && column->size == 2 && (r->rank > 0) == (some != NULL));
+    float *x = arena, *y = dt_alloc(80000), *whole = dt_alloc(80000);
+    for (int64_t n = 100; n <= 20000; n *= 200) {
+        for (int i = 0; i < n; i++) {
+            put(x, DT_F32, i, r->rank, i);
+        }
+        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, whole, n, DT_F32, 0});
+        start(row, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "row", x, x, n, DT_F32, 0});
+        start(column, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "column", x, y, n, DT_F32, 0});
+        CHECK(memcmp(y, whole, (size_t)n * 4) == 0);
+    }
+    if (some != NULL) {
+        void *theirs = NULL;
+        OK(dt_comm_alloc(some, 400000, &theirs, &err));
+        check_one(some, DT_REDUCE_SCATTER, DT_SUM, DT_F64, 3000, theirs, (char *)arena + 8);
+        check_one(some, DT_ALL_REDUCE, DT_SUM, DT_F64, 9000, theirs, arena);
+    }
+    dt_comm_close(row);
+    dt_comm_close(column);
+    dt_comm_close(some);
+    dt_comm_close(c);
+    free(y);
+    free(whole);
+}
+
+static void groups(void **unused)
+{
+    (void)unused;
+    run("aabb", grouped);
+    run("abab", grouped);
+    run("aaab", grouped);
+}
+
+static void disagree(struct rank *r)
+{
+    struct dt_error err = {0};
+    struct dt_comm *c = world(r);
+    float x[10] = {0}, y[10];
+    int64_t count = r->rank == r->size - 1 ? 7 : 8;
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 3", x, y, count, DT_F32, 0}, NULL);
+    CHECK(dt_comm_poll(c, &err) == -1 && err.status == DT_INVALID);
+    CHECK(strstr(err.text, "all_reduce grads 3 of 7") != NULL && strstr(err.text, "all_reduce grads 3 of 8") != NULL);
+    dt_comm_close(c);
+}
+
+static void disagreement_is_named(void **unused)
+{
+    (void)unused;
+    run("ab", disagree);
+    run("aab", disagree);
+    run("abb", disagree);
+}
+
+/* The last rank never comes; the others give up and say who it is. */
+static void late(struct rank *r)
+{
+    struct dt_error err = {0};
+    r->timeout_s = 0.5;
+    struct dt_comm *c = world(r);
+    (void)pthread_barrier_wait(&meeting);
+    if (r->rank < r->size - 1) {
+        float x[2] = {0};
+        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 4", x, x, 2, DT_F32, 0}, NULL);
+        CHECK(dt_comm_poll(c, &err) == -1 && err.status == DT_TIMEOUT);
+        char who[16];
+        (void)snprintf(who, sizeof(who), "%d", r->size - 1);
+        CHECK(strstr(err.text, "grads 4") != NULL && strstr(err.text, who) != NULL);
+    }
+    (void)pthread_barrier_wait(&meeting);
+    dt_comm_close(c);
+}
+
+static void timeout_names_the_missing(void **unused)
+{
+    (void)unused;
+    run("ab", late);
+    run("aabb", late);
+}
+
+/* Rank `leaver` closes, aborts, or is ordered to; all others that wait are freed with a reason. */
+static int leaver, manner;
+
+static void leave(struct rank *r)
+{
+    struct dt_error err = {0};
+    struct dt_comm *c = world(r);
+    float *x = dt_alloc(400000);
+    if (r->rank == leaver) {
+        if (manner == 1) {
+            dt_comm_abort(c);
+        } else if (manner == 2) {
+            atomic_store(&r->page->order, DT_ORDER_ABORT);
+            dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", x, x, 100000, DT_F32, 0}, NULL);
+            CHECK(dt_comm_poll(c, &err) == -1 && err.status == DT_STOPPED);
+        }
+    } else {
+        for (int i = 0; i < 2; i++) {
+            dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", x, x, 100000, DT_F32, 0}, NULL);
+            CHECK(dt_comm_poll(c, &err) == -1 && (err.status == DT_PEER || err.status == DT_STOPPED));
+        }
+    }
+    dt_comm_close(c);
+    free(x);
+}
+
+static void whoever_waits_is_freed(void **unused)
+{
+    (void)unused;
+    static const char *const layouts[] = {"ab", "aabb"};
+    for (size_t i = 0; i < 2; i++) {
+        for (manner = 0; manner < 3; manner++) {
+            for (leaver = 0; leaver < (int)strlen(layouts[i]); leaver++) {
+                run(layouts[i], leave);
+            }
+        }
+    }
+}
+
+static void *abort_later(void *arg)
+{
+    dt_sleep_s(0.05);
+    dt_comm_abort(arg);
+    return NULL;
+}
+
+/* An abort from another thread, in the middle of a wait. */
+static void abort_self(struct rank *r)
+{
+    struct dt_error err = {0};
+    struct dt_comm *c = world(r);
+    if (r->rank == 0) {
+        float x[2] = {0};
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, abort_later, c) == 0);
+        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", x, x, 2, DT_F32, 0}, NULL);
+        CHECK(dt_comm_poll(c, &err) == -1 && err.status == DT_STOPPED);
+        CHECK(pthread_join(thread, NULL) == 0);
+    } else {
+        double end_s = dt_now_s() + 60;
+        while (dt_comm_poll(c, &err) == 0) {
+            CHECK(dt_now_s() < end_s);
+            dt_sleep_s(0.002);
+        }
+        CHECK(err.status == DT_PEER && strstr(err.text, "rank 0 aborted") != NULL);
+    }
+    (void)pthread_barrier_wait(&meeting);
+    dt_comm_close(c);
+}
+
+static void abort_from_another_thread(void **unused)
+{
+    (void)unused;
+    run("ab", abort_self);
+    run("aabb", abort_self);
+}
+
+/* Strangers at the port of rank 0: silent, talking, and one with the magic but not the nonce. */
+static void strangers(struct rank *r)
+{
+    struct dt_error err = {0};
+    struct dt_net n[4] = {{.fd = -1}, {.fd = -1}, {.fd = -1}, {.fd = -1}};
+    if (r->rank == 1) {
+        struct dt_text ticket;
+        dt_text_init(&ticket);
+        char address[64];
+        int port = 0;
+        OK(dt_store_get(r->store, "comm/tcp/world/0/0", &ticket, 60, &err));
+        CHECK(sscanf(dt_text_str(&ticket), "tcp1 %*s %63s %d", address, &port) == 2);
+        dt_text_clear(&ticket);
+        uint32_t magic[64] = {TCP_MAGIC};
+        static const char garbage[] = "GET / HTTP/1.1\r\nHost: somebody else\r\n\r\n";
+        for (int i = 0; i < 4; i++) {
+            OK(dt_net_connect(&n[i], address, port, dt_now_s() + 60, NULL, &err));
+        }
+        OK(dt_net_write(&n[1], garbage, sizeof(garbage), dt_now_s() + 60, &err));
+        OK(dt_net_write(&n[2], magic, sizeof(magic), dt_now_s() + 60, &err));
+        OK(dt_net_write(&n[3], magic, 6, dt_now_s() + 60, &err));
+    }
+    struct dt_comm *c = world(r);
+    int64_t x = r->rank + 1;
+    start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "sum", &x, &x, 1, DT_I64, 0});
+    CHECK(x == 3);
+    dt_comm_close(c);
+    for (int i = 0; i < 4; i++) {
+        dt_net_close(&n[i]);
+    }
+}
+
+static void strangers_change_nothing(void **unused)
+{
+    (void)unused;
+    run("ab", strangers);
+}
+
+static void ranged(struct rank *r)
+{
+    struct dt_comm *c = world(r);
+    start(c, &(struct dt_collective){.kind = DT_BARRIER, .name = "b"});
+    dt_comm_close(c);
+}
+
+static void bad_port_range(struct rank *r)
+{
+    struct dt_error err = {0};
+    struct dt_comm *c = NULL;
+    struct dt_comm_options o = {.rank = r->rank, .size = 2, .host = r->host, .store = r->store, .page = r->page, .open_timeout_s = 60};
+    CHECK(dt_comm_open(&c, &o, &err) == -1 && err.status == DT_INVALID && strstr(err.text, "DTRUN_PORT_RANGE") != NULL);
+}
+
+static void ports_in_range(void **unused)
+{
+    (void)unused;
+    (void)setenv("DTRUN_PORT_RANGE", "9-7", 1);
+    run("ab", bad_port_range);
+    (void)setenv("DTRUN_PORT_RANGE", "20000-32000", 1);
+    (void)setenv("DTRUN_LOCAL_ADDR", "127.0.0.1", 1);
+    run("abc", ranged);
+    (void)unsetenv("DTRUN_PORT_RANGE");
+    (void)unsetenv("DTRUN_LOCAL_ADDR");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layouts_equal_the_tree),
+        cmocka_unit_test(results_may_replace_inputs),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(disagreement_is_named),
+        cmocka_unit_test(timeout_names_the_missing),
+        cmocka_unit_test(whoever_waits_is_freed),
+        cmocka_unit_test(abort_from_another_thread),
+        cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(ports_in_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
