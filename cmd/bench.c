@@ -1,6 +1,8 @@
 /* bench NAME [options]: measures one thing and prints one JSON line per case. To add a benchmark: a function, and a row here. */
 #include "collectives/bench_collectives.h"
+#include "collectives/bench_first.h"
 #include "launcher/bench_start.h"
+#include "launcher/bench_step.h"
 #include "launcher/bench_store.h"
 
 #include <stdio.h>
@@ -11,7 +13,9 @@ static const struct {
     int (*run)(int argc, char **argv);
 } benches[] = {
     {"collectives", "sums and copies between ranks, by size: --ranks N or under dtrun  --op NAME  --max BYTES", bench_collectives},
+    {"first", "one sum under dtrun, the worker of start: --file FILE  --kill", bench_first},
     {"start", "dtrun from command to end: --nproc 1,2,8,64  --repeats N  --dtrun PATH  --peer", bench_start},
+    {"step", "training steps of train: --ranks N  --strategy LIST  --size L6C384  --steps N  --repeats N  --peer", bench_step},
     {"store", "requests, connections, wake-ups: --ops N  --clients N  --repeats N  --peer", bench_store},
 };
 

@@ -65,8 +65,90 @@ static double time_bare(long nproc)
     return well ? (dt_now_s() - began_s) * 1e3 : -1;
 }
 
+/* Time after `word ROUND ` in the file that the workers wrote, or -1. */
+static double time_in(const struct dt_text *text, const char *word)
+{
+    const char *at = text->size > 0 ? strstr(text->data, word) : NULL;
+    return at != NULL ? strtod(at + strlen(word), NULL) : -1;
+}
+
+/* Two of our own workers: from the command to the first sum, and from a worker's death to the first sum of the next round. */
+static int run_first(const char *dtrun, long repeats)
+{
+    double first[max_repeats], again[max_repeats];
+    char folder[] = "/tmp/dtrun-bench-XXXXXX";
+    if (mkdtemp(folder) == NULL) {
+        perror("bench: mkdtemp");
+        return 1;
+    }
+    char *file = dt_format("%s/times", folder), *option = dt_format("--file=%s", file);
+    int code = 0;
+    for (long r = -1; r < repeats && code == 0; r++) {
+        char *argv[] = {(char *)dtrun, (char *)"--nproc_per_node=2", (char *)"--max_restarts=1", (char *)"bench", (char *)"first", option, (char *)"--kill", NULL};
+        struct dt_text text;
+        dt_text_init(&text);
+        (void)unlink(file);
+        double began_s = dt_now_s();
+        int saved = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC); /* the killed worker is reported, as it should be */
+        (void)dup2(null, 2);
+        bool well = ended_well(spawn(argv));
+        (void)dup2(saved, 2);
+        (void)close(saved);
+        (void)close(null);
+        (void)dt_file_read(file, 4096, &text, NULL);
+        double first_s = time_in(&text, "first 0 "), kill_s = time_in(&text, "kill 0 "), again_s = time_in(&text, "first 1 ");
+        if (!well || first_s < 0 || kill_s < 0 || again_s < 0) {
+            (void)fprintf(stderr, "bench: %s: the workers of `bench first` did not come through\n", dtrun);
+            code = 1;
+        }
+        first[r < 0 ? 0 : r] = (first_s - began_s) * 1e3;
+        again[r < 0 ? 0 : r] = (again_s - kill_s) * 1e3;
+        dt_text_clear(&text);
+    }
+    if (code == 0) {
+        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "launch to first all_reduce, 2 ranks", .unit = "ms"}, first, (size_t)repeats);
+        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "killed worker to next all_reduce, 2 ranks", .unit = "ms"}, again, (size_t)repeats);
+    }
+    (void)dt_file_remove_tree(folder, NULL);
+    free(option);
+    free(file);
+    return code;
+}
+
+/* Resident MiB of a process, or -1. */
+static double resident_mib(pid_t pid)
+{
+    char path[64];
+    struct dt_text text;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    dt_text_init(&text);
+    double kib = dt_file_read(path, 1 << 16, &text, NULL) == 0 ? time_in(&text, "VmRSS:") : -1;
+    dt_text_clear(&text);
+    return kib < 0 ? -1 : kib / 1024;
+}
+
+/* Guard and agent together while two workers sleep. */
+static int run_memory(const char *dtrun)
+{
+    char *argv[] = {(char *)dtrun, (char *)"--nproc_per_node=2", (char *)"--no_python", (char *)"/bin/sleep", (char *)"1", NULL};
+    pid_t guard = spawn(argv);
+    dt_sleep_s(0.6);
+    char path[64];
+    struct dt_text text;
+    dt_text_init(&text);
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)guard, (int)guard);
+    double mib[1] = {resident_mib(guard)};
+    if (dt_file_read(path, 4096, &text, NULL) == 0 && text.size > 0) {
+        mib[0] += resident_mib((pid_t)strtol(text.data, NULL, 10));
+    }
+    dt_text_clear(&text);
+    bool well = ended_well(guard);
+    dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "resident memory of guard and agent", .unit = "MiB"}, mib, 1);
+    return well ? 0 : 1;
+}
+
 /* Beside us in the build folder; installed, we are in libexec/dtrun and it is in bin. */
-static char *find_dtrun(void)
+char *bench_find_dtrun(void)
 {
     char *dir = dt_file_program_dir();
     char *path = dt_format("%s/dtrun", dir != NULL ? dir : ".");
@@ -107,7 +189,7 @@ int bench_start(int argc, char **argv)
 {
     const char *given = dt_bench_option(argc, argv, "dtrun", NULL), *list = dt_bench_option(argc, argv, "nproc", "1,2,8,64");
     long repeats = dt_bench_number(argc, argv, "repeats", 11);
-    char *dtrun = given != NULL ? dt_strdup(given) : find_dtrun(), *torchrun = NULL;
+    char *dtrun = given != NULL ? dt_strdup(given) : bench_find_dtrun(), *torchrun = NULL;
     int code = repeats >= 1 && repeats <= max_repeats ? 0 : 2;
     (void)setenv("OMP_NUM_THREADS", "1", 0); /* both launchers remark on its absence */
     if (dt_bench_flag(argc, argv, "peer") && (torchrun = dt_bench_peer_program("torchrun")) == NULL) {
@@ -126,6 +208,12 @@ int bench_start(int argc, char **argv)
         } else {
             code = run_case(dtrun, torchrun, (long)nproc, repeats);
         }
+    }
+    if (code == 0) {
+        code = run_first(dtrun, repeats);
+    }
+    if (code == 0) {
+        code = run_memory(dtrun);
     }
     free(copy);
     free(dtrun);
