@@ -1,6 +1,7 @@
 #define _XOPEN_SOURCE 700
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -199,6 +200,20 @@ int dt_file_remove_tree(const char *path, struct dt_error *err)
         return dt_fail_errno(err, "%s: cannot remove", path);
     }
     return 0;
+}
+
+void dt_file_remove_cut(const char *dir)
+{
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        const char *mark = strstr(e->d_name, ".tmp-");
+        if (mark != NULL && mark[5] != 0 && strspn(mark + 5, "0123456789") == strlen(mark + 5)) {
+            (void)unlinkat(dirfd(d), e->d_name, 0); /* a folder stays */
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
 }
 
 bool dt_file_exists(const char *path)

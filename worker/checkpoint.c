@@ -131,6 +131,7 @@ int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_e
         dt_text_clear(&prefix);
     }
     if (result == 0) {
+        dt_file_remove_cut(dir); /* all who write here hold the lock */
         result = dt_file_write(path, text.data, text.size, err);
     }
     dt_text_clear(&before);
@@ -319,6 +320,13 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     free(to);
     free(from);
     return result;
+}
+
+void checkpoint_discard(const char *dir, const struct checkpoint_state *state)
+{
+    char *path = temporary_path(dir, state);
+    (void)dt_file_remove_tree(path, NULL);
+    free(path);
 }
 
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err)

@@ -45,6 +45,8 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
  * (0: keeps all) complete ones and leftovers. A checkpoint cut short at any system call is never loaded and never hides the one before it.
  * Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n, struct dt_error *err);
+/* Rank 0, when a save failed: removes what was written of it. */
+void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
 /* The newest complete checkpoint in DIR (by step; `latest` is for people); DT_NOT_FOUND when there is none. path: the caller frees. Reads all of it and
  * compares every checksum: incomplete or damaged ones are skipped with a line each in `notes` (may be null). */
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,8 +55,12 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error 
     for (int i = 0; i < count; i++) {
         entries[i] = (struct st_entry){views[i].name, DT_F32, views[i].dims, views[i].shape};
     }
+    char step[32];
+    (void)snprintf(step, sizeof step, "%lld", (long long)checkpoint_get_state(c)->step);
+    const char *metadata[] = {"format", "pt", "step", step, NULL};
+    dt_file_remove_cut(folder);
     if (dt_file_mkdirs(folder, err) != 0 || dt_file_write(config_path, config, strlen(config), err) != 0 ||
-        st_writer_open(&writer, model, entries, count, NULL, err) != 0) {
+        st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
         goto out;
     }
     for (int i = 0; i < count; i++) {
@@ -76,6 +81,18 @@ out:
     free(entries);
     free(views);
     return result;
+}
+
+bool checkpoint_is_exported(const char *folder, int64_t step)
+{
+    char *model = dt_format("%s/model.safetensors", folder), text[32];
+    (void)snprintf(text, sizeof text, "%lld", (long long)step);
+    struct st_file *f = NULL;
+    const char *of = st_open(&f, model, NULL) == 0 ? st_metadata(f, "step") : NULL;
+    bool is = of != NULL && strcmp(of, text) == 0;
+    st_close(f);
+    free(model);
+    return is;
 }
 
 static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const struct view *v, float *x, float *y, struct dt_text *out, int *differing,

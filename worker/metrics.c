@@ -12,20 +12,22 @@
 #include <string.h>
 #include <unistd.h>
 
-void metrics_open(struct metrics *m, const char *dir, int rank, bool lone, bool quiet)
+void metrics_open(struct metrics *m, const char *dir, int rank, bool quiet)
 {
     memset(m, 0, sizeof *m);
     m->active = rank == 0;
     m->quiet = quiet;
-    m->lone = lone;
     m->terminal = !quiet && isatty(STDERR_FILENO);
     m->begin_step = -1;
     m->val_loss = NAN;
     dt_text_init(&m->line);
+    if (dir) {
+        m->logs_dir = dt_format("%s/logs", dir);
+        m->log_path = dt_format("%s/rank-%d.log", m->logs_dir, rank);
+    }
     if (m->active && dir) {
         m->path = dt_format("%s/metrics.jsonl", dir);
         m->events_path = dt_format("%s/events.jsonl", dir);
-        m->log_path = lone ? dt_format("%s/logs/rank-0.log", dir) : NULL;
     }
 }
 
@@ -37,6 +39,7 @@ void metrics_close(struct metrics *m)
     free(m->path);
     free(m->events_path);
     free(m->log_path);
+    free(m->logs_dir);
     dt_text_clear(&m->line);
     memset(m, 0, sizeof *m);
 }
@@ -47,6 +50,16 @@ static void append(struct metrics *m, const char *path)
     if (path && dt_file_append_line(path, dt_text_str(&m->line), m->line.size, &err) != 0 && !m->warned) {
         m->warned = true;
         dt_log(DT_LOG_WARN, "metrics", "%s; training goes on without these lines", err.text);
+    }
+}
+
+/* m->line goes to this rank's log; a log that cannot be written is no reason to say anything. */
+static void log_line(struct metrics *m)
+{
+    struct dt_error err;
+    if (m->log_path && (m->log_ready || dt_file_mkdirs(m->logs_dir, &err) == 0)) {
+        m->log_ready = true;
+        (void)dt_file_append_line(m->log_path, dt_text_str(&m->line), m->line.size, &err);
     }
 }
 
@@ -72,9 +85,6 @@ static void show(struct metrics *m, bool stay)
 {
     if (m->quiet) {
         return;
-    }
-    if (m->log_path && stay) {
-        append(m, m->log_path);
     }
     if (m->terminal) {
         dprintf(STDERR_FILENO, "\r\033[K%s%s", dt_text_str(&m->line), stay ? "\n" : "");
@@ -143,6 +153,9 @@ void metrics_step(struct metrics *m, const struct metrics_step *x, bool log)
     if ((m->terminal || log) && (!soon || last)) { /* a terminal sees at most ten lines a second */
         m->shown_s = dt_now_s();
         progress(m, x);
+        if (log) {
+            log_line(m);
+        }
         show(m, !m->terminal);
     }
 }
@@ -181,7 +194,20 @@ void metrics_event(struct metrics *m, const char *name, const char *fields)
 
 void metrics_say(struct metrics *m, const char *fmt, ...)
 {
-    if (!m->active) {
+    va_list args;
+    va_start(args, fmt);
+    dt_text_reset(&m->line);
+    dt_text_vprintf(&m->line, fmt, args);
+    va_end(args);
+    log_line(m);
+    if (m->active) {
+        show(m, true);
+    }
+}
+
+void metrics_log(struct metrics *m, const char *fmt, ...)
+{
+    if (!m->log_path) {
         return;
     }
     va_list args;
@@ -189,7 +215,37 @@ void metrics_say(struct metrics *m, const char *fmt, ...)
     dt_text_reset(&m->line);
     dt_text_vprintf(&m->line, fmt, args);
     va_end(args);
-    show(m, true);
+    log_line(m);
+}
+
+int metrics_cut(struct metrics *m, int64_t step, struct dt_error *err)
+{
+    if (!m->path || !dt_file_exists(m->path)) {
+        return 0;
+    }
+    FILE *f = fopen(m->path, "re");
+    if (!f) {
+        return dt_fail_errno(err, "%s", m->path);
+    }
+    struct dt_text kept;
+    dt_text_init(&kept);
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t size;
+    bool changed = false;
+    while ((size = getline(&line, &room, f)) > 0) {
+        long long at;
+        if (line[size - 1] == '\n' && (sscanf(line, "{\"step\": %lld", &at) != 1 || at <= step)) {
+            dt_text_add(&kept, line, (size_t)size);
+        } else {
+            changed = true;
+        }
+    }
+    free(line);
+    fclose(f);
+    int rc = changed ? dt_file_write(m->path, dt_text_str(&kept), kept.size, err) : 0;
+    dt_text_clear(&kept);
+    return rc;
 }
 
 double metrics_memory(void)

@@ -1,5 +1,5 @@
-/* What a run tells: metrics.jsonl (one object per logged step), events.jsonl, and lines on stderr. Only rank 0 writes; on the other
- * ranks every call does nothing. A metrics file that cannot be written costs one warning, never the run. */
+/* What a run tells: metrics.jsonl (one object per logged step), events.jsonl, lines on stderr, and logs/rank-N.log. Only rank 0 writes
+ * the first three; on the other ranks those calls do nothing. A metrics file that cannot be written costs one warning, never the run. */
 #ifndef DT_WORKER_METRICS_H
 #define DT_WORKER_METRICS_H
 
@@ -19,23 +19,26 @@ struct metrics_step {
 };
 
 struct metrics {
-    bool active, quiet, terminal, line_open, lone, warned;
-    char *path, *events_path, *log_path; /* of the output folder; log_path only for a lone worker, others' output is kept by dtrun */
+    bool active, quiet, terminal, line_open, warned, log_ready;
+    char *path, *events_path, *logs_dir, *log_path; /* of the output folder; the first two only on rank 0 */
     double begin_s, shown_s, val_loss;
     int64_t begin_step;
     struct dt_text line;
 };
 
 /* quiet: nothing on stderr (tests). dir null: no files. */
-void metrics_open(struct metrics *m, const char *dir, int rank, bool lone, bool quiet);
+void metrics_open(struct metrics *m, const char *dir, int rank, bool quiet);
 void metrics_close(struct metrics *m);
 /* log: also one line in metrics.jsonl and, without a terminal, on stderr. */
 void metrics_step(struct metrics *m, const struct metrics_step *x, bool log);
 void metrics_val(struct metrics *m, const struct metrics_step *x, double val_loss);
 /* One object in events.jsonl: {"event": name, ...}; `fields` is JSON members without braces, or "". */
 void metrics_event(struct metrics *m, const char *name, const char *fields);
-/* A plain line on stderr (and in the lone worker's log). */
+/* A plain line on rank 0's stderr and in every rank's log; metrics_log: only in the log. */
 void metrics_say(struct metrics *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void metrics_log(struct metrics *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Takes out of metrics.jsonl what comes after `step`, where the run goes on, and a last line that a kill cut short. */
+int metrics_cut(struct metrics *m, int64_t step, struct dt_error *err);
 /* Resident memory of this process now, in bytes. */
 double metrics_memory(void);
 

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define WAIT_SLICE_S 0.25
 
@@ -416,7 +417,8 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         trainer_check_memory(&t, 1, err) != 0) { /* the others' memory may be taken already */
         goto out;
     }
-    metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, w->size == 1 && w->round == 0, hooks->quiet);
+    metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, hooks->quiet);
+    metrics_log(&t.metrics, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size, (int)getpid(), w->round);
     if (trainer_open(&t, w, err) != 0) {
         goto out;
     }
@@ -425,6 +427,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     }
     bool found = false;
     if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {
+        goto out;
+    }
+    if (metrics_cut(&t.metrics, t.step, err) != 0) {
         goto out;
     }
     if (!found && trainer_init_weights(&t, err) != 0) {
@@ -456,6 +461,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
 out:
     if (rc != 0) {
         w->failed = true;
+        metrics_log(&t.metrics, "train: %s", err->text);
     }
     trainer_close(&t);
     return rc;

@@ -358,6 +358,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     if (t->rank == 0) {
         if (commit(t, &state, &entry, &why) != 0) {
             set_failure(&verdict, &why);
+            checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
         } else {
             dt_text_puts(&verdict, "saved");
         }
@@ -389,7 +390,7 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     char *path = NULL, *folder = dt_format("%s/model", t->job->output_dir);
     struct checkpoint *c = NULL;
     int rc = -1;
-    if (t->finished_before && dt_file_exists(folder)) {
+    if (t->finished_before && checkpoint_is_exported(folder, t->step)) {
         rc = 0;
         goto out;
     }
@@ -434,6 +435,7 @@ int trainer_write_folder(struct trainer *t, struct dt_error *err)
     struct dt_text text;
     dt_text_init(&text);
     int rc = dt_file_mkdirs(logs, err);
+    dt_file_remove_cut(dir);
     if (rc == 0 && t->job->text) {
         rc = dt_file_write(job, t->job->text, strlen(t->job->text), err);
     }
