@@ -1,0 +1,163 @@
+"""INT, TERM and USR1 to dtrun at any moment, twice, in a save, in an evaluation; kill -9 of the agent and of the guard: what was saved
+stays, nothing runs on, and the same command goes on to the bits of an undisturbed run.
+DTRUN_STOPS=N stops at random moments (default 4, 100 in the full tier); the moments come from DTRUN_SEED, which a failure prints.
+run: timeout 300
+"""
+
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+import support
+import training
+
+STOPS = int(os.environ.get("DTRUN_STOPS", "100" if os.environ.get("DTRUN_ALL") else "4"))
+SEED = int(os.environ.get("DTRUN_SEED", str(random.randrange(10**6))))
+STEPS = 120
+MANY = 100000  # steps of a run that has to be stopped
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stop")
+    job = training.make_job(folder, steps=STEPS)
+    result = training.train(job, folder / "plain", ranks=2)
+    assert result.code == 0, result
+    return folder, job, training.hash_of(folder / "plain"), training.metrics(folder / "plain")
+
+
+def start(job, out, sets=(), options=()):
+    args = [*options, "--nproc_per_node=2", "train", job, "--output_dir", out]
+    for s in sets:
+        args += ["--set", s]
+    return support.Job(args)
+
+
+def wait_for(job, condition, what):
+    """Waits until condition(pages) holds while the job runs; False when it ended before."""
+    job.agent_pid = getattr(job, "agent_pid", None) or job.agent
+    deadline = time.monotonic() + support.DEADLINE_S
+    found = None
+    while time.monotonic() < deadline:
+        if job.process.poll() is not None:
+            return False
+        found = found or training.pages(job, 2)
+        if found and any(condition(p) for p in found.values()):
+            return True
+    raise AssertionError(f"{what}: not within {support.DEADLINE_S} s")
+
+
+def to_the_end(place, out, tries=40):
+    """The same command, again and again until it is done."""
+    folder, job, expected, losses = place
+    result = training.train(job, out, ranks=2)
+    assert result.code == 0, result
+    assert training.hash_of(out) == expected, result
+    after = training.metrics(out)
+    assert {s: after[s] for s in losses} == losses
+    return result
+
+
+def test_stops_at_random_moments(place):
+    folder, job, expected, _ = place
+    rng = random.Random(SEED)
+    for i in range(STOPS):
+        out, name = folder / f"random-{i}", ["INT", "TERM", "USR1"][i % 3]
+        with start(job, out) as running:
+            wait_for(running, lambda p: True, "two workers") if i % 4 else None
+            time.sleep(rng.random() * 0.3)
+            running.signal(getattr(signal, "SIG" + name))
+            result = running.finish()
+            running.wait_gone()
+        where = f"seed {SEED} stop {i} {name}\n{result}"
+        saved = os.path.exists(out / "checkpoints" / "latest")
+        # 0: the signal came too late; a signal during the start, with nothing to save, is that signal's code.
+        assert result.code in ((75, 0) if saved else (75, 130, 143, 138, -getattr(signal, "SIG" + name))), where
+        assert result.code != 75 or saved, where
+        to_the_end(place, out)
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "USR1"])
+def test_a_stop_is_75_and_continues(place, name):
+    folder, job, _, _ = place
+    out = folder / f"once-{name}"
+    with start(job, out) as running:
+        assert wait_for(running, lambda p: p.step() >= 3, "step 3")
+        running.signal(getattr(signal, "SIG" + name))
+        result = running.finish()
+        running.wait_gone()
+    assert result.code == 75 and "the same command continues" in result.err, result
+    saved = int((out / "checkpoints" / "latest").read_text().split("-")[1])
+    assert saved >= 3 and f"stopped at step {saved}, saved" in result.err, result
+    assert f"(step {saved})" in to_the_end(place, out).err
+
+
+@pytest.mark.parametrize("phase", ["save", "evaluation"])
+def test_a_stop_in_a_save_or_an_evaluation(place, phase):
+    folder, job, _, _ = place
+    out = folder / f"in-{phase}"
+    with start(job, out, [f"training.max_steps={STEPS}"]) as running:
+        hit = wait_for(running, lambda p: p.phase() == phase and p.step() < STEPS - 20, phase)
+        running.signal(signal.SIGTERM)
+        result = running.finish()
+        running.wait_gone()
+    assert result.code in ((75,) if hit else (75, 0)), result
+    to_the_end(place, out)
+
+
+def test_a_second_signal_stops_at_once(place):
+    """The first asks for a save that cannot come, for one rank stands still; the second ends everything."""
+    folder, job, _, _ = place
+    out = folder / "twice"
+    with start(job, out, [f"training.max_steps={MANY}"]) as running:
+        assert wait_for(running, lambda p: p.step() >= 15, "step 15")
+        still = next(p.pid for p in training.pages(running, 2).values() if p.rank == 1)
+        os.kill(still, signal.SIGSTOP)
+        running.signal(signal.SIGINT)
+        support.wait_until(lambda: any(p.map[16] for p in (training.pages(running, 2) or {}).values()), "the order to stop")
+        running.signal(signal.SIGINT)
+        result = running.finish()
+        running.wait_gone()
+    assert result.code == 130, result
+    assert (out / "checkpoints" / "step-00000010").exists()
+    # The job with its own number of steps goes on behind the last save, which may lie beyond them.
+    again = training.train(job, out, ranks=2)
+    assert again.code == 0 and "continues from" in again.err, again
+
+
+def test_a_stop_before_anything_could_be_saved(place):
+    """TERM in the start, before a worker can listen: no 75, since nothing would continue."""
+    folder, job, _, _ = place
+    out = folder / "early"
+    with start(job, out, options=["--shutdown_timeout=20"]) as running:
+        running.agent_pid = running.agent
+        running.signal(signal.SIGTERM)
+        result = running.finish()
+        running.wait_gone()
+    saved = os.path.exists(out / "checkpoints" / "latest")
+    assert (result.code == 75) if saved else (result.code in (143, -15)), result
+    to_the_end(place, out)
+
+
+@pytest.mark.parametrize("who", ["agent", "guard", "both"])
+def test_kill_9_of_the_launcher_leaves_nothing(place, who):
+    folder, job, _, _ = place
+    out = folder / f"killed-{who}"
+    shm = set(os.listdir("/dev/shm"))
+    with start(job, out) as running:
+        assert wait_for(running, lambda p: p.step() >= 12, "step 12")
+        victims = {"agent": [running.agent_pid], "guard": [running.pid], "both": [running.pid, running.agent_pid]}[who]
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        result = running.finish()
+        running.wait_gone()
+    assert result.code != 0, result
+    if who == "agent":
+        assert re.search(r"dtrun: agent \(pid \d+\): killed by signal 9", result.err), result
+    again = to_the_end(place, out)
+    assert "continues from" in again.err, again
+    mine = {n for n in set(os.listdir("/dev/shm")) - shm if any(str(p) in n for p in (running.pid, running.agent_pid))}
+    assert not mine, mine
