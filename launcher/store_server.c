@@ -283,6 +283,15 @@ static void serve(struct client *c, const char *data, size_t size)
     }
 }
 
+/* The torch protocol has no key: only hosts of the job may use it. */
+static bool is_allowed(const struct client *c)
+{
+    const struct store_server_options *o = &c->server->options;
+    struct sockaddr_storage from = {0};
+    int size = sizeof from;
+    return o->allow == NULL || (uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size) == 0 && o->allow(o->user, (struct sockaddr *)&from));
+}
+
 /* The first byte was not 0x00: out of libuv's hands by a duplicate of the socket. */
 static void give_away(struct client *c, const char *data, size_t size)
 {
@@ -323,6 +332,8 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
         drop(c, usual ? NULL : uv_strerror((int)size));
     } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && buf->base[0] != DT_WIRE_VALIDATE) {
         give_away(c, buf->base, (size_t)size);
+    } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && !is_allowed(c)) {
+        drop(c, "its host is not part of the job");
     } else {
         serve(c, buf->base, (size_t)size);
     }
@@ -417,7 +428,16 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
 {
     struct dt_net net = {.fd = -1};
     int port = 0, backlog = options->backlog > 0 ? options->backlog : 4096;
-    if (dt_net_listen(&net, options->host, options->port, backlog, NULL, &port, err) != 0) {
+    if (options->listen_fd > 0) {
+        struct sockaddr_storage at = {0};
+        socklen_t size = sizeof at;
+        if (getsockname(options->listen_fd, (struct sockaddr *)&at, &size) != 0) {
+            return dt_fail_errno(err, "listening socket %d", options->listen_fd);
+        }
+        net.fd = options->listen_fd;
+        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+        (void)dt_net_name("*", port, net.name, sizeof net.name);
+    } else if (dt_net_listen(&net, options->host, options->port, backlog, NULL, &port, err) != 0) {
         return -1;
     }
     struct store_server *s = dt_alloc(sizeof *s);

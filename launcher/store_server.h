@@ -23,7 +23,10 @@ struct store_server_options {
     /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,
      * `first` are the bytes already read (copy them). `from` is the address of the peer. May be null. */
     bool (*take)(void *user, int fd, const void *first, size_t size, const char *from);
+    /* Whether store clients may come from this address; asked at their first byte. Null: from everywhere. */
+    bool (*allow)(void *user, const struct sockaddr *from);
     void *user;
+    int listen_fd; /* above 0: a socket that listens already (non-blocking, close-on-exec), used instead of host and port; ours on success */
 };
 
 struct store_server;

@@ -1,0 +1,324 @@
+/* getifaddrs for what is here, bind and listen for proof, a connected UDP socket for routes, /proc for the owner of a taken port. */
+#include "launcher/endpoint.h"
+
+#include "base/file.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool is_any(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET6) {
+        return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    }
+    return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    struct sockaddr_storage copy = {0};
+    memcpy(&copy, a, lookup_size(a));
+    lookup_unmap(&copy);
+    if (copy.ss_family == AF_INET6) {
+        return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)(void *)&copy)->sin6_addr);
+    }
+    return ntohl(((struct sockaddr_in *)(void *)&copy)->sin_addr.s_addr) >> 24 == 127;
+}
+
+bool endpoint_is_local(const struct sockaddr *a)
+{
+    if (is_any(a) || is_loopback(a)) {
+        return true;
+    }
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    if (getifaddrs(&all) != 0) {
+        return false;
+    }
+    for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
+        int family = i->ifa_addr != NULL ? i->ifa_addr->sa_family : AF_UNSPEC;
+        found = (family == AF_INET || family == AF_INET6) && lookup_same_host(i->ifa_addr, a);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+void endpoint_text(struct dt_text *out)
+{
+    struct ifaddrs *all = NULL;
+    const char *comma = "";
+    char host[LOOKUP_NAME_BYTES];
+    if (getifaddrs(&all) != 0) {
+        dt_text_puts(out, "unknown");
+        return;
+    }
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        int family = i->ifa_addr != NULL ? i->ifa_addr->sa_family : AF_UNSPEC;
+        if (family == AF_INET || family == AF_INET6) {
+            dt_text_printf(out, "%s%s %s", comma, i->ifa_name, lookup_host(i->ifa_addr, host, sizeof host));
+            comma = ", ";
+        }
+    }
+    freeifaddrs(all);
+}
+
+/* ---- binding ---- */
+
+/* Binds and listens: with SO_REUSEADDR two sockets may bind, but only one can listen. Returns the socket or -1 with errno. */
+static int listen_at(const struct sockaddr *a, bool both)
+{
+    int on = 1, off = both ? 0 : 1;
+    int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (a->sa_family == AF_INET6) {
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    }
+    if (bind(fd, a, lookup_size(a)) != 0 || listen(fd, 4096) != 0) {
+        int code = errno;
+        (void)close(fd);
+        errno = code;
+        return -1;
+    }
+    return fd;
+}
+
+static int listen_on_all(int port)
+{
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}, .sin_port = htons((uint16_t)port)};
+    int fd = listen_at((struct sockaddr *)&six, true);
+    return fd < 0 && errno != EADDRINUSE && errno != EACCES ? listen_at((struct sockaddr *)&four, false) : fd;
+}
+
+static int port_of(int fd)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t size = sizeof at;
+    return getsockname(fd, (struct sockaddr *)&at, &size) == 0 ? lookup_port((struct sockaddr *)&at) : 0;
+}
+
+static int fail_port(int port, struct dt_error *err)
+{
+    char owner[128];
+    int code = errno;
+    if (code == EADDRINUSE && endpoint_port_owner(port, owner, sizeof owner)) {
+        return dt_fail(err, DT_IO, "port %d: already in use by %s", port, owner);
+    }
+    errno = code;
+    return dt_fail_errno(err, "port %d: listen", port);
+}
+
+int endpoint_listen(int port, int lo, int hi, int *fd, int *port_out, struct dt_error *err)
+{
+    int made = -1, tried = port;
+    if (port > 0 || hi <= 0) {
+        made = listen_on_all(port);
+    } else {
+        for (tried = lo; made < 0 && tried <= hi; tried++) {
+            made = listen_on_all(tried);
+        }
+        if (made < 0) {
+            return dt_fail(err, DT_IO, "--port_range: no free port in %d-%d", lo, hi);
+        }
+    }
+    if (made < 0) {
+        return fail_port(port, err);
+    }
+    *fd = made;
+    *port_out = port_of(made);
+    return 0;
+}
+
+/* Addresses that are routed here without an interface (ip route add local) can be bound; so can foreign ones under ip_nonlocal_bind. */
+static bool can_bind(const struct sockaddr *a)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    bool anything = dt_file_read(a->sa_family == AF_INET6 ? "/proc/sys/net/ipv6/ip_nonlocal_bind" : "/proc/sys/net/ipv4/ip_nonlocal_bind", 64, &text, NULL) == 0 &&
+                    dt_text_str(&text)[0] == '1';
+    dt_text_clear(&text);
+    if (anything) {
+        return false;
+    }
+    struct sockaddr_storage copy = {0};
+    memcpy(&copy, a, lookup_size(a));
+    lookup_set_port((struct sockaddr *)&copy, 0);
+    int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool bound = fd >= 0 && bind(fd, (struct sockaddr *)&copy, lookup_size(a)) == 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return bound;
+}
+
+int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port, struct dt_error *err)
+{
+    *out = (struct endpoint){.fd = -1, .port = port};
+    const struct sockaddr *ours = NULL;
+    char name[LOOKUP_NAME_BYTES];
+    for (int i = 0; i < list->count && ours == NULL && choice != ENDPOINT_JOIN; i++) {
+        const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
+        ours = endpoint_is_local(a) || can_bind(a) ? a : NULL;
+    }
+    if (choice == ENDPOINT_JOIN || (choice == ENDPOINT_AUTO && ours == NULL)) {
+        (void)snprintf(out->why, sizeof out->why, choice == ENDPOINT_JOIN ? "node rank 0 hosts" : "the endpoint's address is not of this machine");
+        return 0;
+    }
+    out->fd = listen_on_all(port);
+    if (out->fd < 0 && choice == ENDPOINT_AUTO && errno == EADDRINUSE) {
+        char owner[128] = "somebody";
+        (void)endpoint_port_owner(port, owner, sizeof owner);
+        (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port, owner);
+        return 0;
+    }
+    if (out->fd < 0) {
+        return fail_port(port, err);
+    }
+    out->hosts = true;
+    out->port = port_of(out->fd);
+    if (ours != NULL) {
+        (void)snprintf(out->why, sizeof out->why, "%s is an address of this machine", lookup_host(ours, name, sizeof name));
+    } else {
+        (void)snprintf(out->why, sizeof out->why, "node rank 0 hosts, although no address of the endpoint is one of this machine");
+    }
+    return 0;
+}
+
+/* ---- routes ---- */
+
+int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struct dt_error *err)
+{
+    struct sockaddr_storage target = {0}, from = {0};
+    socklen_t size = sizeof from;
+    char name[LOOKUP_NAME_BYTES];
+    memcpy(&target, to, lookup_size(to));
+    lookup_unmap(&target);
+    if (lookup_port((struct sockaddr *)&target) == 0) {
+        lookup_set_port((struct sockaddr *)&target, 9);
+    }
+    int fd = socket(target.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&target, lookup_size((struct sockaddr *)&target)) != 0 || getsockname(fd, (struct sockaddr *)&from, &size) != 0) {
+        (void)dt_fail_errno(err, "%s: no route", lookup_host((struct sockaddr *)&target, name, sizeof name));
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return -1;
+    }
+    (void)close(fd);
+    (void)lookup_host((struct sockaddr *)&from, out, out_bytes);
+    return 0;
+}
+
+int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err)
+{
+    if (warning != NULL) {
+        *warning = NULL;
+    }
+    for (int i = 0; i < list->count; i++) {
+        const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
+        if (!is_any(a) && !is_loopback(a) && endpoint_is_local(a)) {
+            (void)lookup_host(a, out, out_bytes);
+            return 0;
+        }
+    }
+    for (int i = 0; i < list->count; i++) {
+        const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
+        if (!is_any(a) && endpoint_route(a, out, out_bytes, err) == 0) {
+            if (is_loopback(a) && warning != NULL) {
+                *warning = "warning: the endpoint is a loopback address: only agents of this machine can join";
+            }
+            return 0;
+        }
+    }
+    /* "any", or nothing that routes: the way out of this machine */
+    struct sockaddr_in far = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000201)}, .sin_port = htons(9)}; /* 192.0.2.1, of nobody */
+    if (endpoint_route((struct sockaddr *)&far, out, out_bytes, err) == 0) {
+        return 0;
+    }
+    (void)snprintf(out, out_bytes, "127.0.0.1");
+    if (warning != NULL) {
+        *warning = "warning: this machine has no route to others: only its own agents can join";
+    }
+    return 0;
+}
+
+/* ---- who has the port ---- */
+
+/* Inode of the listening socket in /proc/net/tcp or tcp6, or 0. */
+static unsigned long listening_inode(const char *path, int port)
+{
+    char line[512];
+    unsigned long inode = 0;
+    FILE *f = fopen(path, "re");
+    while (f != NULL && inode == 0 && fgets(line, sizeof line, f) != NULL) {
+        unsigned local_port = 0, state = 0;
+        unsigned long found = 0;
+        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", &local_port, &state, &found) == 3 &&
+            (int)local_port == port && state == 0x0a) {
+            inode = found;
+        }
+    }
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    return inode;
+}
+
+static bool has_socket(const char *pid, unsigned long inode)
+{
+    char path[300], wanted[64], target[64];
+    (void)snprintf(path, sizeof path, "/proc/%s/fd", pid);
+    (void)snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+    DIR *d = opendir(path);
+    bool found = false;
+    const struct dirent *e;
+    while (d != NULL && !found && (e = readdir(d)) != NULL) {
+        ssize_t size = readlinkat(dirfd(d), e->d_name, target, sizeof target - 1);
+        target[size > 0 ? size : 0] = '\0';
+        found = strcmp(target, wanted) == 0;
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return found;
+}
+
+bool endpoint_port_owner(int port, char *out, size_t out_bytes)
+{
+    unsigned long inode = listening_inode("/proc/net/tcp", port);
+    inode = inode != 0 ? inode : listening_inode("/proc/net/tcp6", port);
+    if (inode == 0) {
+        return false;
+    }
+    (void)snprintf(out, out_bytes, "a process of another user");
+    DIR *d = opendir("/proc");
+    const struct dirent *e;
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        if (isdigit((unsigned char)e->d_name[0]) && has_socket(e->d_name, inode)) {
+            char path[300];
+            struct dt_text name;
+            dt_text_init(&name);
+            (void)snprintf(path, sizeof path, "/proc/%s/comm", e->d_name);
+            (void)dt_file_read(path, 256, &name, NULL);
+            (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
+            dt_text_clear(&name);
+            break;
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return true;
+}

@@ -1,0 +1,42 @@
+/* Who hosts the rendezvous: the agent on whose machine the endpoint's address is and who gets its port. Addresses are compared with those
+ * of all interfaces; where that is no proof (addresses that are routed here without an interface), binding the address is. */
+#ifndef DT_LAUNCHER_ENDPOINT_H
+#define DT_LAUNCHER_ENDPOINT_H
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launcher/lookup.h"
+
+#include <stdbool.h>
+
+enum endpoint_choice {
+    ENDPOINT_AUTO, /* by address and by who binds first */
+    ENDPOINT_HOST, /* static, node rank 0: a port that is taken is an error */
+    ENDPOINT_JOIN  /* static, another node rank */
+};
+
+struct endpoint {
+    bool hosts;
+    int fd;   /* when hosting: listens on all addresses; give it to store_server (listen_fd). Else -1 */
+    int port;
+    char why[256]; /* for people */
+};
+
+/* True for loopback, for "any", and for the addresses of all interfaces. */
+bool endpoint_is_local(const struct sockaddr *a);
+/* list: the endpoint's addresses. A taken port makes ENDPOINT_AUTO a joiner: another agent of this machine was first.
+ * Errors: ENDPOINT_HOST whose port is taken or whose address is elsewhere (the latter only says so in `why`). */
+int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port, struct dt_error *err);
+/* A listening socket on all addresses (IPv6 and IPv4, else IPv4): port, or the first free one of lo..hi (port 0), or any. */
+int endpoint_listen(int port, int lo, int hi, int *fd, int *port_out, struct dt_error *err);
+/* The address by which this machine reaches `to`: the one to publish to peers on that side. Sends nothing. */
+int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struct dt_error *err);
+/* What to publish before any peer is known: the endpoint's own address if it is here and no loopback; else that of the route to it.
+ * *warning (may be null) is set to a line when only this machine can reach the address. */
+int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err);
+/* Appends "eth0 10.1.2.3, lo 127.0.0.1": for messages about endpoints that nobody owns. */
+void endpoint_text(struct dt_text *out);
+/* "pid 123 (python3)" of who listens on a TCP port, or "a process of another user"; false when nobody does. */
+bool endpoint_port_owner(int port, char *out, size_t out_bytes);
+
+#endif

@@ -1,0 +1,69 @@
+/* Links between agents: at most one per pair, over TCP, encrypted (secure.h), on the port that the worker store uses too. libuv; runs on
+ * the loop's thread alone.
+ *
+ * A peer counts as dead only when its kernel said so: its end of a link was closed without a goodbye, or was reset and its port refuses
+ * connections (asked for up to 3 s). Agents never close a link without a goodbye while they live (where none can be sent they reset it). */
+#ifndef DT_LAUNCHER_LINK_H
+#define DT_LAUNCHER_LINK_H
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launcher/lookup.h"
+#include "launcher/secure.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct link_hooks { /* called from the loop only, never from within a call below; they may call anything below */
+    void *user;
+    /* A link with this agent is there; host: its numeric address. A second link of the same peer replaces the first, after down. */
+    void (*up)(void *user, uint64_t peer, const char *host);
+    /* It is gone. dead: and so is the peer's process. Not called after link_drop and link_close. */
+    void (*down)(void *user, uint64_t peer, bool dead);
+    void (*message)(void *user, uint64_t peer, const void *bytes, size_t size);
+    /* A link_connect came to nothing; err tells refused, no answer, look-up and wrong key apart. May be null. */
+    void (*failed)(void *user, uint64_t peer, const struct dt_error *err);
+};
+
+struct link_options {
+    uint64_t id;            /* our own, not 0 */
+    int port;               /* where we listen on all addresses; 0: on none, or not on all */
+    const char *run_id;
+    struct secure_key key;
+    size_t frame_bytes;     /* longest message; 0: 64 KiB */
+    size_t queue_bytes;     /* unsent messages per peer; above it the link is reset; 0: 4 MiB */
+    int half_open_count;    /* accepted connections in their handshake; above it the oldest goes; 0: 2048 */
+    double dead_s;          /* unacknowledged bytes and silent networks end a link after this; 0: 15 s */
+    double time_scale;      /* divides the bounds that are not given; 0: 1 */
+    double handshake_s;     /* 0: 10 s / time_scale, at least 3 s */
+    lookup_resolver *resolver; /* null: getaddrinfo */
+    struct link_hooks hooks;
+};
+
+struct link;
+
+/* The options are copied. Raises the soft limit of open files. */
+int link_open(struct link **out, uv_loop_t *loop, const struct link_options *options, struct dt_error *err);
+/* Makes a link with `peer` (0: whoever answers there), trying all addresses; nothing when there is one, or when the same is already under way. */
+void link_connect(struct link *l, uint64_t peer, const char *host, int port);
+void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *list);
+/* A connection that store_server took: this is its `take`, with the link as user. fd is the link's. */
+bool link_take(void *user, int fd, const void *first, size_t size, const char *from);
+/* Whether `from` belongs to this machine or to an agent that proved itself: this is store_server's `allow`. */
+bool link_allow(void *user, const struct sockaddr *from);
+/* Queues a copy; urgent ones go before all others. -1: no link, or too long. Written when the loop goes on. */
+int link_send(struct link *l, uint64_t peer, const void *bytes, size_t size, bool urgent);
+/* Sends what is queued and a goodbye, then closes: the peer sees down, not dead. Also ends attempts to connect to it. */
+void link_drop(struct link *l, uint64_t peer);
+bool link_is_up(const struct link *l, uint64_t peer);
+int link_count(const struct link *l);
+/* Our own address on the link with peer, numeric: the one to publish to it. */
+int link_local_address(const struct link *l, uint64_t peer, char *out, size_t out_bytes);
+/* Goodbye to all, at most 3 s / time_scale (at least 1 s) for it to get away; then `closed` (may be null) is called and l is gone. */
+void link_close(struct link *l, void (*closed)(void *user), void *user);
+/* One JSON object: links, connecting, half-open, refused, bytes held. */
+void link_stats(const struct link *l, struct dt_text *out);
+
+#endif

@@ -1,0 +1,125 @@
+/* Between link.c (connections and peers) and link_dial.c (attempts to connect, and probes of peers whose link was reset). */
+#ifndef DT_LAUNCHER_LINK_PRIVATE_H
+#define DT_LAUNCHER_LINK_PRIVATE_H
+
+#include "launcher/link.h"
+
+enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_STRANGERS = 64, LINK_KNOWN_MAX = 4096 };
+
+enum conn_state {
+    CONN_CONNECTING,
+    CONN_GREETING, /* handshake */
+    CONN_REFUSED,  /* kept a second, so that guessing keys is slow */
+    CONN_UP,
+    CONN_LEAVING,  /* goodbye said, waits for the other side to close */
+    CONN_CLOSED    /* until libuv gives the handle back */
+};
+
+struct item { /* a message to be sent */
+    struct item *next;
+    size_t size;
+    uint8_t bytes[];
+};
+struct items {
+    struct item *first, **last;
+};
+
+struct conn {
+    uv_tcp_t handle;
+    struct link *link;
+    struct conn *next, *previous; /* of unsettled: not up */
+    struct conn *next_dirty;
+    struct dial *dial;  /* that made it, until it is up */
+    enum conn_state state;
+    bool listed, is_dirty, writing, said_end, shut, reset, overflow, failed;
+    double until_s;     /* when what it does must be done; 0: no limit */
+    struct sockaddr_storage from;
+    struct secure secure;
+    struct items urgent, usual;
+    size_t queued;      /* bytes of both */
+    struct dt_text out; /* ready to be written */
+};
+
+struct dial {
+    struct dial *next;
+    struct link *link;
+    uint64_t peer;
+    char *host; /* null: by list */
+    int port;
+    struct lookup *lookup; /* under way */
+    bool looked_up, told;
+    double lookup_s; /* when the look-up began */
+    struct lookup_list list;
+    int next_address, live; /* connections under way */
+    double next_at_s, until_s;
+    struct dt_error err; /* of the address tried last */
+};
+
+struct probe { /* a link was reset: is its process still there? */
+    struct probe *next;
+    struct link *link;
+    uv_tcp_t handle;
+    uv_connect_t request;
+    uint64_t peer; /* 0: nobody waits for it */
+    struct sockaddr_storage to;
+    double until_s, again_at_s; /* again_at_s above 0: the connection ended, the next one begins then */
+};
+
+struct known { /* agents that proved themselves */
+    uint64_t id;
+    uint8_t session[SECURE_SESSION_BYTES]; /* newest */
+    struct sockaddr_storage host;
+};
+
+struct stranger { /* refusals by host: lines per minute and connections per second */
+    struct sockaddr_storage host;
+    double line_s, window_s;
+    int in_window, unsaid;
+};
+
+struct link {
+    uv_loop_t *loop;
+    struct link_options options;
+    struct secure_self self;
+    uv_timer_t sweep;
+    uv_prepare_t flush;
+    int handles;
+    bool closing;
+    double close_at_s;
+    void (*closed)(void *user);
+    void *closed_user;
+    struct conn *first, *last; /* unsettled, newest first */
+    int accepted_count;        /* of them, accepted ones in GREETING or REFUSED */
+    struct conn **peers;       /* up, sorted by id */
+    int peer_count, peer_capacity;
+    struct conn *dirty;
+    struct dial *dials;
+    struct probe *probes;
+    struct known *known;
+    int known_count, known_capacity, known_next;
+    struct stranger strangers[LINK_STRANGERS];
+    uint64_t refused;
+    char buffer[LINK_READ_BYTES];
+};
+
+/* link.c */
+struct conn *link_conn_new(struct link *l, bool client);
+void link_conn_close(struct conn *c);
+void link_conn_tune(struct conn *c);
+int link_conn_read(struct conn *c);
+void link_conn_flush(struct conn *c);
+struct conn *link_find(const struct link *l, uint64_t peer);
+void link_handle_closed(struct link *l);
+double link_now(const struct link *l);
+void link_watch(struct link *l); /* the sweep is needed */
+/* link_dial.c */
+void dial_lost(struct conn *c, const struct dt_error *err); /* one connection of a dial came to nothing */
+void dial_end(struct dial *d, const struct dt_error *err);  /* err null: done, nothing to tell */
+void dial_sweep(struct link *l, double now_s);
+void dial_close_all(struct link *l);
+/* Asks the peer's port; false: it has none that we know. */
+bool probe_open(struct link *l, const struct conn *c);
+/* Nobody waits for the answer any more; whether somebody did. */
+bool probe_forget(struct link *l, uint64_t peer);
+
+#endif

@@ -1,0 +1,321 @@
+/* The handshake and the frames without sockets: two sides in memory, bytes carried in pieces of every size, changed, repeated, reflected. */
+#include "launcher/secure.h"
+
+#include "base/file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { frame_bytes = 4096 };
+
+struct side {
+    struct secure_self self;
+    struct secure s;
+    struct dt_text out, got, sent; /* sent: all it ever sent */
+    bool up, ended, duplicate, taken;
+    int frames;
+    struct dt_error err;
+};
+
+static struct secure_key key_of(const char *text)
+{
+    struct secure_key k = {.given = text != NULL};
+    if (text != NULL) {
+        (void)snprintf((char *)k.bytes, sizeof k.bytes, "%s", text);
+    }
+    return k;
+}
+
+static void open_side(struct side *a, uint64_t id, bool client, const char *run_id, const char *key)
+{
+    struct secure_key k = key_of(key);
+    *a = (struct side){.taken = true};
+    assert_int_equal(secure_self_init(&a->self, id, (int)id, run_id, &k, frame_bytes, &a->err), 0);
+    secure_init(&a->s, &a->self, client);
+    if (client) {
+        secure_begin(&a->s, &a->out);
+    }
+}
+
+static void close_side(struct side *a)
+{
+    secure_clear(&a->s);
+    dt_text_clear(&a->out);
+    dt_text_clear(&a->got);
+    dt_text_clear(&a->sent);
+}
+
+/* Feeds bytes; false when the side refused them. */
+static bool feed(struct side *a, const void *bytes, size_t size)
+{
+    const uint8_t *data;
+    size_t got;
+    secure_feed(&a->s, bytes, size);
+    for (;;) {
+        switch (secure_next(&a->s, &a->out, &data, &got, &a->err)) {
+        case SECURE_BAD:
+            return false;
+        case SECURE_MORE:
+            return true;
+        case SECURE_ASKED:
+            if (a->s.client) {
+                secure_prove(&a->s, NULL, &a->out);
+            } else {
+                secure_answer(&a->s, a->taken, &a->out);
+                a->up = a->taken;
+            }
+            break;
+        case SECURE_UP:
+            a->up = true;
+            break;
+        case SECURE_DUPLICATE:
+            a->duplicate = true;
+            break;
+        case SECURE_FRAME:
+            a->frames++;
+            dt_text_add(&a->got, data, got);
+            break;
+        case SECURE_END:
+            a->ended = true;
+            break;
+        }
+    }
+}
+
+/* Carries what `from` has to send, in pieces. */
+static bool carry(struct side *from, struct side *to, size_t piece)
+{
+    struct dt_text bytes = from->out;
+    bool fine = true;
+    dt_text_init(&from->out);
+    if (bytes.size > 0) {
+        dt_text_add(&from->sent, bytes.data, bytes.size);
+    }
+    for (size_t at = 0; at < bytes.size && fine; at += piece) {
+        fine = feed(to, bytes.data + at, bytes.size - at < piece ? bytes.size - at : piece);
+    }
+    dt_text_clear(&bytes);
+    return fine;
+}
+
+static bool shake(struct side *a, struct side *b, size_t piece)
+{
+    bool fine = true;
+    for (int i = 0; i < 6 && fine; i++) {
+        fine = carry(a, b, piece) && carry(b, a, piece);
+    }
+    return fine && a->up && b->up;
+}
+
+static void talks_in_pieces_of_every_size(void **state)
+{
+    (void)state;
+    for (size_t piece = 1; piece <= 300; piece = piece * 3 / 2 + 1) {
+        struct side a, b;
+        char big[frame_bytes];
+        memset(big, 'x', sizeof big);
+        open_side(&a, 1, true, "run", piece % 2 == 0 ? "key" : NULL);
+        open_side(&b, 2, false, "run", piece % 2 == 0 ? "key" : NULL);
+        assert_true(shake(&a, &b, piece));
+        assert_true(a.s.peer_id == 2 && b.s.peer_id == 1 && a.s.peer_port == 2);
+        assert_memory_equal(a.s.session, b.s.session, SECURE_SESSION_BYTES);
+        secure_put(&a.s, "hello", 5, &a.out);
+        secure_put(&a.s, NULL, 0, &a.out);
+        secure_put(&b.s, big, sizeof big, &b.out);
+        secure_put_end(&b.s, &b.out);
+        assert_true(carry(&a, &b, piece) && carry(&b, &a, piece));
+        assert_true(b.frames == 2 && b.got.size == 5 && memcmp(b.got.data, "hello", 5) == 0);
+        assert_true(a.frames == 1 && a.got.size == sizeof big && a.ended && !b.ended);
+        assert_null(strstr(dt_text_str(&a.sent), "hello"));
+        assert_int_equal(secure_held(&b.s), 0); /* idle: no buffer */
+        close_side(&a);
+        close_side(&b);
+    }
+}
+
+static void refuses_other_keys_runs_and_versions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *run_a, *run_b, *key_a, *key_b, *text;
+        bool by_client;
+    } cases[] = {
+        {"run", "run", "one", "two", "key files differ", false}, {"run", "run", "one", NULL, "--key_file", true}, {"run", "run", NULL, "two", "--key_file", true},
+        {"run", "other", NULL, NULL, "run id", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct side a, b;
+        open_side(&a, 1, true, cases[i].run_a, cases[i].key_a);
+        open_side(&b, 2, false, cases[i].run_b, cases[i].key_b);
+        assert_false(shake(&a, &b, 1000));
+        assert_non_null(strstr(b.err.text, cases[i].text));
+        if (cases[i].by_client) { /* the mistaken side is told as well */
+            assert_false(carry(&b, &a, 1000));
+            assert_non_null(strstr(a.err.text, cases[i].text));
+        }
+        assert_false(a.up || b.up);
+        close_side(&a);
+        close_side(&b);
+    }
+    struct side b;
+    open_side(&b, 2, false, "run", NULL);
+    assert_false(feed(&b, "DTL\x07", 4));
+    assert_non_null(strstr(b.err.text, "version 7"));
+    close_side(&b);
+}
+
+static void refuses_a_false_server(void **state)
+{
+    (void)state;
+    struct side a, b;
+    open_side(&a, 1, true, "run", "key");
+    open_side(&b, 2, false, "run", "key");
+    assert_true(carry(&a, &b, 1000) && carry(&b, &a, 1000));
+    dt_text_reset(&a.out);
+    char answer[SECURE_ANSWER_BYTES];
+    memset(answer, 1, sizeof answer); /* says "taken" without having seen the proof */
+    assert_false(feed(&a, answer, sizeof answer));
+    assert_false(a.up);
+    close_side(&a);
+    close_side(&b);
+}
+
+static void refuses_replays_and_reflections(void **state)
+{
+    (void)state;
+    struct side a, b, again;
+    open_side(&a, 1, true, "run", "key");
+    open_side(&b, 2, false, "run", "key");
+    assert_true(shake(&a, &b, 1000));
+    secure_put(&a.s, "stop", 4, &a.out);
+    assert_true(carry(&a, &b, 1000));
+    open_side(&again, 2, false, "run", "key"); /* the same agent, another connection: everything that a sent */
+    assert_false(feed(&again, a.sent.data, a.sent.size));
+    assert_false(again.up);
+    assert_int_equal(again.frames, 0);
+    close_side(&again);
+    struct dt_text frame; /* a frame twice on its own connection */
+    dt_text_init(&frame);
+    secure_put(&a.s, "once", 4, &frame);
+    assert_true(feed(&b, frame.data, frame.size));
+    assert_false(feed(&b, frame.data, frame.size));
+    assert_int_equal(b.frames, 2);
+    dt_text_clear(&frame);
+    close_side(&b);
+    open_side(&b, 3, true, "run", "key"); /* its own hello thrown back */
+    struct dt_text mine = b.out;
+    dt_text_init(&b.out);
+    assert_false(feed(&b, mine.data, mine.size));
+    dt_text_clear(&mine);
+    close_side(&b);
+    close_side(&a);
+    open_side(&b, 3, false, "run", "key"); /* ourselves */
+    open_side(&a, 3, true, "run", "key");
+    assert_false(shake(&a, &b, 1000));
+    close_side(&a);
+    close_side(&b);
+}
+
+static void a_duplicate_is_told(void **state)
+{
+    (void)state;
+    struct side a, b;
+    open_side(&a, 1, true, "run", "key");
+    open_side(&b, 2, false, "run", "key");
+    b.taken = false;
+    assert_false(shake(&a, &b, 10));
+    assert_true(a.duplicate && !a.up && !b.up);
+    close_side(&a);
+    close_side(&b);
+}
+
+static void every_changed_byte_is_seen(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < SECURE_HELLO_BYTES + SECURE_PROOF_BYTES + SECURE_FRAME_EXTRA + 3; at++) {
+        struct side a, b;
+        bool fine = true;
+        size_t passed = 0;
+        open_side(&a, 1, true, "run", "key");
+        open_side(&b, 2, false, "run", "key");
+        for (int i = 0; i < 4 && fine; i++) {
+            if (i == 2) {
+                secure_put(&a.s, "abc", 3, &a.out);
+            }
+            if (at >= passed && at < passed + a.out.size) {
+                a.out.data[at - passed] ^= 0x10;
+            }
+            passed += a.out.size;
+            fine = carry(&a, &b, 1000) && carry(&b, &a, 1000);
+        }
+        if (fine && b.frames != 0) {
+            fail_msg("byte %zu was changed and nobody noticed", at);
+        }
+        close_side(&a);
+        close_side(&b);
+    }
+}
+
+static void lengths_have_a_limit(void **state)
+{
+    (void)state;
+    static const uint8_t lengths[][4] = {{0xff, 0xff, 0xff, 0xff}, {0, 0, 0, 0}, {16, 0, 0, 0}, {0x12, 0x10, 0, 0}};
+    for (size_t i = 0; i < 4; i++) {
+        struct side a, b;
+        open_side(&a, 1, true, "run", NULL);
+        open_side(&b, 2, false, "run", NULL);
+        assert_true(shake(&a, &b, 1000));
+        assert_false(feed(&b, lengths[i], 4));
+        close_side(&a);
+        close_side(&b);
+    }
+}
+
+static void key_files_are_private(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dtrun-key-XXXXXX";
+    struct secure_key k, other;
+    struct dt_error err;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "0123456789abcdef0123\n", 21) == 21);
+    assert_int_equal(fchmod(fd, 0600), 0);
+    assert_int_equal(secure_key_read(&k, path, &err), 0);
+    assert_true(k.given);
+    assert_int_equal(ftruncate(fd, 20), 0); /* the newline does not matter */
+    assert_int_equal(secure_key_read(&other, path, &err), 0);
+    assert_memory_equal(k.bytes, other.bytes, sizeof k.bytes);
+    static const mode_t wide[] = {0640, 0604, 0666, 0620, 0601};
+    for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++) {
+        assert_int_equal(fchmod(fd, wide[i]), 0);
+        assert_int_equal(secure_key_read(&k, path, &err), -1);
+        assert_non_null(strstr(err.text, "chmod 600 /tmp/dtrun-key-"));
+    }
+    assert_int_equal(fchmod(fd, 0400), 0);
+    assert_int_equal(ftruncate(fd, 5), 0);
+    assert_int_equal(secure_key_read(&k, path, &err), -1);
+    assert_non_null(strstr(err.text, "5 bytes"));
+    (void)close(fd);
+    (void)unlink(path);
+    assert_int_equal(secure_key_read(&k, path, &err), -1);
+    assert_int_equal(secure_key_read(&k, "/tmp", &err), -1);
+    assert_int_equal(secure_key_read(&k, NULL, &err), 0);
+    assert_false(k.given);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(talks_in_pieces_of_every_size), cmocka_unit_test(refuses_other_keys_runs_and_versions), cmocka_unit_test(refuses_a_false_server),
+        cmocka_unit_test(refuses_replays_and_reflections), cmocka_unit_test(a_duplicate_is_told), cmocka_unit_test(every_changed_byte_is_seen),
+        cmocka_unit_test(lengths_have_a_limit), cmocka_unit_test(key_files_are_private),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
