@@ -52,10 +52,8 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     struct dt_comm_options comm = {
         .rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = o->collective_timeout_s};
     char host[32];
-    if (w->node_count > 1) { /* what one agent runs is a host */
-        (void)snprintf(host, sizeof host, "%d", w->node_rank);
-        comm.host = host;
-    }
+    (void)snprintf(host, sizeof host, "%d", w->node_rank);
+    comm.host = o->host ? o->host : w->node_count > 1 ? host : NULL; /* what one agent runs is a host */
     if (dt_comm_open(&w->comm, &comm, err) != 0) {
         return -1;
     }

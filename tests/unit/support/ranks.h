@@ -16,6 +16,7 @@ struct ranks_options {
     void (*on_step)(int rank, int64_t step); /* more to do after a step; may be null */
     bool trace;                              /* keep rank 0's trace of the last step */
     int round;
+    const char *hosts; /* one letter per rank: the host it is on; null: all on one */
 };
 
 struct ranks_outcome {
