@@ -1,12 +1,14 @@
 /* Times collectives by size. Results are checked before anything is timed. Columns are those of nccl-tests: `bytes` is the
  * whole buffer, algbw = bytes / time, busbw = algbw scaled to what each rank must move. `floor_us` is a vector add c = a + b of
- * two threads over `bytes` each, measured in the same run between the repetitions: the all-reduce's goal is twice that. */
+ * two threads over `bytes` each, measured in the same run between the repetitions: the all-reduce's goal is twice that.
+ * With --hosts it is a plain exchange over a socket of what an all-reduce must send (bench_sockets.c); the goal is 1.25 times that. */
 #include "collectives/bench_collectives.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/page.h"
 #include "base/text.h"
+#include "collectives/bench_sockets.h"
 #include "collectives/comm.h"
 #include "collectives/store.h"
 #include "collectives/tree.h"
@@ -20,7 +22,7 @@
 #define RANKS_MAX 256
 
 struct settings {
-    int ranks;
+    int ranks, hosts; /* hosts: pretended ones, with consecutive ranks */
     size_t min_bytes, max_bytes, factor; /* factor 0: four sizes that have goals */
     double seconds;                      /* per repetition */
     const char *op;                      /* null: all */
@@ -121,6 +123,16 @@ static double add_once(float *memory, size_t max_bytes, int64_t count, int64_t t
     return (dt_now_s() - start_s) / (double)times;
 }
 
+/* What the machine takes at least for the all-reduce. */
+static double floor_once(const struct bench *b, float *memory, int64_t count, int64_t times)
+{
+    int hosts = b->set->hosts;
+    if (hosts > 1) {
+        return bench_sockets_once((char *)memory, (size_t)count * sizeof(float) * 2 * (size_t)(hosts - 1) / (size_t)hosts, times);
+    }
+    return add_once(memory, b->set->max_bytes, count, times);
+}
+
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -155,12 +167,12 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     fill(b);
     double once_s = time_once(b, &x, 10), all_s[REPEATS], floor_s[REPEATS] = {0};
     int64_t times = times_for(once_s, b->set->seconds);
-    int64_t adds = memory != NULL ? times_for(add_once(memory, b->set->max_bytes, count, 3), b->set->seconds) : 0;
+    int64_t adds = memory != NULL ? times_for(floor_once(b, memory, count, 3), b->set->seconds) : 0;
     for (int i = 0; i < REPEATS; i++) { /* a b a b */
         fill(b);                        /* repeated sums in place grow */
         all_s[i] = time_once(b, &x, times);
         if (memory != NULL && b->rank == 0) {
-            floor_s[i] = add_once(memory, b->set->max_bytes, count, adds);
+            floor_s[i] = floor_once(b, memory, count, adds);
         }
     }
     qsort(all_s, REPEATS, sizeof(double), by_size);
@@ -172,10 +184,10 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     static const double per_rank[DT_COLL_COUNT] = {2, 1, 1, 0, 0};
     double n = b->size, s = all_s[REPEATS / 2], moved = (double)count * sizeof(float), algbw = moved / s / 1e9, load = 0;
     (void)getloadavg(&load, 1);
-    printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %.0f, \"count\": %lld, \"type\": \"F32\", "
+    printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"hosts\": %d, \"bytes\": %.0f, \"count\": %lld, \"type\": \"F32\", "
            "\"redop\": \"sum\", \"buffers\": \"%s\", \"us\": %.3f, \"us_min\": %.3f, \"us_max\": %.3f, \"algbw\": %.3f, \"busbw\": %.3f, \"wrong\": "
            "%lld",
-           dt_coll_name(kind), b->c->ops->name, b->size, moved, (long long)count, b->set->heap ? "heap" : "arena", s * 1e6, all_s[0] * 1e6,
+           dt_coll_name(kind), b->c->ops->name, b->size, b->set->hosts, moved, (long long)count, b->set->heap ? "heap" : "arena", s * 1e6, all_s[0] * 1e6,
            all_s[REPEATS - 1] * 1e6, algbw, algbw * (per_rank[kind] > 0 ? per_rank[kind] * (n - 1) / n : 1), (long long)bad);
     if (memory != NULL) {
         double f = floor_s[REPEATS / 2];
@@ -202,8 +214,8 @@ static int sweep(struct bench *b, struct dt_error *err)
     b->out = b->in + bytes / sizeof(float);
     memset(arena, 1, 2 * bytes);
     if (b->rank == 0 && set->with_floor) {
-        memory = dt_alloc(3 * bytes);
-        memset(memory, 1, 3 * bytes);
+        memory = dt_alloc(8 * bytes);
+        memset(memory, 1, 8 * bytes);
     }
     for (int kind = 0; kind < DT_COLL_COUNT; kind++) {
         if (set->op != NULL && strcmp(set->op, dt_coll_name((enum dt_coll)kind)) != 0) {
@@ -229,6 +241,9 @@ static void *rank_main(void *arg)
     struct bench *b = arg;
     struct dt_error err = {0};
     struct dt_comm_options o = {.name = "bench", .rank = b->rank, .size = b->size, .store = b->store, .page = b->page};
+    char host[16];
+    (void)snprintf(host, sizeof(host), "%d", b->rank * b->set->hosts / b->size);
+    o.host = b->set->hosts > 1 ? host : NULL;
     if (dt_comm_open(&b->c, &o, &err) != 0 || sweep(b, &err) != 0) {
         (void)fprintf(stderr, "bench collectives: rank %d: %s\n", b->rank, err.text);
         b->failed = 1;
@@ -289,27 +304,29 @@ static int as_process(const struct settings *set)
 }
 
 static const char usage[] =
-    "bench collectives [--ranks N] [--op NAME] [--min BYTES] [--max BYTES] [--factor N] [--seconds S] [--heap] [--no-floor]\n"
-    "  Under dtrun one rank of it, otherwise N threads (2). Sizes from min by factor to max: by default 1 KiB, 64 KiB, 1 MiB, 25 MiB.\n";
+    "bench collectives [--ranks N] [--hosts N] [--op NAME] [--min BYTES] [--max BYTES] [--factor N] [--seconds S] [--heap] [--no-floor]\n"
+    "  Under dtrun one rank of it, otherwise N threads (2); consecutive ranks are taken for hosts. Sizes from min by factor to max: by default 1 KiB, 64 KiB, 1 MiB, 25 MiB.\n";
 
 int bench_collectives(int argc, char **argv)
 {
-    enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR };
+    enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR, HOSTS };
     static const struct option options[] = {
         {"ranks", required_argument, NULL, RANKS}, {"op", required_argument, NULL, OP},         {"min", required_argument, NULL, MIN},
         {"max", required_argument, NULL, MAX},     {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
-        {"heap", no_argument, NULL, HEAP},         {"no-floor", no_argument, NULL, NO_FLOOR},   {0}};
-    struct settings set = {.ranks = 2, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
+        {"heap", no_argument, NULL, HEAP},         {"no-floor", no_argument, NULL, NO_FLOOR},   {"hosts", required_argument, NULL, HOSTS},
+        {0}};
+    struct settings set = {.ranks = 2, .hosts = 1, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
     optind = 1;
     for (int o = 0; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         long long n = 0;
         double d = 0;
-        bool number = o == RANKS || o == MIN || o == MAX || o == FACTOR;
+        bool number = o == RANKS || o == MIN || o == MAX || o == FACTOR || o == HOSTS;
         if (o == '?' || (number && (!dt_parse_int64(optarg, &n) || n < 1)) || (o == SECONDS && (!dt_parse_double(optarg, &d) || d <= 0))) {
             (void)fputs(usage, stderr);
             return DT_EXIT_USAGE;
         }
         set.ranks = o == RANKS ? (int)(n < RANKS_MAX ? n : RANKS_MAX) : set.ranks;
+        set.hosts = o == HOSTS ? (int)(n < RANKS_MAX ? n : RANKS_MAX) : set.hosts;
         set.op = o == OP ? optarg : set.op;
         set.min_bytes = o == MIN ? (size_t)n : set.min_bytes;
         set.max_bytes = o == MAX ? (size_t)n : set.max_bytes;
@@ -319,6 +336,7 @@ int bench_collectives(int argc, char **argv)
         set.with_floor = set.with_floor && o != NO_FLOOR;
     }
     int ranks = getenv("RANK") != NULL ? (int)number_of("WORLD_SIZE") : set.ranks;
+    set.hosts = set.hosts < ranks ? set.hosts : ranks;
     size_t least = (size_t)(ranks > 0 ? ranks : 1) * sizeof(float) * 1024;
     set.max_bytes = (set.max_bytes < least ? least : set.max_bytes) / 4096 * 4096 + 4096;
     return getenv("RANK") != NULL ? as_process(&set) : as_threads(&set);
