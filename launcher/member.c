@@ -38,22 +38,30 @@ struct member_peer *member_find(struct member *m, uint64_t id)
     return NULL;
 }
 
-bool member_is_dead(const struct member *m, uint64_t id)
+static struct member_dead *find_dead(const struct member *m, uint64_t id)
 {
     int count = m->dead_count < MEMBER_DEAD ? m->dead_count : MEMBER_DEAD;
     for (int i = 0; i < count; i++) {
-        if (m->dead[i] == id) {
-            return true;
+        if (m->dead[i].id == id) {
+            return (struct member_dead *)&m->dead[i];
         }
     }
-    return false;
+    return NULL;
 }
 
-static void bury(struct member *m, uint64_t id)
+bool member_is_dead(const struct member *m, uint64_t id)
 {
-    if (!member_is_dead(m, id)) {
-        m->dead[m->dead_count++ % MEMBER_DEAD] = id;
+    return find_dead(m, id) != NULL;
+}
+
+static void bury(struct member *m, uint64_t id, bool told)
+{
+    struct member_dead *d = find_dead(m, id);
+    if (d == NULL) {
+        d = &m->dead[m->dead_count++ % MEMBER_DEAD];
+        *d = (struct member_dead){.id = id};
     }
+    d->told = d->told || told;
 }
 
 /* A process listens where one of the council listened: that one is gone. */
@@ -63,7 +71,7 @@ static void bury_predecessors(struct member *m, const struct peer_info *here)
     for (int k = 0; k < r->council_count + r->before_count; k++) {
         const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
         if (p->id != here->id && p->address[0] != 0 && p->port == here->port && strcmp(p->address, here->address) == 0) {
-            bury(m, p->id);
+            bury(m, p->id, false);
         }
     }
 }
@@ -97,19 +105,37 @@ void member_act(struct member *m, enum action_kind kind, int code, const char *w
     m->hooks.act(m->hooks.user, &a, &m->record, why);
 }
 
-/* What we promised and keep in the run before is not forgotten: should we come back to it, it counts again. */
+static struct member_past *find_past(struct member *m, const uint64_t *nonce)
+{
+    for (int i = 0; i < m->past_count; i++) {
+        if (memcmp(nonce, m->past[i].record.nonce, sizeof m->past[i].record.nonce) == 0) {
+            return &m->past[i];
+        }
+    }
+    return NULL;
+}
+
+/* What we promised and keep in a run before is not forgotten: should we come back to it, it counts again. */
 void member_change_run(struct member *m, const uint64_t *nonce)
 {
-    struct record was = m->record;
-    uint64_t promised = m->promised;
-    bool back = m->past.round > 0 && memcmp(nonce, m->past.nonce, sizeof m->past.nonce) == 0;
-    m->record = back ? m->past : (struct record){.nonce = {nonce[0], nonce[1]}, .best_step = -1, .best_saved = -1};
-    m->promised = m->campaigned = back ? m->past_promised : 0;
+    struct member_past was = {m->record, m->promised}, *back = find_past(m, nonce);
+    if (back != NULL) {
+        m->record = back->record;
+        m->promised = back->promised;
+        *back = m->past[--m->past_count];
+    } else {
+        m->record = (struct record){.nonce = {nonce[0], nonce[1]}, .best_step = -1, .best_saved = -1};
+        m->promised = 0;
+    }
+    m->campaigned = m->promised;
     m->last_round = 0;
     m->options.self.order = m->firm_order ? m->options.self.order : -1;
-    if (was.round > 0) {
-        m->past = was;
-        m->past_promised = promised;
+    for (int i = 0; i < m->peer_count; i++) {
+        m->peers[i].told = false;
+    }
+    m->told_term = 0;
+    if (was.record.round > 0) {
+        m->past[m->past_count++] = was;
     }
 }
 
@@ -128,7 +154,8 @@ static bool quorum_of(const struct member *m, const struct peer_info *council, i
     bool with_leader = false;
     for (int i = 0; i < count; i++) {
         bool here = council[i].id == m->options.self.id || has(m, council[i].id, arg);
-        if (!here && member_is_dead(m, council[i].id)) {
+        const struct member_dead *dead = here ? NULL : find_dead(m, council[i].id);
+        if (dead != NULL && dead->told) {
             continue;
         }
         alive++;
@@ -210,13 +237,14 @@ void member_seek(struct member *m, double now_s)
     seek(m, now_s);
 }
 
-static void follow(struct member *m, uint64_t leader, double now_s)
+static void follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
-    bool other = m->leader != leader || m->role != MEMBER_FOLLOWING;
+    bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term; /* the same agent may lead again without our news */
     if (m->role == MEMBER_LEADING) {
         member_stop_leading(m);
-        m->joined = 0;
     }
+    m->joined = other ? 0 : m->joined;
+    m->leader_term = term;
     m->role = MEMBER_FOLLOWING;
     m->leader = leader;
     m->leader_heard_s = now_s;
@@ -300,7 +328,7 @@ static bool newer(const struct record *a, const struct record *b)
 
 static void on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
-    if (m->role == MEMBER_SEEKING && m->record.round == 0 && m->past.round > 0 && memcmp(in->record.nonce, m->past.nonce, sizeof m->past.nonce) == 0) {
+    if (m->role == MEMBER_SEEKING && m->record.round == 0 && find_past(m, in->record.nonce) != NULL) {
         member_change_run(m, in->record.nonce); /* nothing came of the new run, and the old one is not lost */
     }
     struct message out = {.kind = MESSAGE_VOTE, .term = in->term, .record = m->record};
@@ -362,15 +390,63 @@ static bool refuse_old_term(struct member *m, uint64_t peer, const struct messag
     return true;
 }
 
+/* To everybody linked who keeps records with us. */
+static void tell(struct member *m, const struct record *r)
+{
+    m->told_term = r->term;
+    m->told_round = r->round;
+    m->told_finished = r->finished;
+    struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .record = *r};
+    const struct record *both[2] = {r, &m->record};
+    uint64_t told[4 * MESSAGE_COUNCIL];
+    int told_count = 0;
+    for (int b = 0; b < 2; b++) {
+        for (int k = 0; k < both[b]->council_count + both[b]->before_count; k++) {
+            uint64_t id = k < both[b]->council_count ? both[b]->council[k].id : both[b]->before[k - both[b]->council_count].id;
+            bool again = id == m->options.self.id || id == r->leader;
+            for (int i = 0; i < told_count && !again; i++) {
+                again = told[i] == id;
+            }
+            if (!again) {
+                told[told_count++] = id;
+                member_send(m, id, &out);
+            }
+        }
+    }
+}
+
+static void on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
+    p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
+    if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !newer(&in->record, &m->record)) {
+        return;
+    }
+    if (m->role == MEMBER_LEADING && in->record.term == m->record.term) {
+        return; /* our own, on its way back */
+    }
+    m->record = in->record;
+    m->promised = in->record.term > m->promised ? in->record.term : m->promised;
+    m->campaign = 0;
+    if (m->role == MEMBER_LEADING) { /* another one leads since */
+        m->leader_heard_s = now_s;
+        member_stop_leading(m);
+        member_lose_leader(m, true, now_s);
+    }
+}
+
 static void on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
     if (!same || refuse_old_term(m, peer, in) || in->record.term != in->term || newer(&m->record, &in->record)) {
         return;
     }
+    if (m->told_term != in->record.term || m->told_round != in->record.round || m->told_finished != in->record.finished) {
+        tell(m, &in->record);
+    }
     m->record = in->record;
     if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
-        follow(m, peer, now_s);
+        follow(m, peer, in->term, now_s);
     }
     struct message out = {.kind = MESSAGE_ACK, .term = in->term, .round = in->record.round, .finished = in->record.finished};
     member_send(m, peer, &out);
@@ -381,7 +457,7 @@ static void on_prepare(struct member *m, uint64_t peer, const struct message *in
 static bool hopeless(const struct member *m, double now_s)
 {
     return m->waiting && now_s - m->seek_since_s > 2 * m->options.dead_s &&
-           (m->record.round == 0 || (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past.round == 0));
+           (m->record.round == 0 || (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past_count < MEMBER_PAST));
 }
 
 /* A leader's beat. Another run's leader is followed only by one that never began a round. */
@@ -408,7 +484,7 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
     if (in->granted && in->term == m->record.term && in->round == m->record.round) {
         m->record.committed = true;
     }
-    follow(m, peer, now_s);
+    follow(m, peer, in->term, now_s);
     m->leader_info = in->info;
     m->leader_stamp = in->stamp > m->leader_stamp ? in->stamp : m->leader_stamp;
     m->lease_s = in->echo > m->lease_s ? in->echo : m->lease_s;
@@ -524,6 +600,9 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
     case MESSAGE_VOTE:
         on_vote(m, peer, in, now_s);
         break;
+    case MESSAGE_KEEP:
+        on_keep(m, p, in, now_s);
+        break;
     case MESSAGE_BYE:
         member_down(m, peer, true, now_s);
         break;
@@ -551,6 +630,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
         m->peers = dt_realloc(m->peers, (size_t)m->peer_capacity * sizeof *m->peers);
     }
     m->peers[m->peer_count++] = (struct member_peer){.id = peer, .heard_s = now_s, .node = -1, .info = *who};
+    struct message keep = {.kind = MESSAGE_KEEP, .record = m->record};
+    member_send(m, peer, &keep);
     if (m->role == MEMBER_SEEKING) {
         send_join(m, peer);
     } else if (m->role == MEMBER_LEADING) {
@@ -562,11 +643,11 @@ void member_down(struct member *m, uint64_t peer, bool dead, double now_s)
 {
     m->now_s = now_s;
     struct member_peer *p = member_find(m, peer);
-    if (dead) {
-        bury(m, peer);
-    }
     if (p == NULL) {
         return;
+    }
+    if (dead) {
+        bury(m, peer, p->told);
     }
     struct member_peer gone = *p;
     *p = m->peers[--m->peer_count];

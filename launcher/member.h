@@ -5,7 +5,9 @@
  * Why one round trains at a time. A round begins only after a quorum of the council of the round before, and all of its own council, hold its record
  * (dynamic voting: Jajodia and Mutchler, 1990; joint quorums as in Raft, 2014, section 6). A leader that does not hear a quorum for lease_s ends its workers;
  * a follower that does not hear its leader for lease_s does the same;
- * they elect only after dead_s > lease_s of silence, or when the leader's kernel said that it is gone. */
+ * they elect only after dead_s > lease_s of silence, or when the leader's kernel said that it is gone.
+ * Who is gone for certain does not count in a quorum, if nothing is lost with it: each agent of a council tells the others that it is linked with of every
+ * record before it acknowledges it, and its newest record when a link comes up, so the end of the link comes after all that it knew. */
 #ifndef DT_LAUNCHER_MEMBER_H
 #define DT_LAUNCHER_MEMBER_H
 
@@ -33,6 +35,7 @@ enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
     double heard_s;         /* anything came from it */
+    bool told;              /* its newest record came; it tells us of each later one */
     double stamp;           /* newest of its stamps */
     double lease_s;         /* newest of our stamps that it echoed: when we led it for certain */
     bool joined;            /* a node of ours, when leading */
@@ -44,7 +47,15 @@ struct member_peer { /* somebody at the other end of a link */
     int acked_round;
     bool acked_finished;
 };
-enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64 };
+enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4 };
+struct member_past {
+    struct record record;
+    uint64_t promised;
+};
+struct member_dead { /* somebody who certainly is gone, or left in order */
+    uint64_t id;
+    bool told; /* its link ended after all that it had to say: we know every record that it kept */
+};
 struct member_fence { /* a node that was lost, but whose workers may still run */
     uint64_t id;
     double until_s;
@@ -58,13 +69,17 @@ struct member {
     int seek_count; /* how often we were without a leader */
     enum member_role role;
     struct record record;
-    struct record past;  /* of a run that we gave up; round 0: none */
-    uint64_t past_promised;
+    uint64_t told_term; /* newest record that we acknowledged, and told the others of before */
+    int told_round;
+    bool told_finished;
+    struct member_past past[MEMBER_PAST]; /* of runs that we gave up */
+    int past_count;
     bool holds_endpoint; /* whoever comes asks us first */
     uint64_t run_count;  /* runs that we began */
     uint64_t promised;   /* newest term that we gave another our vote for */
     uint64_t campaigned; /* newest term that we asked for ourselves: not binding */
     uint64_t leader;   /* followed; 0: nobody */
+    uint64_t leader_term;
     struct peer_info leader_info; /* from its beats */
     double leader_heard_s; /* its newest beat came */
     double lease_s;        /* newest of our stamps that it echoed: until then it counts on us */
@@ -78,7 +93,7 @@ struct member {
     uint64_t campaign; /* term asked for; 0: none */
     uint64_t votes[2 * MESSAGE_COUNCIL];
     int vote_count;
-    uint64_t dead[MEMBER_DEAD]; /* ring: certainly gone or left in order */
+    struct member_dead dead[MEMBER_DEAD]; /* ring */
     int dead_count;
     struct member_peer *peers;
     int peer_count, peer_capacity;

@@ -321,6 +321,7 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
         p->acked_term = in->term;
         p->acked_round = in->round;
         p->acked_finished = in->finished;
+        p->told = p->told || in->term == m->record.term; /* it holds what we hold */
         check_prepared(m);
         return;
     }

@@ -216,6 +216,7 @@ static void walk(struct walk *w, struct message *m)
         walk_real(w, &m->echo);
         break;
     case MESSAGE_VOTE_ASK:
+    case MESSAGE_KEEP:
         walk_record(w, &m->record);
         break;
     case MESSAGE_VOTE:
@@ -266,6 +267,6 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none", "join", "refuse", "redirect", "prepare", "ack", "event", "action", "beat", "beat_ack", "vote_ask", "vote", "bye"};
+    static const char *const names[MESSAGE_KIND_COUNT] = {"none", "join", "refuse", "redirect", "prepare", "ack", "event", "action", "beat", "beat_ack", "vote_ask", "vote", "keep", "bye"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }

@@ -54,6 +54,7 @@ enum message_kind {
     MESSAGE_BEAT_ACK,  /* stamp, echo */
     MESSAGE_VOTE_ASK,  /* may I lead term `term`? with my record's term and round */
     MESSAGE_VOTE,      /* yes (granted) or no; the voter's record comes along */
+    MESSAGE_KEEP,      /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
     MESSAGE_BYE,       /* I am leaving in order: do not count me any more */
     MESSAGE_KIND_COUNT
 };
