@@ -324,29 +324,39 @@ bool probe_forget(struct link *l, uint64_t peer)
 
 /* ---- for the sweep ---- */
 
+/* One attempt's turn; false when the list may have changed. */
+static bool sweep_dial(struct dial *d, double now_s)
+{
+    if (d->until_s > 0 && now_s > d->until_s) {
+        struct dt_error err = d->err;
+        dial_end(d, &err);
+        return false;
+    }
+    return advance(d, now_s);
+}
+
+static bool sweep_probe(struct probe *p, double now_s)
+{
+    if (now_s > p->until_s) {
+        settle(p, false);
+        return false;
+    }
+    if (p->again_at_s > 0 && now_s > p->again_at_s) {
+        probe_again(p);
+        return false;
+    }
+    return true;
+}
+
 void dial_sweep(struct link *l, double now_s)
 {
-    bool again = true;
-    while (again) { /* a hook may have changed the list */
-        again = false;
-        for (struct dial *d = l->dials; d != NULL && !again; d = d->next) {
-            if (d->until_s > 0 && now_s > d->until_s) {
-                struct dt_error err = d->err;
-                dial_end(d, &err);
-                again = true;
-            } else {
-                again = !advance(d, now_s);
-            }
-        }
-        for (struct probe *p = l->probes; p != NULL && !again; p = p->next) {
-            if (now_s > p->until_s) {
-                settle(p, false);
-                again = true;
-            } else if (p->again_at_s > 0 && now_s > p->again_at_s) {
-                probe_again(p);
-                again = true;
-            }
-        }
+    struct dial *d = l->dials;
+    while (d != NULL) { /* hooks may change the lists: then from the beginning */
+        d = sweep_dial(d, now_s) ? d->next : l->dials;
+    }
+    struct probe *p = l->probes;
+    while (p != NULL) {
+        p = sweep_probe(p, now_s) ? p->next : l->probes;
     }
 }
 
