@@ -14,7 +14,7 @@
 
 static bool in_range(const struct dt_rule *rule, double v)
 {
-    return (rule->open_min ? v > rule->min : v >= rule->min) && (rule->open_max ? v < rule->max : v <= rule->max);
+    return (rule->open_min ? v > rule->min : v >= rule->min) && (rule->max >= LARGEST_INTEGER || (rule->open_max ? v < rule->max : v <= rule->max));
 }
 
 static bool integer_of(const struct dt_rule *rule, const cJSON *value, int64_t *out)

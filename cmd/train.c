@@ -106,6 +106,7 @@ static void catch_signals(struct dt_page *page)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may go away */
 }
 
 static void add_set(struct options *o, const char *key, const char *value)

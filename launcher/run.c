@@ -549,7 +549,8 @@ static int open_all(struct run *r, struct dt_error *err)
     }
     if (r->output_dir != NULL) {
         if (dt_file_mkdirs(r->output_dir, err) != 0) {
-            return -1;
+            err->status = DT_INVALID; /* nothing was started, and another try finds the same */
+            return dt_wrap(err, "output_dir");
         }
         r->events_path = dt_format("%s/events.jsonl", r->output_dir);
     } else if (logs_dir(r->logs) != NULL) {

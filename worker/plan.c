@@ -103,33 +103,45 @@ static double file_number(const char *path, const char *key)
     return value;
 }
 
-/* What the control groups of this process leave (version 2, from its own group up to the root); infinite without a limit. */
+/* The least that is left in group `inside` of the hierarchy at `root` and in the groups around it; infinite without a limit. Pages of files
+ * count as used in a group, but the kernel takes the idle ones back. */
+static double room_of(const char *root, const char *inside, const char *limit_name, const char *used_name, const char *idle_name)
+{
+    double room = 1e300;
+    char path[600], file[700];
+    snprintf(path, sizeof path, "%s%.*s", root, (int)strcspn(inside, "\n"), inside);
+    for (;;) {
+        snprintf(file, sizeof file, "%s/%s", path, limit_name);
+        double limit = file_number(file, "");
+        snprintf(file, sizeof file, "%s/%s", path, used_name);
+        double used = file_number(file, "");
+        if (limit >= 0 && used >= 0) {
+            snprintf(file, sizeof file, "%s/memory.stat", path);
+            double idle = file_number(file, idle_name);
+            double left = limit - used + (idle > 0 ? idle : 0);
+            room = left < room ? (left > 0 ? left : 0) : room;
+        }
+        char *slash = strrchr(path, '/');
+        if (!slash || strlen(path) <= strlen(root)) {
+            return room;
+        }
+        *slash = '\0';
+    }
+}
+
+/* What the control groups of this process leave, of version 2 ("0::/path") and of version 1 ("4:memory:/path"). */
 static double group_room(void)
 {
     struct dt_text text;
     dt_text_init(&text);
     double room = 1e300;
     if (dt_file_read("/proc/self/cgroup", 1 << 16, &text, NULL) == 0) {
-        char *line = strstr(text.data ? text.data : (char[1]){0}, "0::");
-        if (line) {
-            char path[512];
-            snprintf(path, sizeof path, "/sys/fs/cgroup%.*s", (int)strcspn(line + 3, "\n"), line + 3);
-            for (;;) {
-                char file[600];
-                snprintf(file, sizeof file, "%s/memory.max", path);
-                double limit = file_number(file, "");
-                snprintf(file, sizeof file, "%s/memory.current", path);
-                double used = file_number(file, "");
-                if (limit >= 0 && used >= 0 && limit - used < room) {
-                    room = limit > used ? limit - used : 0;
-                }
-                char *slash = strrchr(path, '/');
-                if (!slash || strlen(path) <= strlen("/sys/fs/cgroup")) {
-                    break;
-                }
-                *slash = '\0';
-            }
+        const char *two = strstr(dt_text_str(&text), "0::"), *one = strstr(dt_text_str(&text), ":memory:");
+        if (two) {
+            room = room_of("/sys/fs/cgroup", two + 3, "memory.max", "memory.current", "inactive_file ");
         }
+        double other = one ? room_of("/sys/fs/cgroup/memory", one + 8, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ") : room;
+        room = other < room ? other : room;
     }
     dt_text_clear(&text);
     return room;
