@@ -1,6 +1,7 @@
 """A save cut at each of its system calls, by kill -9 or by an error: the next start finds the old or the new checkpoint, whole, and ends
 with the bits of an undisturbed run. DTRUN_ALL=1 takes every call, otherwise a sample.
 run: timeout 900
+run: nosan: the leak checker cannot work under strace
 """
 
 import json
