@@ -428,6 +428,17 @@ static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct t
     return rc;
 }
 
+/* Tells the others. An abort here may be seen by the stream before the one who aborts has said so. */
+static void tell(struct dt_comm *c, const struct dt_error *why)
+{
+    struct dt_error abort;
+    if (atomic_load(&c->stopped) == 1) {
+        (void)dt_fail(&abort, DT_PEER, "rank %d aborted communicator %s", c->rank, c->name);
+        why = &abort;
+    }
+    tcp_tell(c, why);
+}
+
 static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err)
 {
     struct tcp *t = c->state;
@@ -441,7 +452,7 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     memcpy(t->head.name, x->name, strnlen(x->name, sizeof(t->head.name)));
     int rc = t->inner->size == 1 ? run_alone(c, x, &p, err) : run_staged(c, x, &p, &call, err);
     if (rc != 0) {
-        tcp_tell(c, err);
+        tell(c, err);
         if (t->leader && strstr(err->text, call.name) == NULL) {
             (void)dt_wrap(err, "%s %s (number %lld)", call.what, call.name, (long long)number);
         }
@@ -470,7 +481,7 @@ static int poll_tcp(struct dt_comm *c, struct dt_error *err)
     if (tcp_look(c, err) == 0) {
         return 0;
     }
-    tcp_tell(c, err);
+    tell(c, err);
     return -1;
 }
 
@@ -482,7 +493,7 @@ static void abort_tcp(struct dt_comm *c)
         atomic_store(&t->inner->stopped, 1);
     }
     (void)dt_fail(&why, DT_PEER, "rank %d aborted communicator %s", c->rank, c->name);
-    tcp_tell(c, &why);
+    tell(c, &why);
 }
 
 static void close_tcp(struct dt_comm *c)
