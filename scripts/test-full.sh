@@ -21,11 +21,13 @@ part() { # name, command...
     passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
 }
 build_and_test() {
+    [ -z "$1" ] && export DTRUN_KILLS=1000 DTRUN_SCHEDULES=100000 DTRUN_ALL=1
     make -s -j2 SAN="$1" programs unit fuzz tools || { echo "0 passed, 1 failed, 0 skipped"; return; }
     b=build
     [ -n "$1" ] && b=build-$(echo "$1" | tr , -)
     shift
     SAN=${b#build} B=$b scripts/test.sh --full "$@"
+    unset DTRUN_KILLS DTRUN_SCHEDULES DTRUN_ALL
 }
 fuzz_all() { # every fuzz program, a fixed number of seeded mutations, with the address and undefined sanitizers
     ok=0 bad=0

@@ -41,7 +41,9 @@ def test_store():
 @pytest.mark.skipif(not os.path.exists(support.DTRUN), reason="dtrun is not built")
 def test_start():
     found = cases(bench("start", "--repeats", "1", "--nproc", "1,2"))
-    assert set(found) == {"1 processes", "2 processes"}
+    assert set(found) == {"1 processes", "2 processes", "launch to first all_reduce, 2 ranks", "killed worker to next all_reduce, 2 ranks",
+                          "resident memory of guard and agent"}
+    assert all(case["value"] > 0 for case in found.values())
 
 
 def test_start_says_what_is_missing():
@@ -50,3 +52,9 @@ def test_start_says_what_is_missing():
     if os.path.exists("/bin/false"):
         done = bench("start", "--dtrun", "/bin/false", "--repeats", "1", "--nproc", "1")
         assert done.returncode == 1 and "failed" in done.stderr
+
+
+def test_step():
+    found = cases(bench("step", "--size", "L1C64", "--ranks", "2", "--strategy", "ddp,full_shard", "--steps", "6", "--repeats", "1"))
+    assert set(found) == {f"gpt2 L1C64 fp32, {row}, 2 ranks, 1 thread each" for row in ("ddp", "full_shard")}
+    assert all(case["value"] > 0 and case["unit"] == "tokens/s" for case in found.values())

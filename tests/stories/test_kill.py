@@ -30,14 +30,15 @@ def place(tmp_path_factory):
     return folder, job, training.hash_of(folder / "plain"), training.metrics(folder / "plain")
 
 
-def kill_at(job, moment, rng, done):
-    """Waits until some worker is at the moment, kills it; False when the job ended before."""
+def kill_at(job, moment, rng, done, best):
+    """Waits until some worker is at the moment, kills it, and returns its step; None when the job ended before. Each kill comes at a later step than
+    those before (`best`), except at the start of a round: three restarts without progress would rightly end the job."""
     deadline = time.monotonic() + support.DEADLINE_S
-    wanted_step = rng.randrange(STEPS) if moment in ("forward", "backward", "collective") else 0
+    wanted = best + 1 + rng.randrange(max(1, (STEPS - best) // 4))
     pages = None
     while time.monotonic() < deadline:
         if job.process.poll() is not None:
-            return False
+            return None
         pages = pages or training.pages(job, 2)
         if not pages:
             continue
@@ -45,13 +46,13 @@ def kill_at(job, moment, rng, done):
             pages = None
             continue
         for page in rng.sample(list(pages.values()), 2):
+            step = page.step()
             hit = page.in_collective() if moment == "collective" else page.phase() == moment
-            late = page.step() > wanted_step + 40  # the moment has passed: any later one will do
-            if hit and (page.step() >= min(wanted_step, STEPS - 20) or late):
+            if hit and (moment == "start" or step >= wanted):
                 with contextlib.suppress(OSError):
                     os.kill(page.pid, signal.SIGKILL)
                     done[moment] = done.get(moment, 0) + 1
-                    return True
+                    return max(best, step)
     raise AssertionError(f"no worker came to {moment}")
 
 
@@ -68,8 +69,10 @@ def test_kills(place):
         wishes.sort(key=lambda m: m == "exit")
         with support.Job(["--nproc_per_node=2", "--max_restarts=100", "train", path, "--output_dir", out]) as job:
             job.agent_pid = job.agent
+            best = 0
             for moment in wishes[: KILLS - sum(done.values())]:
-                if not kill_at(job, moment, rng, done):
+                best = kill_at(job, moment, rng, done, best)
+                if best is None:
                     break
             result = job.finish()
             job.wait_gone()
