@@ -203,7 +203,7 @@ static void two_agents_talk_and_part(void **state)
 static void both_ways_of_connecting_give_one_link(void **state)
 {
     (void)state;
-    for (int round = 0; round < 24; round++) {
+    for (int round = 0; round < 16; round++) {
         struct agent a[2];
         begin();
         start(&a[0], 1, &no_key);
@@ -634,7 +634,7 @@ static void half_open_ones_are_few_and_end(void **state)
     listen_agent(&a[0]);
     struct link_options o = options_of(&a[0], 1, &key_one);
     o.half_open_count = 4;
-    o.handshake_s = 1;
+    o.handshake_s = 0.5;
     assert_int_equal(link_open(&a[0].link, &loop, &o, &err), 0);
     start(&a[1], 2, &key_one);
     for (int i = 0; i < 20; i++) { /* a piece of a hello, then silence */
