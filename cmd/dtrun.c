@@ -4,6 +4,7 @@
 #include "launcher/guard.h"
 #include "launcher/options.h"
 #include "launcher/run.h"
+#include "launcher/serve.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -41,6 +42,9 @@ static int begin(struct options *o)
     struct dt_arena arena;
     char *path, **argv;
     (void)fputs(dt_text_str(&o->warnings), stderr);
+    if (o->action == OPTIONS_SERVE_STORE) {
+        return serve_store(o);
+    }
     if (o->action != OPTIONS_RUN && o->action != OPTIONS_DRY_RUN) {
         return print(o);
     }

@@ -1,49 +1,128 @@
-/* The table of environments: a row names the variables of one scheduler or launcher. A new one is a row; parsing lists of hosts
- * is left to whoever needs several. */
+/* The table of environments: a row names the variables of one scheduler or launcher. A new one is a row; where its list of hosts has
+ * a form of its own, also a reader in hostlist.c. */
 #include "launcher/cluster.h"
 
+#include "base/file.h"
 #include "launcher/options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* One environment: the variable that gives it away, and the variables that say what we want to know; null: it has none. */
-struct row {
-    const char *name;
-    const char *sign;
-    const char *node_count, *node_rank, *task_count, *task_rank, *job_id, *nodes;
+#define FILE_BYTES ((size_t)16 << 20)
+
+enum form {
+    FORM_NONE,
+    FORM_SLURM,
+    FORM_FILE,          /* the variable names a file with a host per slot */
+    FORM_FILE_BUT_FIRST /* its first line is the host that launches, which has no part in the job */
 };
 
-/* The order of rows is the order of detection. What a user sets on purpose (pytorchjob's and torchelastic's PET_NNODES) comes first; a scheduler's
- * own launcher (srun, jsrun, mpirun) before the allocation it runs in. */
+/* One environment. `sign` gives it away; `launch` is set only where its own launcher started us (null: wherever the sign is). A value has
+ * up to two variables, the first one that is set counts. */
+struct row {
+    const char *name, *sign, *launch;
+    enum form form;
+    bool only_forced; /* its variables are too common to be a sign */
+    const char *variables[CLUSTER_VALUE_COUNT][2];
+};
+
+/* The order of rows is the order of detection. What is written for torchrun (PET_*) comes first; a scheduler's own launcher (mpirun, jsrun)
+ * before the allocation it runs in; PMI last, for srun sets its variables too. */
 static const struct row rows[] = {
-    {"pytorchjob", "PET_NNODES", "PET_NNODES", "PET_NODE_RANK", NULL, NULL, NULL, NULL},
-    {"mpi", "OMPI_COMM_WORLD_SIZE", NULL, NULL, "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", NULL, NULL},
-    {"mpi", "MPI_LOCALNRANKS", NULL, NULL, "MPI_LOCALNRANKS", "MPI_LOCALRANKID", NULL, NULL},
-    {"slurm", "SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_JOB_NODELIST"},
-    {"lsf", "LSB_JOBID", NULL, NULL, "JSM_NAMESPACE_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "LSB_JOBID", "LSB_HOSTS"},
-    {"pbs", "PBS_JOBID", "PBS_NUM_NODES", "PBS_NODENUM", NULL, NULL, "PBS_JOBID", "PBS_NODEFILE"},
-    {"mpi", "PMI_SIZE", NULL, NULL, NULL, NULL, NULL, NULL},
+    {.name = "kubeflow",
+     .sign = "PET_NNODES",
+     .variables = {[CLUSTER_NODE_COUNT] = {"PET_NNODES"},
+                   [CLUSTER_NODE_RANK] = {"PET_NODE_RANK", "JOB_COMPLETION_INDEX"},
+                   [CLUSTER_MASTER_ADDR] = {"PET_MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"PET_MASTER_PORT"}}},
+    {.name = "mpi", /* Open MPI; inside a SLURM or PBS job the id comes from there */
+     .sign = "OMPI_COMM_WORLD_SIZE",
+     .variables = {[CLUSTER_TASK_COUNT] = {"OMPI_COMM_WORLD_LOCAL_SIZE"},
+                   [CLUSTER_TASK_RANK] = {"OMPI_COMM_WORLD_LOCAL_RANK"},
+                   [CLUSTER_TASK_TOTAL] = {"OMPI_COMM_WORLD_SIZE"},
+                   [CLUSTER_TASK_INDEX] = {"OMPI_COMM_WORLD_RANK"},
+                   [CLUSTER_JOB_ID] = {"SLURM_JOB_ID", "PBS_JOBID"},
+                   [CLUSTER_STEP_ID] = {"PMIX_NAMESPACE"},
+                   [CLUSTER_RESTARTS] = {"SLURM_RESTART_COUNT"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "mpi", /* Hydra: MPICH, Intel MPI */
+     .sign = "MPI_LOCALNRANKS",
+     .variables = {[CLUSTER_TASK_COUNT] = {"MPI_LOCALNRANKS"},
+                   [CLUSTER_TASK_RANK] = {"MPI_LOCALRANKID"},
+                   [CLUSTER_TASK_TOTAL] = {"PMI_SIZE"},
+                   [CLUSTER_TASK_INDEX] = {"PMI_RANK"},
+                   [CLUSTER_JOB_ID] = {"SLURM_JOB_ID", "PBS_JOBID"},
+                   [CLUSTER_RESTARTS] = {"SLURM_RESTART_COUNT"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "slurm",
+     .sign = "SLURM_JOB_ID",
+     .launch = "SLURM_STEP_NODELIST",
+     .form = FORM_SLURM,
+     .variables = {[CLUSTER_NODE_COUNT] = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"},
+                   [CLUSTER_NODE_RANK] = {"SLURM_NODEID"},
+                   [CLUSTER_TASK_COUNT] = {"SLURM_STEP_TASKS_PER_NODE"},
+                   [CLUSTER_TASK_RANK] = {"SLURM_LOCALID"},
+                   [CLUSTER_TASK_TOTAL] = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+                   [CLUSTER_TASK_INDEX] = {"SLURM_PROCID"},
+                   [CLUSTER_JOB_ID] = {"SLURM_JOB_ID"},
+                   [CLUSTER_STEP_ID] = {"SLURM_STEP_ID", "SLURM_STEPID"},
+                   [CLUSTER_RESTARTS] = {"SLURM_RESTART_COUNT"},
+                   [CLUSTER_NODES] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "lsf",
+     .sign = "LSB_JOBID",
+     .launch = "JSM_NAMESPACE_RANK",
+     .form = FORM_FILE_BUT_FIRST,
+     .variables = {[CLUSTER_TASK_COUNT] = {"JSM_NAMESPACE_LOCAL_SIZE"},
+                   [CLUSTER_TASK_RANK] = {"JSM_NAMESPACE_LOCAL_RANK"},
+                   [CLUSTER_TASK_TOTAL] = {"JSM_NAMESPACE_SIZE"},
+                   [CLUSTER_TASK_INDEX] = {"JSM_NAMESPACE_RANK"},
+                   [CLUSTER_JOB_ID] = {"LSB_JOBID"},
+                   [CLUSTER_STEP_ID] = {"LSB_JOBINDEX"},
+                   [CLUSTER_NODES] = {"LSB_DJOB_RANKFILE"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "pbs", /* nothing tells a batch script from what pbsdsh or ssh started: --cluster=pbs does */
+     .sign = "PBS_JOBID",
+     .launch = "",
+     .form = FORM_FILE,
+     .variables = {[CLUSTER_JOB_ID] = {"PBS_JOBID"},
+                   [CLUSTER_STEP_ID] = {"PBS_ARRAY_INDEX"},
+                   [CLUSTER_NODES] = {"PBS_NODEFILE"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "kubernetes", /* an indexed Job, a JobSet: the number of pods comes from --nnodes */
+     .sign = "JOB_COMPLETION_INDEX",
+     .variables = {[CLUSTER_NODE_RANK] = {"JOB_COMPLETION_INDEX"}}},
+    {.name = "pytorchjob",
+     .sign = "WORLD_SIZE",
+     .only_forced = true,
+     .variables = {[CLUSTER_NODE_COUNT] = {"WORLD_SIZE"},
+                   [CLUSTER_NODE_RANK] = {"RANK"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "mpi",
+     .sign = "PMI_SIZE",
+     .variables = {[CLUSTER_TASK_TOTAL] = {"PMI_SIZE"}, [CLUSTER_TASK_INDEX] = {"PMI_RANK"}}},
+    {.name = "mpi", /* PMIx alone knows our number, not how many there are */
+     .sign = "PMIX_RANK",
+     .variables = {[CLUSTER_TASK_INDEX] = {"PMIX_RANK"}, [CLUSTER_STEP_ID] = {"PMIX_NAMESPACE"}}},
 };
 static const size_t row_count = sizeof rows / sizeof rows[0];
 
 const char *cluster_names(void)
 {
-    return "slurm lsf pbs mpi pytorchjob none";
-}
-
-/* First number in the variable ("4", "4(x2)", "2:4"); `fallback` when it is unset or no number. */
-static int number(char *const *env, const char *name, int fallback)
-{
-    const char *text = name != NULL ? options_getenv(env, name) : NULL;
-    int value;
-    return text != NULL && strlen(text) < 4096 && sscanf(text, "%7d", &value) == 1 && value >= 0 ? value : fallback;
+    return "slurm lsf pbs mpi kubeflow kubernetes pytorchjob none";
 }
 
 static bool is_name(const char *word)
 {
     size_t n = strlen(word);
-    for (const char *p = cluster_names(); *p != '\0'; p += p[strcspn(p, " ")] == ' ' ? strcspn(p, " ") + 1 : strcspn(p, " ")) {
+    for (const char *p = cluster_names(); *p != '\0'; p += strcspn(p, " "), p += *p == ' ') {
         if (strcspn(p, " ") == n && memcmp(p, word, n) == 0) {
             return true;
         }
@@ -51,16 +130,80 @@ static bool is_name(const char *word)
     return false;
 }
 
+/* Text of a value, with *from its variable; null when no variable is set, or it is empty. */
+static const char *look_up(const struct row *row, enum cluster_value what, char *const *env, const char **from)
+{
+    for (int i = 0; i < 2 && row->variables[what][i] != NULL; i++) {
+        const char *text = options_getenv(env, row->variables[what][i]);
+        if (text != NULL && text[0] != '\0') {
+            *from = row->variables[what][i];
+            return text;
+        }
+    }
+    return NULL;
+}
+
+/* The same for a number from lo to a million; `fallback`, and no variable, for anything else. Of "1:4" it is the first. */
+static int number(const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback, const char **from)
+{
+    int value = -1;
+    char after = '\0';
+    const char *text = look_up(row, what, env, from);
+    if (text == NULL || strlen(text) > 64 || sscanf(text, "%7d%c", &value, &after) < 1 || (after != '\0' && after != ':') || value < lo ||
+        value > 1000000) {
+        *from = NULL;
+        return fallback;
+    }
+    return value;
+}
+
+static void read_row(struct cluster *c, const struct row *row, char *const *env, bool forced)
+{
+    const char **from = c->from;
+    c->name = row->name;
+    /* A worker of another launcher inherits the variables of its host, but only that launcher was started by the scheduler. */
+    bool below = options_getenv(env, "TORCHELASTIC_RUN_ID") != NULL && options_getenv(env, "GROUP_RANK") != NULL;
+    c->launched = !below && (row->launch == NULL || forced || (row->launch[0] != '\0' && options_getenv(env, row->launch) != NULL));
+    c->node_count = number(row, CLUSTER_NODE_COUNT, env, 1, 1, &from[CLUSTER_NODE_COUNT]);
+    c->node_rank = number(row, CLUSTER_NODE_RANK, env, 0, 0, &from[CLUSTER_NODE_RANK]);
+    c->restart_count = number(row, CLUSTER_RESTARTS, env, 0, 0, &from[CLUSTER_RESTARTS]);
+    c->job_id = look_up(row, CLUSTER_JOB_ID, env, &from[CLUSTER_JOB_ID]);
+    c->step_id = look_up(row, CLUSTER_STEP_ID, env, &from[CLUSTER_STEP_ID]);
+    c->nodes = look_up(row, CLUSTER_NODES, env, &from[CLUSTER_NODES]);
+    if (!c->launched) {
+        return; /* tasks and an address are for whoever was started by the launcher */
+    }
+    c->task_rank = number(row, CLUSTER_TASK_RANK, env, 0, 0, &from[CLUSTER_TASK_RANK]);
+    c->task_total = number(row, CLUSTER_TASK_TOTAL, env, 1, 1, &from[CLUSTER_TASK_TOTAL]);
+    c->task_index = number(row, CLUSTER_TASK_INDEX, env, 0, 0, &from[CLUSTER_TASK_INDEX]);
+    c->master_addr = look_up(row, CLUSTER_MASTER_ADDR, env, &from[CLUSTER_MASTER_ADDR]);
+    c->master_port = number(row, CLUSTER_MASTER_PORT, env, 1, 0, &from[CLUSTER_MASTER_PORT]);
+    const char *tasks = look_up(row, CLUSTER_TASK_COUNT, env, &from[CLUSTER_TASK_COUNT]);
+    c->task_count = tasks != NULL ? hostlist_count_at(tasks, row->form == FORM_SLURM ? c->node_rank : 0) : -1;
+    if (c->task_count < 1) {
+        c->task_count = 1;
+        from[CLUSTER_TASK_COUNT] = NULL;
+    }
+    /* With a task per host, tasks are hosts; of several per host (alike on all) we know at least how many hosts. */
+    if (from[CLUSTER_NODE_COUNT] == NULL && from[CLUSTER_TASK_TOTAL] != NULL) {
+        c->node_count = (c->task_total + c->task_count - 1) / c->task_count;
+        c->node_rank = c->task_index / c->task_count;
+        from[CLUSTER_NODE_COUNT] = from[CLUSTER_TASK_TOTAL];
+        from[CLUSTER_NODE_RANK] = from[CLUSTER_TASK_INDEX];
+    }
+}
+
 int cluster_read(struct cluster *out, char *const *env, const char *forced, struct dt_error *err)
 {
-    struct cluster c = {"none", 1, 0, 1, 0, NULL, NULL};
+    struct cluster c = {.name = "none", .node_count = 1, .task_count = 1, .task_total = 1};
     const struct row *found = NULL;
     if (forced != NULL && !is_name(forced)) {
         return dt_fail(err, DT_INVALID, "%.60s: must be one of %s", forced, cluster_names());
     }
     bool none = forced != NULL && strcmp(forced, "none") == 0;
     for (size_t i = 0; i < row_count && found == NULL && !none; i++) {
-        if (options_getenv(env, rows[i].sign) != NULL && (forced == NULL || strcmp(forced, rows[i].name) == 0)) {
+        bool wanted = forced != NULL ? strcmp(forced, rows[i].name) == 0 : !rows[i].only_forced;
+        if (wanted && options_getenv(env, rows[i].sign) != NULL) {
             found = &rows[i];
         }
     }
@@ -68,31 +211,191 @@ int cluster_read(struct cluster *out, char *const *env, const char *forced, stru
         return dt_fail(err, DT_INVALID, "%s: none of its variables is set here; leave the option out, or use none", forced);
     }
     if (found != NULL) {
-        c.name = found->name;
-        c.node_count = number(env, found->node_count, 1);
-        c.node_rank = number(env, found->node_rank, 0);
-        c.task_count = number(env, found->task_count, 1);
-        c.task_rank = number(env, found->task_rank, 0);
-        c.job_id = found->job_id != NULL ? options_getenv(env, found->job_id) : NULL;
-        c.nodes = found->nodes != NULL ? options_getenv(env, found->nodes) : NULL;
-        if (c.node_count < 1) {
-            c.node_count = 1;
-        }
-        if (c.task_count < 1) {
-            c.task_count = 1;
-        }
+        read_row(&c, found, env, forced != NULL);
     }
     *out = c;
     return 0;
 }
 
-void cluster_warn(const struct cluster *c, int nnodes_max, struct dt_text *out)
+/* ---- hosts ---- */
+
+static enum form form_of(const struct cluster *c)
 {
+    for (size_t i = 0; i < row_count; i++) {
+        if (strcmp(rows[i].name, c->name) == 0 && rows[i].form != FORM_NONE) {
+            return rows[i].form;
+        }
+    }
+    return FORM_NONE;
+}
+
+int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error *err)
+{
+    enum form form = form_of(c);
+    if (form == FORM_NONE || c->nodes == NULL) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: it does not say which hosts there are", c->name);
+    }
+    if (form == FORM_SLURM) {
+        return hostlist_read_slurm(out, c->nodes, err) != 0 ? dt_wrap(err, "%s", c->from[CLUSTER_NODES]) : 0;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    int result = dt_file_read(c->nodes, FILE_BYTES, &text, err);
+    if (result == 0) {
+        const char *rest = dt_text_str(&text);
+        const char *second = strchr(rest, '\n');
+        if (form == FORM_FILE_BUT_FIRST && second != NULL && second[1] != '\0') {
+            rest = second + 1;
+        }
+        result = hostlist_read_words(out, rest, err) != 0 ? dt_wrap(err, "%.200s", c->nodes) : 0;
+    }
+    dt_text_clear(&text);
+    return result != 0 ? dt_wrap(err, "%s", c->from[CLUSTER_NODES]) : 0;
+}
+
+int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err)
+{
+    enum form form = form_of(c);
+    if ((form != FORM_FILE && form != FORM_FILE_BUT_FIRST) || c->nodes == NULL || (c->from[CLUSTER_NODE_COUNT] != NULL && c->task_count == 1)) {
+        return 0;
+    }
+    struct hostlist hosts;
+    hostlist_init(&hosts);
+    if (cluster_hosts(c, &hosts, err) != 0) {
+        return -1;
+    }
+    int place = hostlist_find(&hosts, host_name);
+    size_t count = hosts.count;
+    hostlist_clear(&hosts);
+    if (place < 0 && c->launched) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: %.60s is not one of its %zu hosts; use --node_rank, or --cluster=none", c->from[CLUSTER_NODES], host_name,
+                       count);
+    }
+    c->node_count = (int)count;
+    c->node_rank = place < 0 ? 0 : place;
+    c->from[CLUSTER_NODE_COUNT] = c->from[CLUSTER_NODE_RANK] = c->from[CLUSTER_NODES];
+    return 0;
+}
+
+/* ---- names and ports ---- */
+
+/* First number in a text, at most nine digits of its end ("1234567890" -> 234567890); 0 without one. */
+static long digits_of(const char *text)
+{
+    long value = 0;
+    if (text == NULL) {
+        return 0;
+    }
+    for (text += strcspn(text, "0123456789"); *text >= '0' && *text <= '9'; text++) {
+        value = (10 * value + (*text - '0')) % 1000000000;
+    }
+    return value;
+}
+
+void cluster_run_id(const struct cluster *c, struct dt_text *out)
+{
+    if (c->job_id == NULL) {
+        return;
+    }
+    dt_text_printf(out, "%s-%.100s", c->name, c->job_id);
+    if (c->step_id != NULL) {
+        dt_text_printf(out, ".%.100s", c->step_id);
+    }
+    if (c->restart_count > 0) {
+        dt_text_printf(out, "-r%d", c->restart_count);
+    }
+}
+
+int cluster_port(const struct cluster *c)
+{
+    if (c->master_port != 0) {
+        return c->master_port <= 65535 ? c->master_port : 0;
+    }
+    return c->job_id == NULL ? 0 : (int)(15000 + (digits_of(c->job_id) + 101 * digits_of(c->step_id)) % 10000);
+}
+
+/* ---- what people read ---- */
+
+void cluster_one_per_host(const struct cluster *c, struct dt_text *out)
+{
+    static const char *const lines[][2] = {
+        {"slurm", "srun --ntasks-per-node=1"}, {"lsf", "jsrun --rs_per_host=1 --tasks_per_rs=1"}, {"mpi", "mpirun --map-by ppr:1:node"}};
+    dt_text_printf(out, "%s: it started %d tasks on this host, and each is a launcher of its own; start one per host", c->name, c->task_count);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        if (strcmp(lines[i][0], c->name) == 0) {
+            dt_text_printf(out, ": %s", lines[i][1]);
+        }
+    }
+}
+
+/* WORLD_SIZE and RANK that nobody of us set: a container file or an old PyTorchJob counts pods with them. */
+static void warn_inherited(const struct cluster *c, const struct cluster_choice *chosen, char *const *env, struct dt_text *out)
+{
+    const char *world = options_getenv(env, "WORLD_SIZE");
+    const char *rank = options_getenv(env, "RANK");
+    long long value;
+    if (world == NULL || strcmp(c->name, "pytorchjob") == 0 || options_getenv(env, "TORCHELASTIC_RUN_ID") != NULL) {
+        return;
+    }
+    if (dt_parse_int64(world, &value) && value == (long long)chosen->nnodes_max * chosen->nproc) {
+        return;
+    }
+    dt_text_printf(out, "dtrun: WORLD_SIZE=%.20s", world);
+    if (rank != NULL) {
+        dt_text_printf(out, " and RANK=%.20s", rank);
+    }
+    dt_text_printf(out, " are inherited and not used: this job has %d host%s with %d worker%s each; if they count hosts: --cluster=pytorchjob\n",
+                   chosen->nnodes_max, chosen->nnodes_max == 1 ? "" : "s", chosen->nproc, chosen->nproc == 1 ? "" : "s");
+}
+
+void cluster_warn(const struct cluster *c, const struct cluster_choice *chosen, char *const *env, struct dt_text *out)
+{
+    const char *count_from = c->from[CLUSTER_NODE_COUNT];
+    const char *rank_from = c->from[CLUSTER_NODE_RANK];
     if (c->task_count > 1 && c->task_rank == 0) {
-        dt_text_printf(out, "dtrun: %s: it started %d tasks on this host, and each is a launcher of its own; start one per host%s\n", c->name,
-                       c->task_count, strcmp(c->name, "slurm") == 0 ? ": srun --ntasks-per-node=1" : "");
+        dt_text_puts(out, "dtrun: ");
+        cluster_one_per_host(c, out);
+        dt_text_puts(out, "\n");
     }
-    if (c->node_count > 1 && nnodes_max == 1 && strcmp(c->name, "pytorchjob") != 0) {
-        dt_text_printf(out, "dtrun: %s: %d hosts are allocated, this run uses one (--nnodes=1)\n", c->name, c->node_count);
+    if (c->launched && c->task_count == 1 && chosen->nnodes_from != NULL && count_from != NULL && strcmp(chosen->nnodes_from, count_from) != 0 &&
+        c->node_count != chosen->nnodes_max) {
+        dt_text_printf(out, "dtrun: number of hosts: %s says %d, %s says %d; %s counts\n", chosen->nnodes_from, chosen->nnodes_max, count_from,
+                       c->node_count, chosen->nnodes_from);
+    } else if (!c->launched && c->node_count > 1 && chosen->nnodes_max == 1) {
+        dt_text_printf(out, "dtrun: %s: %d hosts are allocated (%s), this run uses one%s\n", c->name, c->node_count, count_from,
+                       strcmp(c->name, "slurm") == 0 ? "; to use all: srun --ntasks-per-node=1 dtrun ..." : "");
     }
+    if (c->launched && c->task_count == 1 && chosen->nnodes_max > 1 && chosen->node_rank_from != NULL && rank_from != NULL &&
+        strcmp(chosen->node_rank_from, rank_from) != 0 && c->node_rank != chosen->node_rank) {
+        dt_text_printf(out, "dtrun: number of this host: %s says %d, %s says %d; %s counts\n", chosen->node_rank_from, chosen->node_rank, rank_from,
+                       c->node_rank, chosen->node_rank_from);
+    }
+    warn_inherited(c, chosen, env, out);
+}
+
+static void describe(const struct cluster *c, enum cluster_value what, const char *label, const char *text, int value, struct dt_text *out)
+{
+    if (c->from[what] == NULL) {
+        return;
+    }
+    if (text != NULL) {
+        dt_text_printf(out, "          %s %.200s (%s)\n", label, text, c->from[what]);
+    } else {
+        dt_text_printf(out, "          %s %d (%s)\n", label, value, c->from[what]);
+    }
+}
+
+void cluster_describe(const struct cluster *c, struct dt_text *out)
+{
+    dt_text_printf(out, "cluster   %s%s\n", c->name, strcmp(c->name, "none") == 0 || c->launched ? "" : ", not started by its launcher");
+    describe(c, CLUSTER_JOB_ID, "job", c->job_id, 0, out);
+    describe(c, CLUSTER_STEP_ID, "step", c->step_id, 0, out);
+    describe(c, CLUSTER_RESTARTS, "started again", NULL, c->restart_count, out);
+    describe(c, CLUSTER_NODE_COUNT, "hosts", NULL, c->node_count, out);
+    describe(c, CLUSTER_NODE_RANK, "this host", NULL, c->node_rank, out);
+    describe(c, CLUSTER_NODES, "list", c->nodes, 0, out);
+    describe(c, CLUSTER_TASK_COUNT, "tasks on this host", NULL, c->task_count, out);
+    describe(c, CLUSTER_TASK_TOTAL, "tasks", NULL, c->task_total, out);
+    describe(c, CLUSTER_MASTER_ADDR, "address", c->master_addr, 0, out);
+    describe(c, CLUSTER_MASTER_PORT, "port", NULL, c->master_port, out);
 }

@@ -2,19 +2,11 @@
  * options together: which store, which run id, how many workers, what PROGRAM is. Values of their own are in options_values.c. */
 #include "launcher/options_table.h"
 
-#include "launcher/cluster.h"
-
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-/* The value of each row that was given, and where. */
-struct given {
-    const char *value[OPTIONS_MAX_ROWS];
-    char spelled[OPTIONS_MAX_ROWS][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
-};
 
 const char *options_getenv(char *const *env, const char *name)
 {
@@ -209,6 +201,18 @@ static void read_variables(struct options *o, struct given *g, char **env)
     }
 }
 
+/* --serve_store: nothing else matters. */
+static int read_serve_store(struct options *o, const struct given *g, struct dt_error *err)
+{
+    int port = -1;
+    if (option_parse_endpoint(&o->arena, o->serve_store, &o->master_addr, &port, err) != 0) {
+        return dt_wrap(err, "%s", g->spelled[option_find("serve_store")]);
+    }
+    o->master_port = port < 0 ? 0 : port;
+    o->action = OPTIONS_SERVE_STORE;
+    return 0;
+}
+
 /* Sets *on when the flag is given and not 0; a variable that is no number is an error. */
 static int flag_on(const struct given *g, const char *name, bool *on, struct dt_error *err)
 {
@@ -401,23 +405,24 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return o->action != OPTIONS_RUN ? 0 : -1;
     }
     read_variables(o, g, env);
-    if (read_values(o, g, err) != 0) {
+    if (option_read_cluster(o, g, env, err) != 0 || read_values(o, g, err) != 0) {
         return -1;
     }
     if (o->completion != NULL) {
         o->action = OPTIONS_COMPLETION;
         return 0;
     }
+    if (o->serve_store != NULL) {
+        return read_serve_store(o, g, err);
+    }
     bool dry = false;
     if (flag_on(g, "dry_run", &dry, err) != 0 || refuse_several_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 ||
         count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
-    struct cluster here;
-    if (cluster_read(&here, env, o->cluster, err) != 0) {
-        return dt_wrap(err, "%s", g->value[option_find("cluster")] != NULL ? g->spelled[option_find("cluster")] : "--cluster");
+    if (option_check_cluster(o, g, env, err) != 0) {
+        return -1;
     }
-    cluster_warn(&here, o->nnodes_max, &o->warnings);
     scale_times(o);
     o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_RUN;
     return 0;
@@ -450,6 +455,9 @@ const char *options_source(const struct options *o, const char *name)
     int row = option_find(name);
     if (row < 0 || o->sources[row] == OPTIONS_FROM_DEFAULT) {
         return "default";
+    }
+    if (o->sources[row] == OPTIONS_FROM_CLUSTER) {
+        return o->cluster_variables[row];
     }
     if (o->sources[row] == OPTIONS_FROM_COMMAND_LINE || !option_variable(&option_rows[row], text, sizeof text)) {
         (void)snprintf(text, sizeof text, "--%s", option_rows[row].name);
@@ -505,4 +513,5 @@ void options_describe(const struct options *o, struct dt_text *out)
     }
     dt_text_printf(out, "output    %s\n", files ? "to log files as --redirects and --tee say" : o->filtered ? "of some ranks only" : "inherited");
     dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
+    cluster_describe(&o->here, out);
 }

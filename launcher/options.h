@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/cluster.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,13 +16,13 @@
 #define OPTIONS_MAX_CODES 64
 #define OPTIONS_MAX_ROWS 96
 
-enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_HELP_ALL, OPTIONS_VERSION, OPTIONS_DRY_RUN, OPTIONS_COMPLETION };
+enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_HELP_ALL, OPTIONS_VERSION, OPTIONS_DRY_RUN, OPTIONS_COMPLETION, OPTIONS_SERVE_STORE };
 enum options_entry {
     OPTIONS_ENTRY_PROGRAM, /* run as it is: --no_python, or a program that is no .py file */
     OPTIONS_ENTRY_PYTHON,  /* interpreter -u script */
     OPTIONS_ENTRY_MODULE   /* interpreter -u -m module */
 };
-enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
+enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
 
 struct options {
@@ -74,10 +75,13 @@ struct options {
     bool virtual_local_rank;
     char *numa_binding; /* or null */
     char *cluster;      /* --cluster=NAME, or null: detect */
+    struct cluster here;
     char *completion;   /* shell of --print_completion */
+    char *serve_store;  /* --serve_store as written; its host and port are in master_addr and master_port */
 
     struct dt_text warnings;                       /* one line each, ready to print on stderr */
     enum options_source sources[OPTIONS_MAX_ROWS]; /* by row of the table; options_source reads it */
+    const char *cluster_variables[OPTIONS_MAX_ROWS]; /* for those from the cluster: the variable */
     struct dt_arena arena;
 };
 
@@ -92,7 +96,8 @@ void options_help(struct dt_text *out, bool all);
 void options_completion(struct dt_text *out, const char *shell);
 /* What --dry_run prints: nodes, workers, store, restarts, and where the values that matter came from. */
 void options_describe(const struct options *o, struct dt_text *out);
-/* Where the value of an option (name with underscores) came from: "--nproc_per_node", "PET_NPROC_PER_NODE" or "default". */
+/* Where the value of an option (name with underscores) came from: "--nproc_per_node", "PET_NPROC_PER_NODE",
+ * "SLURM_STEP_NUM_NODES" or "default". */
 const char *options_source(const struct options *o, const char *name);
 
 /* Value of NAME in an environment, or null. */

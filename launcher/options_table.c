@@ -62,7 +62,7 @@ const struct option_row option_rows[] = {
     {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "hosts to start on, lines: host slots=N", false, HOSTS, NULL, 0, 0, 0},
     {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "COMMAND", "how to reach the hosts of --hostfile", false, HOSTS, NULL, 0, 0, 0},
     {"status", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "RUN_ID", "ask a running job", false, "not there yet; see events.jsonl in the job's log folder", NULL, 0, 0, 0},
-    {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "the worker store alone", false, "not there yet; leave it out", NULL, 0, 0, 0},
+    {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "run the worker store alone until INT or TERM; port 0: any free one", false, NULL, option_parse_text, AT(serve_store), 0, 0},
     /* devices and surroundings */
     {"virtual_local_rank", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0},
     {"numa_binding", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind workers to CPUs near their GPU", false, "binding to CPUs is not there yet; leave it out, or use numactl", option_parse_word, AT(numa_binding), 0, 0},
@@ -177,7 +177,7 @@ void options_help(struct dt_text *out, bool all)
         dt_text_printf(out,
                        "\nNames may be written with - or _, and shortened while unambiguous. A variable\n"
                        "named in capitals sets an option that the command line does not.\n"
-                       "Clusters that are recognised: %s.\n",
+                       "Clusters: %s.\n",
                        cluster_names());
     } else {
         dt_text_puts(out, "\nexample: dtrun --nproc_per_node=4 train job.json\n");

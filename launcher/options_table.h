@@ -31,6 +31,18 @@ struct option_row {
 extern const struct option_row option_rows[];
 extern const int option_row_count;
 
+/* The value of each row that was given, and where. */
+struct given {
+    const char *value[OPTIONS_MAX_ROWS];
+    char spelled[OPTIONS_MAX_ROWS][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
+};
+
+/* What the scheduler knows takes the place of options that were not given: hosts, our number, where to meet, the run's name. Only where
+ * its own launcher started us on several hosts; a job on one host is the same with and without a scheduler. Sets o->here. */
+int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err);
+/* How what was chosen and what surrounds us fit together: warnings, and a refusal of a launcher with several workers per task. */
+int option_check_cluster(struct options *o, const struct given *g, char *const *env, struct dt_error *err);
+
 /* Row with this name (either spelling), or -1. */
 int option_find(const char *name);
 /* PET_NAME or DTRUN_NAME into `out`; false for a row without a variable. */

@@ -1,5 +1,4 @@
 /* The command line: torchrun's options and their value rules, variables, errors, help, and what follows from several options together. */
-#include "launcher/cluster.h"
 #include "launcher/options.h"
 
 #include <setjmp.h>
@@ -288,7 +287,7 @@ static void test_errors(void **state)
         {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
         {"--logs_specs=mine p", "--logs_specs: mine: must be default: Python plug-ins cannot run in dtrun"},
         {"--port_range=5 p", "--port_range: 5: must be LO-HI with 1 <= LO <= HI <= 65535, or any; example: --port_range=20000-20100"},
-        {"--cluster=zeus p", "--cluster: zeus: must be one of slurm lsf pbs mpi pytorchjob none"},
+        {"--cluster=zeus p", "--cluster: zeus: must be one of slurm lsf pbs mpi kubeflow kubernetes pytorchjob none"},
         {"--cluster=slurm p", "--cluster: slurm: none of its variables is set here; leave the option out, or use none"},
         {"--help=x", "--help: x: must be all, or nothing"},
         {"--print_completion=fish", "--print_completion: fish: must be one of bash|zsh|tcsh"},
@@ -371,42 +370,12 @@ static void test_help(void **state)
     options_clear(&o);
 }
 
-static void test_cluster(void **state)
-{
-    (void)state;
-    struct cluster c;
-    char *none[] = {"HOME=/", NULL};
-    char *slurm[] = {"SLURM_JOB_ID=77", "SLURM_NNODES=2", "SLURM_NODEID=1", "SLURM_STEP_TASKS_PER_NODE=4(x2)", "SLURM_LOCALID=0", NULL};
-    char *mpi[] = {"SLURM_JOB_ID=77", "OMPI_COMM_WORLD_SIZE=8", "OMPI_COMM_WORLD_LOCAL_SIZE=junk", NULL};
-    assert_int_equal(cluster_read(&c, none, NULL, &err), 0);
-    assert_string_equal(c.name, "none");
-    assert_true(c.node_count == 1 && c.task_count == 1 && c.job_id == NULL);
-    assert_int_equal(cluster_read(&c, slurm, NULL, &err), 0);
-    assert_string_equal(c.name, "slurm");
-    assert_true(c.node_count == 2 && c.node_rank == 1 && c.task_count == 4 && strcmp(c.job_id, "77") == 0);
-    struct dt_text text;
-    dt_text_init(&text);
-    cluster_warn(&c, 1, &text);
-    assert_string_equal(dt_text_str(&text),
-                        "dtrun: slurm: it started 4 tasks on this host, and each is a launcher of its own; start one per host: srun "
-                        "--ntasks-per-node=1\ndtrun: slurm: 2 hosts are allocated, this run uses one (--nnodes=1)\n");
-    dt_text_clear(&text);
-    assert_int_equal(cluster_read(&c, mpi, NULL, &err), 0);
-    assert_string_equal(c.name, "mpi");
-    assert_int_equal(c.task_count, 1);
-    assert_int_equal(cluster_read(&c, mpi, "slurm", &err), 0);
-    assert_string_equal(c.name, "slurm");
-    assert_int_equal(cluster_read(&c, slurm, "none", &err), 0);
-    assert_string_equal(c.name, "none");
-    assert_int_equal(cluster_read(&c, slurm, "pbs", &err), -1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_spellings), cmocka_unit_test(test_program), cmocka_unit_test(test_variables),
         cmocka_unit_test(test_counts),   cmocka_unit_test(test_masks),     cmocka_unit_test(test_store),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_others),   cmocka_unit_test(test_help),      cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_others),   cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

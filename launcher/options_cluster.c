@@ -1,0 +1,105 @@
+/* Between the table of environments and the options: what the scheduler says stands in for options that were not given, before their
+ * values are parsed, so that it is checked by the same rules. */
+#include "launcher/options_table.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void give_from_cluster(struct options *o, struct given *g, const char *name, const char *value, const char *variable)
+{
+    int row = option_find(name);
+    g->value[row] = value;
+    (void)snprintf(g->spelled[row], sizeof g->spelled[row], "%.70s", variable);
+    o->sources[row] = OPTIONS_FROM_CLUSTER;
+    o->cluster_variables[row] = variable;
+}
+
+/* HOST:PORT where the hosts of the launch meet, or null when the scheduler does not say. *variable: what said it. */
+static char *cluster_endpoint(struct options *o, const struct given *g, const char **variable, struct dt_error *err)
+{
+    struct hostlist hosts;
+    const char *asked = g->value[option_find("master_port")];
+    int port = cluster_port(&o->here);
+    const char *host = o->here.master_addr;
+    *variable = o->here.from[host != NULL ? CLUSTER_MASTER_ADDR : CLUSTER_NODES];
+    hostlist_init(&hosts);
+    if (host == NULL && cluster_hosts(&o->here, &hosts, err) == 0) {
+        host = dt_arena_strdup(&o->arena, hosts.hosts[0].name);
+    }
+    hostlist_clear(&hosts);
+    if (host == NULL || (asked == NULL && port == 0)) {
+        return NULL;
+    }
+    bool bare = strchr(host, ':') != NULL && host[0] != '[';
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", port);
+    return dt_arena_printf(&o->arena, "%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", asked != NULL ? asked : number);
+}
+
+int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err)
+{
+    struct cluster *c = &o->here;
+    const char *forced = g->value[option_find("cluster")];
+    const char *nnodes = g->value[option_find("nnodes")];
+    char host_name[256] = "";
+    if (cluster_read(c, env, forced, err) != 0) {
+        return dt_wrap(err, "%s", g->spelled[option_find("cluster")]);
+    }
+    (void)gethostname(host_name, sizeof host_name - 1);
+    if (cluster_place(c, host_name, err) != 0 && c->launched && nnodes == NULL) {
+        return -1;
+    }
+    int agents = c->task_count > 1 ? c->task_total : c->node_count; /* several tasks on a host: each is a host to the job */
+    if (!c->launched || (nnodes == NULL && agents == 1) || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0)) ||
+        g->value[option_find("standalone")] != NULL) {
+        return 0;
+    }
+    if (nnodes == NULL) {
+        const char *variable = c->from[c->task_count > 1 ? CLUSTER_TASK_TOTAL : CLUSTER_NODE_COUNT];
+        give_from_cluster(o, g, "nnodes", dt_arena_printf(&o->arena, "%d", agents), variable);
+    }
+    enum cluster_value rank = c->task_count > 1 ? CLUSTER_TASK_INDEX : CLUSTER_NODE_RANK;
+    if (g->value[option_find("node_rank")] == NULL && c->from[rank] != NULL) {
+        give_from_cluster(o, g, "node_rank", dt_arena_printf(&o->arena, "%d", c->task_count > 1 ? c->task_index : c->node_rank), c->from[rank]);
+    }
+    const char *variable;
+    char *endpoint = NULL;
+    if (g->value[option_find("rdzv_endpoint")] == NULL && g->value[option_find("master_addr")] == NULL) {
+        endpoint = cluster_endpoint(o, g, &variable, err);
+    }
+    if (endpoint != NULL) {
+        give_from_cluster(o, g, "rdzv_endpoint", endpoint, variable);
+    }
+    struct dt_text id;
+    dt_text_init(&id);
+    cluster_run_id(c, &id);
+    if (id.size > 0 && g->value[option_find("rdzv_id")] == NULL) {
+        give_from_cluster(o, g, "rdzv_id", dt_arena_strdup(&o->arena, dt_text_str(&id)), c->from[CLUSTER_JOB_ID]);
+    }
+    dt_text_clear(&id);
+    return 0;
+}
+
+int option_check_cluster(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
+{
+    int nnodes = option_find("nnodes");
+    int rank = option_find("node_rank");
+    struct cluster_choice chosen = {.nnodes_max = o->nnodes_max,
+                                    .node_rank = o->node_rank,
+                                    .nproc = o->nproc,
+                                    .nnodes_from = o->sources[nnodes] > OPTIONS_FROM_CLUSTER ? g->spelled[nnodes] : NULL,
+                                    .node_rank_from = o->sources[rank] > OPTIONS_FROM_CLUSTER ? g->spelled[rank] : NULL};
+    if (o->here.task_count > 1 && o->nproc > 1) {
+        struct dt_text text;
+        dt_text_init(&text);
+        cluster_one_per_host(&o->here, &text);
+        (void)dt_fail(err, DT_INVALID, "%s; or leave out --nproc_per_node, or use --cluster=none for separate jobs", dt_text_str(&text));
+        dt_text_clear(&text);
+        return -1;
+    }
+    if (o->cluster == NULL || strcmp(o->cluster, "none") != 0) {
+        cluster_warn(&o->here, &chosen, env, &o->warnings);
+    }
+    return 0;
+}

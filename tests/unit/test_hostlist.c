@@ -1,0 +1,170 @@
+/* Lists of hosts: every form, its limits, and that what is wrong is refused without a trace. */
+#include "launcher/hostlist.h"
+
+#include "base/text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef int reader(struct hostlist *l, const char *text, struct dt_error *err);
+
+/* Names (with :slots where there are some) separated by blanks, or the error. */
+static const char *read_list(reader *read, const char *text)
+{
+    static char out[1024];
+    struct hostlist l;
+    struct dt_error err;
+    struct dt_text t;
+    hostlist_init(&l);
+    dt_text_init(&t);
+    if (read(&l, text, &err) != 0) {
+        assert_int_equal(err.status, DT_INVALID);
+        assert_true(l.count == 0 && l.hosts == NULL);
+        dt_text_puts(&t, err.text);
+    }
+    for (size_t i = 0; i < l.count; i++) {
+        dt_text_printf(&t, "%s%s", i > 0 ? " " : "", l.hosts[i].name);
+        if (l.hosts[i].slots > 0) {
+            dt_text_printf(&t, ":%d", l.hosts[i].slots);
+        }
+    }
+    assert_true(t.size < sizeof out);
+    strcpy(out, dt_text_str(&t));
+    dt_text_clear(&t);
+    hostlist_clear(&l);
+    return out;
+}
+
+static void test_slurm(void **state)
+{
+    static const char *const cases[][2] = {
+        {"h1", "h1"},
+        {"a[1-3,07-10]b[0-1],c", "a1b0 a1b1 a2b0 a2b1 a3b0 a3b1 a07b0 a07b1 a08b0 a08b1 a09b0 a09b1 a10b0 a10b1 c"},
+        {"gpu[001-003,10],login,rack[1-2]n[01-02]", "gpu001 gpu002 gpu003 gpu10 login rack1n01 rack1n02 rack2n01 rack2n02"},
+        {"h[5-9,12]", "h5 h6 h7 h8 h9 h12"},
+        {"h[5]", "h5"},
+        {"dt-h[2-3]", "dt-h2 dt-h3"},
+        {"n[9-11]", "n9 n10 n11"},
+        {"n[098-101]", "n098 n099 n100 n101"},
+        {"a b\nc,, d", "a b c d"},
+        {"[1-2]x", "1x 2x"},
+        {"a[1][2]", "a12"},
+        {"h1.example.org", "h1.example.org"},
+        {"", "the list of hosts is empty"},
+        {" ,\n", "the list of hosts is empty"},
+        {"a[1-3", "a[1-3: a bracket is not closed"},
+        {"a1]", "a1]: a bracket is not open"},
+        {"b,a[]", "a[]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
+        {"a[1,]", "a[1,]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
+        {"a[x]", "a[x]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
+        {"a[1x]", "a[1x]: a bracket holds numbers, - and , only"},
+        {"a[3-1]", "a[3-1]: a range must be LO-HI with LO <= HI"},
+        {"a[1-]", "a[1-]: a range must be LO-HI with LO <= HI"},
+        {"a[1-2-3]", "a[1-2-3]: a bracket holds numbers, - and , only"},
+        {"a[[1]]", "a[[1]]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
+        {"a[0000000001]", "a[0000000001]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
+        {"a[1-999999999]", "a[1-999999999]: more than 65536 hosts"},
+        {"a[0-999][0-999]", "a[0-999][0-999]: more than 65536 hosts"},
+        {"a[0-65535],b", "b: more than 65536 hosts"},
+        {"a;b", "a;b: a host name has letters, digits and _ . : - only"},
+        {"-a", "-a: a name begins with -"},
+        {"a\x01[1]", "a?[1]: a host name has letters, digits and _ . : - only"},
+        {"a[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]", "a[0][0][0][0][0][0][0][0][0][0][0][0][0]...: more than 16 brackets in one name"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_string_equal(read_list(hostlist_read_slurm, cases[i][0]), cases[i][1]);
+    }
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct hostlist l;
+    struct dt_error err;
+    hostlist_init(&l);
+    assert_int_equal(hostlist_read_slurm(&l, "n[0-255]x[000-255]", &err), 0);
+    assert_int_equal(l.count, HOSTLIST_MAX_HOSTS);
+    assert_string_equal(l.hosts[65535].name, "n255x255");
+    assert_string_equal(l.hosts[256].name, "n1x000");
+    hostlist_clear(&l);
+    char name[400];
+    memset(name, 'a', sizeof name);
+    name[255] = '\0';
+    assert_int_equal(hostlist_read_slurm(&l, name, &err), 0);
+    hostlist_clear(&l);
+    strcpy(name + 255, "a");
+    assert_int_equal(hostlist_read_slurm(&l, name, &err), -1);
+    assert_non_null(strstr(err.text, "longer than 255 bytes"));
+    strcpy(name + 250, "[100000-100001]");
+    assert_int_equal(hostlist_read_slurm(&l, name, &err), -1);
+    assert_int_equal(hostlist_read_words(&l, name, &err), -1);
+}
+
+static void test_words_and_pairs(void **state)
+{
+    (void)state;
+    assert_string_equal(read_list(hostlist_read_words, "a\na\nb\r\nb\nc\n"), "a:2 b:2 c:1");
+    assert_string_equal(read_list(hostlist_read_words, "a b a"), "a:2 b:1");
+    assert_string_equal(read_list(hostlist_read_words, "\n"), "the list of hosts is empty");
+    assert_string_equal(read_list(hostlist_read_words, "a[1]"), "a[1]: a host name has letters, digits and _ . : - only");
+    assert_string_equal(read_list(hostlist_read_pairs, "a 4 b 8 a 1"), "a:5 b:8");
+    assert_string_equal(read_list(hostlist_read_pairs, "a"), "a: must be pairs of a host and its slots; example: a 4 b 4");
+    assert_string_equal(read_list(hostlist_read_pairs, "a 0"), "a 0: must be pairs of a host and its slots; example: a 4 b 4");
+    assert_string_equal(read_list(hostlist_read_pairs, "a 4x"), "a 4x: must be pairs of a host and its slots; example: a 4 b 4");
+    assert_string_equal(read_list(hostlist_read_pairs, "a 65536 a 1"), "a 1: more than 65536 slots on one host");
+}
+
+static void test_hostfile(void **state)
+{
+    (void)state;
+    assert_string_equal(read_list(hostlist_read_hostfile, "# both racks\nworker-1 slots=4 # old\n\n  worker-2\tslots = 2 max_slots=8\r\nworker-3"),
+                        "worker-1:4 worker-2:2 worker-3");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1\n\na slots=1"), "line 3: a slots=1: this host is there twice; write it once with all its slots");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=0"), "line 1: slots=0: slots must be a number from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1 slots=2"), "line 1: slots=2: slots is given twice");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a gpus=1"), "line 1: gpus=1: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a b"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "#\n#\n"), "the list of hosts is empty");
+}
+
+static void test_find_and_counts(void **state)
+{
+    (void)state;
+    struct hostlist l;
+    struct dt_error err;
+    hostlist_init(&l);
+    assert_int_equal(hostlist_read_words(&l, "a b.x.org B 10.0.0.1 c.y", &err), 0);
+    assert_int_equal(hostlist_find(&l, "a.x.org"), 0);
+    assert_int_equal(hostlist_find(&l, "B"), 1 + 1);
+    assert_int_equal(hostlist_find(&l, "b.x.org"), 1);
+    assert_int_equal(hostlist_find(&l, "10.0.0.2"), -1);
+    assert_int_equal(hostlist_find(&l, "c.z"), -1);
+    assert_int_equal(hostlist_find(&l, "c"), 4);
+    assert_int_equal(hostlist_find(&l, ""), -1);
+    hostlist_clear(&l);
+    static const int expected[] = {4, 4, 3, -1};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(hostlist_count_at("4(x2),3", i), expected[i]);
+    }
+    assert_int_equal(hostlist_count_at("1", 0), 1);
+    assert_int_equal(hostlist_count_at("1", -1), -1);
+    assert_int_equal(hostlist_count_at("junk", 0), -1);
+    assert_int_equal(hostlist_count_at("", 0), -1);
+    assert_int_equal(hostlist_count_at("4(x", 0), -1);
+    assert_int_equal(hostlist_count_at("4(x0),5", 0), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words_and_pairs),
+        cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
