@@ -21,8 +21,8 @@ PYTHON = sys.executable
 DEADLINE_S = 60  # for whatever must happen at all
 MARKER = "STORY_MARKER"
 # What the surroundings of a test could say to a launcher.
-FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "LSB_", "LSF_", "PBS_", "TORCHELASTIC_", "TORCH_ELASTIC", "MASTER_", "RANK", "WORLD_SIZE",
-           "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "STORY_")
+FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "MPI_", "LSB_", "LSF_", "JSM_", "PBS_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_", "TORCH_ELASTIC",
+           "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "STORY_")
 
 
 def program(name):

@@ -1,0 +1,105 @@
+"""dtrun inside the variables of each scheduler: a job on one host runs as without one, workers get our values, and what does not fit is said once."""
+
+import os
+import re
+import socket
+
+import pytest
+from support import DTRUN, run
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+SHOW = ["sh", "-c", 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR"']
+HOST = socket.gethostname()
+
+SRUN = {"SLURM_JOB_ID": "771234", "SLURM_STEP_ID": "0", "SLURM_NNODES": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": HOST,
+        "SLURM_JOB_NODELIST": HOST, "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+BATCH = {k: v for k, v in SRUN.items() if "STEP" not in k} | {"SLURM_TASKS_PER_NODE": "8", "SLURM_NTASKS": "8"}
+ONE_HOST = {
+    "srun": ("slurm", SRUN),
+    "sbatch": ("slurm", BATCH),
+    "restarted": ("slurm", SRUN | {"SLURM_RESTART_COUNT": "2"}),
+    "array": ("slurm", SRUN | {"SLURM_ARRAY_JOB_ID": "771230", "SLURM_ARRAY_TASK_ID": "4"}),
+    "kubeflow": ("kubeflow", {"PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1"}),
+    "indexed job": ("kubernetes", {"JOB_COMPLETION_INDEX": "3"}),
+    "lsf": ("lsf", {"LSB_JOBID": "5", "LSB_HOSTS": HOST}),
+    "jsrun": ("lsf", {"LSB_JOBID": "5", "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_LOCAL_RANK": "0",
+                      "JSM_NAMESPACE_LOCAL_SIZE": "1"}),
+    "pbs": ("pbs", {"PBS_JOBID": "12.server", "PBS_NODEFILE": "/nowhere/nodes"}),
+    "open mpi": ("mpi", {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}),
+    "hydra": ("mpi", {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_SIZE": "1", "PMI_RANK": "0"}),
+    "pmi": ("mpi", {"PMI_SIZE": "1", "PMI_RANK": "0"}),
+    "pmix": ("mpi", {"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}),
+}
+
+
+def cluster_of(result):
+    return re.search(r"^cluster   (\S+?)(,|$)", result.out, re.M).group(1)
+
+
+@pytest.mark.parametrize("case", ONE_HOST)
+def test_a_job_on_one_host_is_the_same_under_every_scheduler(case):
+    name, env = ONE_HOST[case]
+    result = run(["--nproc_per_node=2", *SHOW], env=env)
+    assert result.code == 0 and result.err == "", result
+    assert sorted(result.out.splitlines()) == ["0/2 0/2 0 127.0.0.1", "1/2 1/2 0 127.0.0.1"], result
+    shown = run(["--dry_run", "/bin/true"], env=env)
+    assert cluster_of(shown) == name, shown
+
+
+def test_dry_run_names_the_variables():
+    shown = run(["--dry_run", "/bin/true"], env=SRUN | {"SLURM_RESTART_COUNT": "2"})
+    for line in ("job 771234 (SLURM_JOB_ID)", "started again 2 (SLURM_RESTART_COUNT)", "hosts 1 (SLURM_STEP_NUM_NODES)", f"list {HOST} (SLURM_STEP_NODELIST)"):
+        assert line in shown.out, shown
+    assert cluster_of(run(["--dry_run", "--cluster=none", "/bin/true"], env=SRUN)) == "none"
+
+
+def test_a_batch_script_uses_its_own_host_and_says_so():
+    result = run(SHOW, env=BATCH | {"SLURM_NNODES": "4", "SLURM_JOB_NODELIST": "a[1-4]"})
+    assert result.code == 0 and result.out == "0/1 0/1 0 127.0.0.1\n", result
+    assert result.err == "dtrun: slurm: 4 hosts are allocated (SLURM_NNODES), this run uses one; to use all: srun --ntasks-per-node=1 dtrun ...\n"
+
+
+def test_an_explicit_number_of_hosts_wins_with_one_line():
+    result = run(["--nnodes=1", *SHOW], env=SRUN | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "a[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"})
+    assert result.code == 0 and result.out == "0/1 0/1 0 127.0.0.1\n", result
+    assert result.err == "dtrun: number of hosts: --nnodes says 1, SLURM_STEP_NUM_NODES says 2; --nnodes counts\n"
+
+
+def test_a_task_per_worker_is_refused_with_the_line_to_use():
+    env = SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
+    result = run(["--nproc_per_node=4", *SHOW], env=env)
+    assert result.code == 2 and result.out == "" and result.err.count("\n") == 1, result
+    assert "it started 4 tasks on this host" in result.err and "srun --ntasks-per-node=1" in result.err
+    alone = run(["--nproc_per_node=2", "--cluster=none", *SHOW], env=env)
+    assert alone.code == 0 and alone.err == "", alone
+
+
+def test_inherited_ranks_are_not_taken_and_always_overwritten():
+    """A container file that counts pods with RANK and WORLD_SIZE, beside a launcher."""
+    result = run(["--nproc_per_node=3", *SHOW], env={"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "9", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"})
+    assert result.code == 0, result
+    assert sorted(result.out.splitlines()) == [f"{i}/3 {i}/3 0 127.0.0.1" for i in range(3)]
+    assert result.err == ("dtrun: WORLD_SIZE=2 and RANK=1 are inherited and not used: this job has 1 host with 3 workers each; if they count hosts: "
+                          "--cluster=pytorchjob\n")
+    one = run(["--cluster=pytorchjob", *SHOW], env={"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "23456"})
+    assert one.code == 0 and one.err == "" and one.out == "0/1 0/1 0 127.0.0.1\n", one
+
+
+def test_a_launcher_below_a_launcher_is_not_the_schedulers():
+    """Its worker inherits the variables of the step; only the outer launcher was started by srun."""
+    env = SRUN | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "a[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    result = run(["--cluster=none", "sh", "-c", f"exec {DTRUN} --nproc_per_node=2 " + 'sh -c \'echo "$RANK/$WORLD_SIZE"\''], env=env)
+    assert result.code == 0 and sorted(result.out.splitlines()) == ["0/2", "1/2"], result
+
+
+def test_a_wrong_name_is_refused():
+    result = run(["--cluster=zeus", "/bin/true"])
+    assert result.code == 2 and result.err == "dtrun: --cluster: zeus: must be one of slurm lsf pbs mpi kubeflow kubernetes pytorchjob none\n"
+    result = run(["--cluster=pbs", "/bin/true"])
+    assert result.code == 2 and "none of its variables is set here" in result.err
+
+
+def test_requeue_is_refused():
+    result = run(["--requeue=auto", "/bin/true"], env=SRUN)
+    assert result.code == 2 and result.err == "dtrun: --requeue: not there yet; resubmit on exit code 75\n"

@@ -1,0 +1,60 @@
+"""dtrun --serve_store: the worker store alone, its address on stdout, until INT or TERM."""
+
+import os
+import re
+import signal
+import socket
+import struct
+
+import pytest
+from support import DEADLINE_S, DTRUN, Job, run
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+HELLO = bytes.fromhex("00cef7853c")
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s
+
+
+def serve(address, **more):
+    job = Job([f"--serve_store={address}"], **more)
+    line = job.process.stdout.readline()
+    match = re.fullmatch(r"(\S+):(\d+)\n", line)
+    assert match, (line, job.finish())
+    return job, match.group(1), int(match.group(2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_clients_share_keys_until_a_signal(number):
+    job, host, port = serve("127.0.0.1:0")
+    with job:
+        assert host == "127.0.0.1"
+        with socket.create_connection((host, port), DEADLINE_S) as a, socket.create_connection((host, port), DEADLINE_S) as b:
+            a.sendall(HELLO + b"\x01" + text(b"k") + text(b"v") + b"\x07")  # set, then the number of keys
+            assert struct.unpack("<q", a.recv(8, socket.MSG_WAITALL))[0] == 1
+            b.sendall(HELLO + b"\x03" + text(b"k"))  # get
+            assert b.recv(9, socket.MSG_WAITALL) == text(b"v")
+            job.signal(number)
+            result = job.finish()
+            assert result.code == 0 and result.err == "", result
+            assert a.recv(1) == b""
+
+
+def test_the_address_may_lack_the_port():
+    job, _, port = serve("localhost")
+    with job:
+        assert port > 0
+        job.signal(signal.SIGTERM)
+        assert job.finish().code == 0
+
+
+def test_a_taken_port_and_a_wrong_address():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        result = run([f"--serve_store=127.0.0.1:{port}"])
+        assert result.code == 111 and result.out == "" and str(port) in result.err and result.err.count("\n") == 1, result
+    result = run(["--serve_store=[::1"])
+    assert result.code == 2 and result.err.startswith("dtrun: --serve_store: [::1: "), result
