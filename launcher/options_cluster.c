@@ -50,6 +50,10 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     if (cluster_place(c, host_name, err) != 0 && c->launched && nnodes == NULL) {
         return -1;
     }
+    const char *nproc = g->value[option_find("nproc_per_node")];
+    if (c->task_count > 1 && nproc != NULL && strcmp(nproc, "1") != 0) {
+        return 0; /* option_check_cluster says what is wrong with that */
+    }
     int agents = c->task_count > 1 ? c->task_total : c->node_count; /* several tasks on a host: each is a host to the job */
     if (!c->launched || (nnodes == NULL && agents == 1) || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0)) ||
         g->value[option_find("standalone")] != NULL) {
