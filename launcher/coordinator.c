@@ -16,23 +16,26 @@ void coordinator_init(struct coordinator *c, const struct coordinator_options *o
     c->best_step = c->best_saved = -1;
 }
 
+const struct coordinator_node *coordinator_find(const struct coordinator *c, int node)
+{
+    return node < 0 || node >= COORDINATOR_MAX_NODES || c->place_of[node] == 0 ? NULL : &c->nodes[c->place_of[node] - 1];
+}
+
 static struct coordinator_node *find(struct coordinator *c, int node)
 {
-    for (int i = 0; i < c->node_count; i++) {
-        if (c->nodes[i].node == node) {
-            return &c->nodes[i];
-        }
-    }
-    return NULL;
+    return (struct coordinator_node *)coordinator_find(c, node);
 }
 
 static int count_of(const struct coordinator *c, enum node_state state)
 {
-    int count = 0;
-    for (int i = 0; i < c->node_count; i++) {
-        count += c->nodes[i].state == state;
-    }
-    return count;
+    return c->state_counts[state];
+}
+
+static void set_state(struct coordinator *c, struct coordinator_node *n, enum node_state state)
+{
+    c->state_counts[n->state]--;
+    c->state_counts[state]++;
+    n->state = state;
 }
 
 static struct action *add(struct actions *out, enum action_kind kind, int node, int code)
@@ -68,7 +71,7 @@ static void end_round(struct coordinator *c, int except, struct actions *out)
         if (n->state != NODE_IN && n->state != NODE_DONE) {
             continue;
         }
-        n->state = NODE_IN;
+        set_state(c, n, NODE_IN);
         if (n->node != except) {
             (void)add(out, ACTION_END, n->node, 0);
         }
@@ -78,21 +81,23 @@ static void end_round(struct coordinator *c, int except, struct actions *out)
 static void on_join(struct coordinator *c, const struct event *e, double now_s, struct actions *out)
 {
     struct coordinator_node *n = find(c, e->node);
-    bool full = n == NULL && c->node_count == COORDINATOR_MAX_NODES, over = c->finished || (n == NULL && c->stopping);
+    bool full = n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES), over = c->finished || (n == NULL && c->stopping);
     if (full || over) {
         (void)add(out, ACTION_REFUSE, e->node, over ? c->code : DT_EXIT_TEMPORARY);
         return;
     }
     if (c->stopping) { /* its workers were being ended when the stop came: they count as stopped */
-        n->state = NODE_STOPPED;
+        set_state(c, n, NODE_STOPPED);
         return;
     }
     if (n == NULL) {
         n = &c->nodes[c->node_count++];
-        memset(n, 0, sizeof *n);
+        memset(n, 0, sizeof *n); /* NODE_WAITING */
+        c->state_counts[NODE_WAITING]++;
+        c->place_of[e->node] = c->node_count;
     }
     n->node = e->node;
-    n->state = NODE_WAITING;
+    set_state(c, n, NODE_WAITING);
     n->local_world_size = e->local_world_size;
     n->order = e->order;
     (void)snprintf(n->role, sizeof n->role, "%s", e->role != NULL ? e->role : "");
@@ -161,7 +166,13 @@ static void on_gone(struct coordinator *c, const struct event *e, struct actions
         return;
     }
     bool was_in = n->state == NODE_IN;
-    *n = c->nodes[--c->node_count];
+    c->state_counts[n->state]--;
+    c->place_of[e->node] = 0;
+    c->node_count--;
+    if (n != &c->nodes[c->node_count]) {
+        *n = c->nodes[c->node_count];
+        c->place_of[n->node] = (int)(n - c->nodes) + 1;
+    }
     if (was_in && c->running && !c->stopping && !c->finished) {
         end_round(c, -1, out); /* costs no restart */
     }
@@ -176,10 +187,17 @@ static int by_order(const void *a, const void *b)
     return (x->node > y->node) - (x->node < y->node);
 }
 
+static int by_role(const void *a, const void *b, void *user)
+{
+    struct coordinator_node *const *in = user;
+    int x = *(const int *)a, y = *(const int *)b, by_name = strcmp(in[x]->role, in[y]->role);
+    return by_name != 0 ? by_name : (x > y) - (x < y);
+}
+
 /* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the first nodes_max are taken. */
 static void start_round(struct coordinator *c, struct actions *out)
 {
-    struct coordinator_node *in[COORDINATOR_MAX_NODES] = {NULL};
+    struct coordinator_node **in = c->order;
     int count = 0, world_size = 0, first = out->count;
     for (int i = 0; i < c->node_count; i++) {
         c->nodes[i].member = false;
@@ -193,24 +211,23 @@ static void start_round(struct coordinator *c, struct actions *out)
     c->running = true;
     c->waiting_since_s = c->complete_since_s = -1;
     for (int i = 0; i < count; i++) {
-        int role_rank = 0, role_world_size = 0;
-        for (int k = 0; k < count; k++) {
-            if (strcmp(in[k]->role, in[i]->role) == 0) {
-                role_rank += k < i ? in[k]->local_world_size : 0;
-                role_world_size += in[k]->local_world_size;
-            }
-        }
-        in[i]->state = NODE_IN;
+        set_state(c, in[i], NODE_IN);
         in[i]->member = true;
-        add(out, ACTION_START, in[i]->node, 0)->place = (struct place){.round = c->round,
-                                                                       .restarts_used = c->restarts_used,
-                                                                       .group_rank = i,
-                                                                       .group_world_size = count,
-                                                                       .rank = world_size,
-                                                                       .role_rank = role_rank,
-                                                                       .role_world_size = role_world_size,
-                                                                       .local_world_size = in[i]->local_world_size};
+        c->by_role[i] = i;
+        add(out, ACTION_START, in[i]->node, 0)->place = (struct place){.round = c->round, .restarts_used = c->restarts_used, .group_rank = i, .group_world_size = count,
+                                                                       .rank = world_size, .local_world_size = in[i]->local_world_size};
         world_size += in[i]->local_world_size;
+    }
+    qsort_r(c->by_role, (size_t)count, sizeof c->by_role[0], by_role, in);
+    for (int i = 0, end; i < count; i = end) {
+        int role_world_size = 0;
+        for (end = i; end < count && strcmp(in[c->by_role[i]]->role, in[c->by_role[end]]->role) == 0; end++) {
+            out->list[first + c->by_role[end]].place.role_rank = role_world_size;
+            role_world_size += in[c->by_role[end]]->local_world_size;
+        }
+        for (int k = i; k < end; k++) {
+            out->list[first + c->by_role[k]].place.role_world_size = role_world_size;
+        }
     }
     for (int i = first; i < out->count; i++) {
         out->list[i].place.world_size = world_size;
@@ -282,12 +299,12 @@ void coordinator_step(struct coordinator *c, const struct event *e, double now_s
         break;
     case EVENT_DONE:
         if (current) {
-            n->state = NODE_DONE;
+            set_state(c, n, NODE_DONE);
         }
         break;
     case EVENT_STOPPED:
         if (current) {
-            n->state = NODE_STOPPED;
+            set_state(c, n, NODE_STOPPED);
             if (count_of(c, NODE_STOPPED) == 1 || e->code != DT_EXIT_STOPPED) {
                 c->code = e->code; /* "saved" only when all nodes say so */
             }

@@ -1,5 +1,5 @@
 /* Rounds: which nodes are in, when a round is complete, when it is over, when the job is. A pure step from one event to a list of
- * actions: no clock, no socket, no process; whoever calls it carries the actions out. A node is a number that the caller chose
+ * actions: no clock, no socket, no process; whoever calls it carries the actions out. A node is a small number that the caller chose
  * (its connection); the same step serves one node and a thousand. The restart budget is the job's, not the node's. */
 #ifndef DT_LAUNCHER_COORDINATOR_H
 #define DT_LAUNCHER_COORDINATOR_H
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define COORDINATOR_MAX_NODES 1024
+#define COORDINATOR_MAX_NODES 10240 /* and their numbers are below it */
 #define COORDINATOR_ROLE_BYTES 64
 #define COORDINATOR_NO_PROGRESS 3 /* so many restarts without a newer saved step or a longer run: another one will not help */
 
@@ -30,7 +30,7 @@ struct event {
     int node, round;
     /* JOIN */
     int local_world_size;
-    int64_t order;    /* nodes are numbered by it, then by `node` */
+    int64_t order; /* nodes are numbered by it, then by `node` */
     const char *role; /* copied */
     /* FAILED, STOPPED, STOP */
     enum failure_kind failure;
@@ -68,7 +68,7 @@ struct coordinator_options {
     double join_timeout_s, last_call_s;
     bool watch_progress; /* steps are known: end with 100 when restarts do not get further */
 };
-enum node_state { NODE_WAITING, NODE_IN, NODE_DONE, NODE_STOPPED };
+enum node_state { NODE_WAITING, NODE_IN, NODE_DONE, NODE_STOPPED, NODE_STATE_COUNT };
 struct coordinator_node {
     enum node_state state;
     bool member; /* of the newest round */
@@ -82,16 +82,21 @@ struct coordinator {
     int restarts_used; /* rounds lost to a failed worker */
     bool running;      /* the newest round is not over */
     bool stopping, finished;
-    int code;                /* of the end, when stopping or finished */
-    double waiting_since_s;  /* first node of the next round; -1: nobody */
+    int code;               /* of the end, when stopping or finished */
+    double waiting_since_s; /* first node of the next round; -1: nobody */
     double complete_since_s; /* minimum reached; -1: not */
     int64_t best_step, best_saved;
     int no_progress;
-    int node_count;
+    int node_count, state_counts[NODE_STATE_COUNT];
     struct coordinator_node nodes[COORDINATOR_MAX_NODES];
+    int place_of[COORDINATOR_MAX_NODES]; /* of a node in `nodes`, plus 1; 0: it is not here */
+    struct coordinator_node *order[COORDINATOR_MAX_NODES]; /* scratch: of a new round, by order */
+    int by_role[COORDINATOR_MAX_NODES];                    /* scratch: places in `order`, by role */
 };
 
 void coordinator_init(struct coordinator *c, const struct coordinator_options *options);
+/* Null: it is not here. */
+const struct coordinator_node *coordinator_find(const struct coordinator *c, int node);
 /* now_s: monotonic. */
 void coordinator_step(struct coordinator *c, const struct event *e, double now_s, struct actions *out);
 

@@ -22,20 +22,76 @@ void member_init(struct member *m, const struct member_options *options, const s
 void member_clear(struct member *m)
 {
     free(m->peers);
+    free(m->slots);
+    free(m->nodes);
     free(m->coordinator);
     free(m->actions);
     free(m->starts);
     memset(m, 0, sizeof *m);
 }
 
-struct member_peer *member_find(struct member *m, uint64_t id)
+static int slot_after(const struct member *m, uint64_t id, int slot)
 {
+    int first = (int)((id * 0x9e3779b97f4a7c15ull) >> 40) & (m->slot_count - 1);
+    return slot < 0 ? first : (slot + 1) & (m->slot_count - 1);
+}
+
+/* Where the id is, or the free slot where it belongs. */
+static int slot_of(const struct member *m, uint64_t id)
+{
+    int slot = slot_after(m, id, -1);
+    while (m->slots[slot] != 0 && m->peers[m->slots[slot] - 1].id != id) {
+        slot = slot_after(m, id, slot);
+    }
+    return slot;
+}
+
+struct member_peer *member_find(const struct member *m, uint64_t id)
+{
+    int at = m->slot_count > 0 ? m->slots[slot_of(m, id)] : 0;
+    return at > 0 ? &m->peers[at - 1] : NULL;
+}
+
+static void index_peers(struct member *m)
+{
+    memset(m->slots, 0, (size_t)m->slot_count * sizeof *m->slots);
     for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].id == id) {
-            return &m->peers[i];
+        m->slots[slot_of(m, m->peers[i].id)] = i + 1;
+    }
+}
+
+static struct member_peer *add_peer(struct member *m, uint64_t id)
+{
+    if (m->peer_count == m->peer_capacity) {
+        m->peer_capacity = m->peer_capacity * 2 + 16;
+        m->peers = dt_realloc(m->peers, (size_t)m->peer_capacity * sizeof *m->peers);
+    }
+    if (2 * (m->peer_count + 1) > m->slot_count) {
+        m->slot_count = m->slot_count > 0 ? 2 * m->slot_count : 32;
+        m->slots = dt_realloc(m->slots, (size_t)m->slot_count * sizeof *m->slots);
+        index_peers(m);
+    }
+    struct member_peer *p = &m->peers[m->peer_count++];
+    *p = (struct member_peer){.id = id, .node = -1};
+    m->slots[slot_of(m, id)] = m->peer_count;
+    return p;
+}
+
+static void remove_peer(struct member *m, struct member_peer *p)
+{
+    int last = m->peer_count - 1, free_slot = slot_of(m, p->id), mask = m->slot_count - 1;
+    m->slots[slot_of(m, m->peers[last].id)] = (int)(p - m->peers) + 1;
+    m->slots[free_slot] = 0;
+    *p = m->peers[last];
+    m->peer_count--;
+    for (int slot = (free_slot + 1) & mask; m->slots[slot] != 0; slot = (slot + 1) & mask) { /* nobody may be cut off from its first slot */
+        int first = slot_after(m, m->peers[m->slots[slot] - 1].id, -1);
+        if (((slot - first) & mask) >= ((slot - free_slot) & mask)) {
+            m->slots[free_slot] = m->slots[slot];
+            m->slots[slot] = 0;
+            free_slot = slot;
         }
     }
-    return NULL;
 }
 
 static struct member_dead *find_dead(const struct member *m, uint64_t id)
@@ -486,6 +542,8 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
     }
     follow(m, peer, in->term, now_s);
     m->leader_info = in->info;
+    m->wait_count = in->count;
+    m->wait_until_s = now_s + in->seconds;
     m->leader_stamp = in->stamp > m->leader_stamp ? in->stamp : m->leader_stamp;
     m->lease_s = in->echo > m->lease_s ? in->echo : m->lease_s;
     struct message out = {.kind = MESSAGE_BEAT_ACK, .term = in->term, .stamp = now_s, .echo = m->leader_stamp};
@@ -625,11 +683,9 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     if (peer == m->options.self.id || member_find(m, peer) != NULL) {
         return;
     }
-    if (m->peer_count == m->peer_capacity) {
-        m->peer_capacity = m->peer_capacity * 2 + 16;
-        m->peers = dt_realloc(m->peers, (size_t)m->peer_capacity * sizeof *m->peers);
-    }
-    m->peers[m->peer_count++] = (struct member_peer){.id = peer, .heard_s = now_s, .node = -1, .info = *who};
+    struct member_peer *p = add_peer(m, peer);
+    p->heard_s = now_s;
+    p->info = *who;
     struct message keep = {.kind = MESSAGE_KEEP, .record = m->record};
     member_send(m, peer, &keep);
     if (m->role == MEMBER_SEEKING) {
@@ -650,7 +706,7 @@ void member_down(struct member *m, uint64_t peer, bool dead, double now_s)
         bury(m, peer, p->told);
     }
     struct member_peer gone = *p;
-    *p = m->peers[--m->peer_count];
+    remove_peer(m, p);
     if (m->role == MEMBER_LEADING) {
         member_lost_peer(m, &gone, now_s);
     } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
@@ -714,9 +770,31 @@ static double tick_seeking(struct member *m, double now_s)
     return m->retry_at_s < m->campaign_at_s ? m->retry_at_s : m->campaign_at_s;
 }
 
+/* What our node waits for, every 10 beats. */
+static void say_waiting(struct member *m, double now_s)
+{
+    if (!m->waiting || (m->role != MEMBER_FOLLOWING && m->role != MEMBER_LEADING)) {
+        m->say_at_s = now_s + 10 * m->options.beat_s;
+        return;
+    }
+    if (now_s < m->say_at_s) {
+        return;
+    }
+    m->say_at_s = now_s + 10 * m->options.beat_s;
+    double left_s = m->wait_until_s > now_s ? m->wait_until_s - now_s : 0;
+    if (m->wait_count < 0) {
+        member_say(m, "the round runs without this host; it is a spare, and takes part when another one is lost");
+    } else if (m->wait_count > 0) {
+        member_say(m, "waiting for %d more node%s, %.0f s left", m->wait_count, m->wait_count == 1 ? "" : "s", left_s);
+    } else {
+        member_say(m, "waiting for the round to begin");
+    }
+}
+
 double member_tick(struct member *m, double now_s)
 {
     m->now_s = now_s;
+    say_waiting(m, now_s);
     switch (m->role) {
     case MEMBER_SEEKING:
         return tick_seeking(m, now_s);

@@ -7,7 +7,16 @@
  * a follower that does not hear its leader for lease_s does the same;
  * they elect only after dead_s > lease_s of silence, or when the leader's kernel said that it is gone.
  * Who is gone for certain does not count in a quorum, if nothing is lost with it: each agent of a council tells the others that it is linked with of every
- * record before it acknowledges it, and its newest record when a link comes up, so the end of the link comes after all that it knew. */
+ * record before it acknowledges it, and its newest record when a link comes up, so the end of the link comes after all that it knew. *
+ * What the links must do. One link per peer, bytes in order. After its handshake (ids and peer_info of both, fresh keys) it calls member_up; each whole message
+ * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(false)
+ * of the old one first. Its end: member_down(dead = true) only when the stream ended properly (end of file) after everything that came was handed over, and
+ * no goodbye of the link was seen; then the peer's kernel closed it because the process is gone. Resets, timeouts and refused connections say nothing:
+ * dead = false. So whoever closes a link and lives on (hook drop, a link replaced) says goodbye on the link first, which is not MESSAGE_BYE: that one comes
+ * from member_leave, means that the agent ends, and must be flushed, as every FINISH before it, before the process exits. member_down always names the id that
+ * the link had, however late it is called. Hook connect may be called for a peer that is being connected already, and must reach whoever listens at
+ * the address now: another id than expected is welcome. Call member_tick when it asked to be called, and after anything else that happened.
+ * The agent that binds the endpoint calls member_lead, all others member_seek; then each gives EVENT_JOIN with the world size of its node. */
 #ifndef DT_LAUNCHER_MEMBER_H
 #define DT_LAUNCHER_MEMBER_H
 
@@ -60,6 +69,20 @@ struct member_fence { /* a node that was lost, but whose workers may still run *
     uint64_t id;
     double until_s;
 };
+struct member_return { /* a host whose agent was lost, and came back */
+    char host[64], address[64];
+    bool away;
+    int count;
+    double at_s[3]; /* newest returns, a ring */
+    double held_until_s;
+};
+struct member_nodes { /* of a leader: numbers for the coordinator */
+    uint64_t ids[COORDINATOR_MAX_NODES]; /* who has the number */
+    int unused[COORDINATOR_MAX_NODES], unused_count, next;
+    uint64_t order_ids[4 * COORDINATOR_MAX_NODES]; /* who had this order last */
+    struct member_return returns[64];              /* a ring */
+    int return_count;
+};
 struct member {
     struct member_options options;
     struct member_hooks hooks;
@@ -88,6 +111,8 @@ struct member {
     bool waiting;      /* our node waits for a round */
     struct event join; /* what it said last */
     char join_role[COORDINATOR_ROLE_BYTES];
+    int wait_count; /* nodes that the round still waits for; 0: for others who may come; -1: the round runs without us */
+    double wait_until_s, say_at_s;
     double seek_since_s, retry_at_s, campaign_at_s;
     double vote_after_s; /* before that, the leader we lost may still lead */
     uint64_t campaign; /* term asked for; 0: none */
@@ -97,11 +122,13 @@ struct member {
     int dead_count;
     struct member_peer *peers;
     int peer_count, peer_capacity;
+    int *slots; /* hash table of ids: place in `peers` plus 1; 0: free */
+    int slot_count;
     /* leading */
     struct coordinator *coordinator;
     struct actions *actions;
     double wake_s, beat_at_s, call_at_s;
-    int next_node;
+    struct member_nodes *nodes;
     bool preparing; /* the record waits for its acknowledgements */
     bool fenced;    /* a round waits for the fences */
     struct member_fence fences[MEMBER_FENCES];

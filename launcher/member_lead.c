@@ -14,12 +14,18 @@ static void lead_step(struct member *m, const struct event *e, double now_s);
 
 static struct member_peer *peer_of_node(struct member *m, int node)
 {
-    for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].joined && m->peers[i].node == node) {
-            return &m->peers[i];
-        }
+    struct member_peer *p = node > OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->nodes->ids[node]) : NULL;
+    return p != NULL && p->joined && p->node == node ? p : NULL;
+}
+
+static int new_node(struct member *m, uint64_t id)
+{
+    struct member_nodes *n = m->nodes;
+    int node = n->unused_count > 0 ? n->unused[--n->unused_count] : n->next < COORDINATOR_MAX_NODES ? n->next++ : -1;
+    if (node >= 0) {
+        n->ids[node] = id;
     }
-    return NULL;
+    return node;
 }
 
 static void send_action(struct member *m, struct member_peer *p, const struct action *a)
@@ -59,13 +65,8 @@ static void deliver(struct member *m, const struct action *a)
 static bool has_acked(const struct member *m, uint64_t id, const void *arg)
 {
     const struct record *r = arg;
-    for (int i = 0; i < m->peer_count; i++) {
-        const struct member_peer *p = &m->peers[i];
-        if (p->id == id) {
-            return p->acked_term == r->term && p->acked_round == r->round && p->acked_finished == r->finished;
-        }
-    }
-    return false;
+    const struct member_peer *p = member_find(m, id);
+    return p != NULL && p->acked_term == r->term && p->acked_round == r->round && p->acked_finished == r->finished;
 }
 
 static void finish_now(struct member *m)
@@ -251,15 +252,12 @@ static bool drop_start(struct member *m, int node)
 /* A node whose START was held back still waits: for the coordinator it joins again. */
 static void join_again(struct member *m, int node, double now_s)
 {
-    for (int i = 0; i < m->coordinator->node_count; i++) {
-        const struct coordinator_node *n = &m->coordinator->nodes[i];
-        if (n->node == node) {
-            char role[COORDINATOR_ROLE_BYTES];
-            memcpy(role, n->role, sizeof role);
-            struct event e = {.kind = EVENT_JOIN, .node = node, .local_world_size = n->local_world_size, .order = n->order, .role = role};
-            lead_step(m, &e, now_s);
-            return;
-        }
+    const struct coordinator_node *n = coordinator_find(m->coordinator, node);
+    if (n != NULL) {
+        char role[COORDINATOR_ROLE_BYTES];
+        memcpy(role, n->role, sizeof role);
+        struct event e = {.kind = EVENT_JOIN, .node = node, .local_world_size = n->local_world_size, .order = n->order, .role = role};
+        lead_step(m, &e, now_s);
     }
 }
 
@@ -357,12 +355,70 @@ static const struct peer_info *same_order(const struct member *m, const struct m
     if (order == m->options.self.order) {
         return &m->options.self;
     }
+    if (order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
+        const struct member_peer *had = member_find(m, m->nodes->order_ids[order]);
+        return had != NULL && had->joined && had->id != p->id && had->info.order == order ? &had->info : NULL;
+    }
     for (int i = 0; i < m->peer_count; i++) {
         if (m->peers[i].joined && m->peers[i].id != p->id && m->peers[i].info.order == order) {
             return &m->peers[i].info;
         }
     }
     return NULL;
+}
+
+/* The job cannot begin with this host, and not without it. */
+static void end_all(struct member *m, const char *host, const char *differs)
+{
+    char text[MESSAGE_TEXT_BYTES];
+    (void)snprintf(text, sizeof text, "host %s was started differently: %.1800s", host, differs);
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].joined) {
+            refuse(m, &m->peers[i], DT_EXIT_USAGE, text);
+        }
+    }
+    member_act(m, ACTION_REFUSE, DT_EXIT_USAGE, text);
+}
+
+static struct member_return *return_of(struct member *m, const struct peer_info *info)
+{
+    int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]), count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(m->nodes->returns[i].host, info->host) == 0 && strcmp(m->nodes->returns[i].address, info->address) == 0) {
+            return &m->nodes->returns[i];
+        }
+    }
+    return NULL;
+}
+
+static void note_loss(struct member *m, const struct peer_info *info)
+{
+    struct member_return *r = return_of(m, info);
+    if (r == NULL) {
+        r = &m->nodes->returns[m->nodes->return_count++ % (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0])];
+        memset(r, 0, sizeof *r);
+        memcpy(r->host, info->host, sizeof r->host);
+        memcpy(r->address, info->address, sizeof r->address);
+    }
+    r->away = true;
+}
+
+/* A host that came back three times within ten minutes has to stay for a minute before it is taken in: each coming and going ends a round. It asks again. */
+static bool must_stay_first(struct member *m, const struct peer_info *info, double now_s)
+{
+    struct member_return *r = return_of(m, info);
+    if (r == NULL) {
+        return false;
+    }
+    if (r->away) {
+        r->away = false;
+        r->at_s[r->count++ % 3] = now_s;
+        if (r->count >= 3 && now_s - r->at_s[r->count % 3] <= 600) {
+            r->held_until_s = now_s + 60;
+            member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s", info->host);
+        }
+    }
+    return now_s < r->held_until_s;
 }
 
 void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
@@ -382,6 +438,9 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         compare_digests(m->options.digest, in->text, text, sizeof text);
         member_say(m, "host %s: refused: %.400s", in->info.host, text);
         refuse(m, p, DT_EXIT_USAGE, text);
+        if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
+            end_all(m, in->info.host, text); /* it can never begin */
+        }
         return;
     }
     const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;
@@ -407,6 +466,10 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
             return;
         }
     }
+    if (must_stay_first(m, &in->info, now_s)) {
+        member_beat(m, p->id);
+        return;
+    }
     p->seek_count = in->count;
     order = order < 0 && p->joined ? p->info.order : order;
     p->info = in->info;
@@ -417,8 +480,13 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     } else if (order >= m->record.next_order) {
         m->record.next_order = order + 1;
     }
+    if (p->info.order >= 0 && p->info.order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
+        m->nodes->order_ids[p->info.order] = p->id;
+    }
+    p->node = p->node >= 0 ? p->node : new_node(m, p->id);
     if (p->node < 0) {
-        p->node = m->next_node++;
+        refuse(m, p, DT_EXIT_TEMPORARY, "this run is as large as can be");
+        return;
     }
     p->joined = true;
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
@@ -437,17 +505,22 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
 
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s)
 {
+    if (m->nodes != NULL && gone->info.host[0] != 0 && m->record.round > 0) {
+        note_loss(m, &gone->info);
+    }
     if (gone->joined) {
         bool waits = drop_start(m, gone->node);
-        for (int i = 0; i < m->coordinator->node_count && !waits; i++) {
-            waits = m->coordinator->nodes[i].node == gone->node && m->coordinator->nodes[i].state == NODE_WAITING;
-        }
+        const struct coordinator_node *n = coordinator_find(m->coordinator, gone->node);
+        waits = waits || (n != NULL && n->state == NODE_WAITING);
         if (!waits && !member_is_dead(m, gone->id)) {
             fence(m, gone->id, gone->heard_s + m->options.dead_s > now_s ? gone->heard_s + m->options.dead_s : now_s);
         }
         member_say(m, "host %s (pid %d) is gone", gone->info.host, gone->info.pid);
         struct event e = {.kind = EVENT_LOST, .node = gone->node};
         lead_step(m, &e, now_s);
+        if (m->role == MEMBER_LEADING) {
+            m->nodes->unused[m->nodes->unused_count++] = gone->node;
+        }
     }
     if (m->role == MEMBER_LEADING) {
         begin_when_free(m);
@@ -473,7 +546,9 @@ void member_begin_leading(struct member *m, double now_s)
     m->role = MEMBER_LEADING;
     m->leader = m->joined = 0;
     m->promised = r->term;
-    m->next_node = OWN_NODE + 1;
+    free(m->nodes);
+    m->nodes = dt_alloc(sizeof *m->nodes);
+    m->nodes->next = OWN_NODE + 1;
     m->start_count = 0;
     m->preparing = false;
     m->wake_s = 0;
@@ -524,7 +599,9 @@ void member_lead(struct member *m, double now_s)
 void member_stop_leading(struct member *m)
 {
     free(m->coordinator);
+    free(m->nodes);
     m->coordinator = NULL;
+    m->nodes = NULL;
     m->start_count = 0;
     m->preparing = m->fenced = false;
     for (int i = 0; i < m->peer_count; i++) {
@@ -533,10 +610,26 @@ void member_stop_leading(struct member *m)
     }
 }
 
+/* What the next round waits for, for node `node`. */
+static int waits_for(const struct member *m, int node, double *left_s)
+{
+    const struct coordinator *c = m->coordinator;
+    const struct coordinator_node *n = coordinator_find(c, node);
+    int missing = c->options.nodes_min - c->state_counts[NODE_WAITING];
+    *left_s = c->waiting_since_s >= 0 ? c->waiting_since_s + c->options.join_timeout_s - m->now_s : 0;
+    *left_s = *left_s > 0 ? *left_s : 0;
+    if (c->running && n != NULL && n->state == NODE_WAITING) {
+        return -1;
+    }
+    return !c->running && missing > 0 ? missing : 0;
+}
+
 void member_beat(struct member *m, uint64_t peer)
 {
     const struct member_peer *p = member_find(m, peer);
-    struct message out = {.kind = MESSAGE_BEAT, .info = m->options.self, .stamp = m->now_s, .echo = p != NULL ? p->stamp : 0, .round = m->record.round, .granted = m->record.committed, .nonce = {m->record.nonce[0], m->record.nonce[1]}};
+    struct message out = {.kind = MESSAGE_BEAT, .info = m->options.self, .stamp = m->now_s, .echo = p != NULL ? p->stamp : 0, .round = m->record.round,
+                          .granted = m->record.committed, .nonce = {m->record.nonce[0], m->record.nonce[1]}};
+    out.count = waits_for(m, p != NULL && p->joined ? p->node : -1, &out.seconds);
     member_send(m, peer, &out);
 }
 
@@ -547,12 +640,8 @@ struct since {
 static bool heard_since(const struct member *m, uint64_t id, const void *arg)
 {
     const struct since *since = arg;
-    for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].id == id) {
-            return m->peers[i].lease_s >= since->s;
-        }
-    }
-    return false;
+    const struct member_peer *p = member_find(m, id);
+    return p != NULL && p->lease_s >= since->s;
 }
 
 double member_tick_leading(struct member *m, double now_s)
@@ -585,6 +674,9 @@ double member_tick_leading(struct member *m, double now_s)
         return now_s;
     }
     if (now_s >= m->beat_at_s) {
+        double left_s;
+        m->wait_count = waits_for(m, OWN_NODE, &left_s);
+        m->wait_until_s = now_s + left_s;
         m->beat_at_s = now_s + m->options.beat_s;
         for (int i = 0; i < m->peer_count; i++) {
             member_beat(m, m->peers[i].id);

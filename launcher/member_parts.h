@@ -6,7 +6,7 @@
 
 typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 
-struct member_peer *member_find(struct member *m, uint64_t id);
+struct member_peer *member_find(const struct member *m, uint64_t id);
 bool member_is_dead(const struct member *m, uint64_t id);
 void member_bury_all_predecessors(struct member *m);
 void member_say(struct member *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

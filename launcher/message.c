@@ -206,7 +206,7 @@ static void walk(struct walk *w, struct message *m)
         walk_bool(w, &m->granted);
         walk_u64(w, &m->nonce[0]);
         walk_u64(w, &m->nonce[1]);
-        walk_int(w, &m->count, 0, INT32_MAX);
+        walk_int(w, &m->count, -1, INT32_MAX);
         walk_real(w, &m->seconds);
         walk_real(w, &m->stamp);
         walk_real(w, &m->echo);

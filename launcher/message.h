@@ -50,7 +50,8 @@ enum message_kind {
     MESSAGE_ACK,       /* I keep the record of term, round (and finished) */
     MESSAGE_EVENT,     /* to the leader: event of my node */
     MESSAGE_ACTION,    /* from the leader: action for your node; START carries the record */
-    MESSAGE_BEAT,      /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; waiting for `count` nodes for `seconds` */
+    MESSAGE_BEAT,      /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
+                          `count` more nodes, for `seconds`; -1: you are a spare */
     MESSAGE_BEAT_ACK,  /* stamp, echo */
     MESSAGE_VOTE_ASK,  /* may I lead term `term`? with my record's term and round */
     MESSAGE_VOTE,      /* yes (granted) or no; the voter's record comes along */
