@@ -47,8 +47,7 @@ double bench_sockets_once(char *memory, size_t size_bytes, int64_t times)
     int port = 0, size = 1 << 20;
     double mean_s = 0, deadline_s = dt_now_s() + 10;
     if (dt_net_listen(&listener, "127.0.0.1", 0, 1, NULL, &port, &err) != 0 ||
-        dt_net_connect(&two[0].net, "127.0.0.1", port, deadline_s, NULL, &err) != 0 ||
-        dt_net_accept(&listener, &two[1].net, deadline_s, &err) != 0) {
+        dt_net_connect(&two[0].net, "127.0.0.1", port, deadline_s, NULL, &err) != 0 || dt_net_accept(&listener, &two[1].net, deadline_s, &err) != 0) {
         goto out;
     }
     for (size_t i = 0; i < 2; i++) {

@@ -19,9 +19,9 @@
 #include <sys/uio.h>
 
 #define TCP_MAGIC 0x31504354u
-#define TCP_SMALL_BYTES ((size_t)16384)        /* up to here every host merges everything: one way instead of two */
-#define TCP_BLOCK_BYTES ((size_t)256 * 1024)   /* merged at a time */
-#define TCP_RING 4                             /* blocks of each node that may arrive before they are merged */
+#define TCP_SMALL_BYTES ((size_t)16384)           /* up to here every host merges everything: one way instead of two */
+#define TCP_BLOCK_BYTES ((size_t)256 * 1024)      /* merged at a time */
+#define TCP_RING 4                                /* blocks of each node that may arrive before they are merged */
 #define TCP_STAGE_BYTES ((size_t)4 * 1024 * 1024) /* of ranks that share a host, per pass */
 #define TCP_LOOK_S 0.05
 #define TCP_NAME_BYTES 48
@@ -78,16 +78,18 @@ struct tcp {
     struct dt_net listener;
     int here; /* this host's index */
     int host_count;
-    struct tcp_host *hosts; /* in the order of their first ranks */
+    struct tcp_host *hosts;  /* in the order of their first ranks */
     int *host_of, *local_of; /* by rank */
     int part_count;
     struct dt_tree_part *nodes; /* all hosts' nodes in rank order, with their owners */
     struct tcp_part *parts;
     const void **merge_in; /* room for one merge */
     struct tcp_head head;
-    void *polls;             /* struct pollfd, 2 per host */
-    _Atomic int word_sent;   /* the one word was said */
-    struct { int64_t first, count; } *blocks; /* those that this host merges in a pass */
+    void *polls;           /* struct pollfd, 2 per host */
+    _Atomic int word_sent; /* the one word was said */
+    struct {
+        int64_t first, count;
+    } * blocks; /* those that this host merges in a pass */
     size_t block_capacity;
     char *stage, *common; /* inner arenas: own part of the stage; the leader's area */
     size_t stage_stride;

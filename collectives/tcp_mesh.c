@@ -30,25 +30,39 @@ struct hello {
     char name[32];
 };
 
-/* Our address on the way to MASTER_ADDR; nothing is sent. */
+/* Our address on the way to a host; nothing is sent. False: no way. */
+static bool address_towards(const char *host, char *out, size_t out_bytes)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
+    bool done = false;
+    if (getaddrinfo(host, "9", &hints, &found) != 0) {
+        return false;
+    }
+    for (const struct addrinfo *a = found; a != NULL && !done; a = a->ai_next) {
+        struct dt_net n = {.fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+        done = n.fd >= 0 && connect(n.fd, a->ai_addr, a->ai_addrlen) == 0 && dt_net_local_address(&n, out, out_bytes, NULL) == 0;
+        dt_net_close(&n);
+    }
+    freeaddrinfo(found);
+    return done;
+}
+
+static bool is_loopback(const char *name)
+{
+    return strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0 || strncmp(name, "localhost", 9) == 0;
+}
+
+/* The address of the route to MASTER_ADDR. A host's own name may lead to loopback there (127.0.1.1), where nobody else comes: then the
+ * default route's. */
 static void route_address(char *out, size_t out_bytes)
 {
     const char *master = getenv("MASTER_ADDR");
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
-    (void)snprintf(out, out_bytes, "127.0.0.1");
-    if (master == NULL || getaddrinfo(master, "29500", &hints, &found) != 0) {
-        return;
+    char other[64];
+    if (master == NULL || !address_towards(master, out, out_bytes)) {
+        (void)snprintf(out, out_bytes, "127.0.0.1");
+    } else if (is_loopback(out) && !is_loopback(master) && address_towards("192.0.2.1", other, sizeof(other))) {
+        (void)snprintf(out, out_bytes, "%s", other);
     }
-    for (const struct addrinfo *a = found; a != NULL; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        struct dt_net n = {.fd = fd};
-        bool done = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 && dt_net_local_address(&n, out, out_bytes, NULL) == 0;
-        dt_net_close(&n);
-        if (done) {
-            break;
-        }
-    }
-    freeaddrinfo(found);
 }
 
 int tcp_listen(struct dt_comm *c, char *address, int *port, struct dt_error *err)

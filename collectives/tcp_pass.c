@@ -276,8 +276,8 @@ static void merge(struct run *u)
         for (int k = 0; k < t->part_count; k++) {
             size_t wide = tcp_sum_width(x->type, t->nodes[k].count), index = (size_t)t->parts[k].index;
             const struct tcp_host *h = &t->hosts[t->parts[k].host];
-            t->merge_in[k] = t->parts[k].host == t->here ? u->p->sums[index] + (size_t)first * wide
-                                                         : h->ring + (index * TCP_RING + turn) * TCP_BLOCK_BYTES;
+            t->merge_in[k] =
+                t->parts[k].host == t->here ? u->p->sums[index] + (size_t)first * wide : h->ring + (index * TCP_RING + turn) * TCP_BLOCK_BYTES;
         }
         dt_tree_merge(u->p->result + first * (int64_t)u->width, t->merge_in, t->nodes, u->c->size, x->op, x->type, t->blocks[u->merged].count);
     }

@@ -460,15 +460,9 @@ static void ports_in_range(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_equal_the_tree),
-        cmocka_unit_test(results_may_replace_inputs),
-        cmocka_unit_test(groups),
-        cmocka_unit_test(disagreement_is_named),
-        cmocka_unit_test(timeout_names_the_missing),
-        cmocka_unit_test(whoever_waits_is_freed),
-        cmocka_unit_test(abort_from_another_thread),
-        cmocka_unit_test(strangers_change_nothing),
-        cmocka_unit_test(ports_in_range),
+        cmocka_unit_test(layouts_equal_the_tree),    cmocka_unit_test(results_may_replace_inputs), cmocka_unit_test(groups),
+        cmocka_unit_test(disagreement_is_named),     cmocka_unit_test(timeout_names_the_missing),  cmocka_unit_test(whoever_waits_is_freed),
+        cmocka_unit_test(abort_from_another_thread), cmocka_unit_test(strangers_change_nothing),   cmocka_unit_test(ports_in_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
