@@ -862,6 +862,12 @@ int link_count(const struct link *l)
     return l->peer_count;
 }
 
+int link_port(const struct link *l, uint64_t peer)
+{
+    const struct conn *c = link_find(l, peer);
+    return c != NULL ? c->secure.peer_port : 0;
+}
+
 int link_local_address(const struct link *l, uint64_t peer, char *out, size_t out_bytes)
 {
     const struct conn *c = link_find(l, peer);

@@ -59,6 +59,8 @@ int link_send(struct link *l, uint64_t peer, const void *bytes, size_t size, boo
 void link_drop(struct link *l, uint64_t peer);
 bool link_is_up(const struct link *l, uint64_t peer);
 int link_count(const struct link *l);
+/* The port at which the peer listens, as it said; 0: none, or no link. */
+int link_port(const struct link *l, uint64_t peer);
 /* Our own address on the link with peer, numeric: the one to publish to it. */
 int link_local_address(const struct link *l, uint64_t peer, char *out, size_t out_bytes);
 /* Goodbye to all, at most 3 s / time_scale (at least 1 s) for it to get away; then `closed` (may be null) is called and l is gone. */

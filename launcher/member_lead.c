@@ -266,7 +266,7 @@ static void lead_step(struct member *m, const struct event *e, double now_s)
     struct actions *out = m->actions;
     coordinator_step(m->coordinator, e, now_s, out);
     m->wake_s = out->wake_s;
-    int again_count = 0, start_count = 0, *again = NULL, finish = -1;
+    int again_count = 0, start_count = 0, *again = NULL, finish = -1, stop_count = 0, stop_code = 0, *stop = NULL;
     int count = out->count;
     for (int i = 0; i < count; i++) {
         const struct action *a = &out->list[i];
@@ -278,6 +278,10 @@ static void lead_step(struct member *m, const struct event *e, double now_s)
         } else if (a->kind == ACTION_END && drop_start(m, a->node)) {
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
             again[again_count++] = a->node;
+        } else if (a->kind == ACTION_STOP && drop_start(m, a->node)) { /* it had not begun: nothing to stop */
+            stop = dt_realloc(stop, (size_t)(stop_count + 1) * sizeof *stop);
+            stop[stop_count++] = a->node;
+            stop_code = a->code;
         } else {
             deliver(m, a);
         }
@@ -290,12 +294,17 @@ static void lead_step(struct member *m, const struct event *e, double now_s)
     } else if (start_count > 0) {
         m->fenced = true;
         begin_when_free(m);
-    } else if (again_count > 0 && m->start_count == 0) {
+    } else if (again_count + stop_count > 0 && m->start_count == 0) {
         m->preparing = false;
     }
     for (int i = 0; i < again_count && m->role == MEMBER_LEADING; i++) {
         join_again(m, again[i], now_s);
     }
+    for (int i = 0; i < stop_count && m->role == MEMBER_LEADING; i++) {
+        struct event stopped = {.kind = EVENT_STOPPED, .node = stop[i], .round = m->coordinator->round, .code = stop_code};
+        lead_step(m, &stopped, now_s);
+    }
+    free(stop);
     free(again);
 }
 

@@ -332,16 +332,17 @@ void secure_put_end(struct secure *s, struct dt_text *out)
     put_frame(s, NULL, 0, crypto_secretstream_xchacha20poly1305_TAG_FINAL, out);
 }
 
-/* Decrypts in place: the message lies where its bytes came. */
+/* Decrypts in place: the message lies where its bytes came, which is one byte (the tag) into the ciphertext. libsodium takes several blocks at
+ * a time, so anything but exactly the same place garbles frames of more than 256 bytes. */
 static enum secure_event on_frame(struct secure *s, uint8_t *frame, size_t length, const uint8_t **data, size_t *size, struct dt_error *err)
 {
     unsigned long long got = 0;
     uint8_t tag = 0;
-    if (crypto_secretstream_xchacha20poly1305_pull(&s->pull, frame + 4, &got, &tag, frame + 4, length, frame, 4) != 0) {
+    if (crypto_secretstream_xchacha20poly1305_pull(&s->pull, frame + 5, &got, &tag, frame + 4, length, frame, 4) != 0) {
         (void)dt_fail(err, DT_INVALID, "sent a frame that was changed, repeated or not its own");
         return SECURE_BAD;
     }
-    *data = frame + 4;
+    *data = frame + 5;
     *size = (size_t)got;
     if (tag == crypto_secretstream_xchacha20poly1305_TAG_FINAL) {
         s->stage = SECURE_OVER;
