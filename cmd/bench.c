@@ -34,13 +34,16 @@ int main(int argc, char **argv)
         print_help(stdout);
         return 0;
     }
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        return printf("bench %s\n", DT_VERSION) < 0;
+    }
     for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof *benches; i++) {
         if (strcmp(argv[1], benches[i].name) == 0) {
             return benches[i].run(argc - 1, argv + 1);
         }
     }
     if (argc > 1) {
-        (void)fprintf(stderr, "bench: no benchmark '%s'\n", argv[1]);
+        (void)fprintf(stderr, "bench: %s: no such benchmark\n", argv[1]);
     }
     print_help(stderr);
     return 2;

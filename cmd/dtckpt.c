@@ -254,7 +254,8 @@ int main(int argc, char **argv)
     if (near != NULL && strcmp(near, command) != 0) {
         (void)fprintf(stderr, "dtckpt: %s: unknown command; did you mean %s?\n", command, near);
     } else {
-        (void)fprintf(stderr, "dtckpt: %s; see dtckpt --help\n", near != NULL ? "wrong number of arguments" : *command ? "unknown command" : "what to do?");
+        (void)fprintf(stderr, "dtckpt: %s%s; see dtckpt --help\n", command,
+                      near != NULL ? ": wrong number of arguments" : *command != 0 ? ": unknown command" : "no command");
     }
     return 2;
 }

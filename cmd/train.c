@@ -141,6 +141,11 @@ static int read_options(struct options *o, int argc, char **argv)
                 fprintf(stderr, "train: %s: one job file, please; see train --help\n", argv[optind]);
                 return DT_EXIT_USAGE;
             }
+            if ((o->nproc > 0 || o->json) && !o->plan) {
+                fprintf(stderr, "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
+                        o->nproc > 0 ? "--nproc" : "--json");
+                return DT_EXIT_USAGE;
+            }
             if (!o->job.path) {
                 fprintf(stderr, "train: no job file; see train --help\n");
                 return DT_EXIT_USAGE;
@@ -201,7 +206,7 @@ static int read_options(struct options *o, int argc, char **argv)
             printf("train %s\n", DT_VERSION);
             return DT_EXIT_DONE;
         default: /* getopt has told */
-            fprintf(stderr, "see train --help\n");
+            fprintf(stderr, "train: wrong option; see train --help\n");
             return DT_EXIT_USAGE;
         }
     }
@@ -273,6 +278,7 @@ static int run(const struct job *job)
 int main(int argc, char **argv)
 {
     struct options o = {.nproc = 0};
+    argv[0] = "train"; /* getopt's messages begin with it */
     int code = read_options(&o, argc, argv);
     if (code >= 0) {
         free_options(&o);

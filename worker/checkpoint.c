@@ -19,6 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define OWNER_MAX_BYTES (4 << 20) /* the run id is a string of the environment: 128 KiB, before its escapes */
+
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
 {
     return dt_format("%s/step-%08" PRId64 ".tmp-%d", dir, state->step, state->round);
@@ -119,7 +121,7 @@ int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_e
     owner_text(&text, run_id, round);
     int result = 0;
     /* A late worker of an older round must not take the folder back. */
-    if (dt_file_read(path, 4096, &before, NULL) == 0) {
+    if (dt_file_read(path, OWNER_MAX_BYTES, &before, NULL) == 0) {
         struct dt_text prefix;
         dt_text_init(&prefix);
         owner_text(&prefix, run_id, 0);
@@ -150,7 +152,7 @@ static int check_owner(const char *dir, const struct checkpoint_state *state, st
     dt_text_init(&mine);
     owner_text(&mine, state->run_id, state->round);
     int result = 0;
-    if (dt_file_read(path, 4096, &owner, NULL) == 0 && strcmp(owner.data, mine.data) != 0) {
+    if (dt_file_read(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && strcmp(owner.data, mine.data) != 0) {
         while (owner.size > 0 && owner.data[owner.size - 1] == '\n') {
             owner.data[--owner.size] = 0;
         }

@@ -121,7 +121,7 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
 {
     struct checkpoint_state *s = &m->state;
     int64_t version = 0, ranks = 0, round = 0;
-    const char *format = read_string(root, "format"), *hash = read_string(root, "data_hash"), *run_id = read_string(root, "run_id");
+    const char *format = read_string(root, "format"), *hash = read_string(root, "data_hash"), *run_id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "run_id"));
     if (format == NULL || strcmp(format, "dtrun-checkpoint") != 0) {
         return dt_fail(err, DT_INVALID, "format: not a dtrun checkpoint");
     }

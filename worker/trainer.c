@@ -278,22 +278,30 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         valid += batch->valid_count;
         mark(t, DT_PHASE_EVAL, i);
         forward(t, PASS_EVAL, batch, t->loss_sum);
-        if (await_compute(t, "evaluation", err) != 0) { /* the next batch lies where this one does */
+        /* The sums so far, of all ranks: the last are the result. With them travels the wish to stop, or a stop would wait for the end
+         * of a long evaluation. The next batch lies where this one does, so the host waits. */
+        t->valid[0] = valid;
+        clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum,
+                                                      .valid_count = t->valid,
+                                                      .micro_steps = 1,
+                                                      .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
+        if (await_compute(t, "evaluation", err) != 0) {
             return -1;
         }
+        if (t->clip.result->stop_count > 0 && i + 1 < count) {
+            t->stop_wanted = true;
+            *loss = NAN;
+            return 0;
+        }
     }
-    t->valid[0] = valid;
-    clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum, .valid_count = t->valid, .micro_steps = 1});
-    if (await_compute(t, "evaluation", err) != 0) {
-        return -1;
-    }
-    *loss = t->clip.result->loss;
+    *loss = count > 0 ? t->clip.result->loss : 0;
     return 0;
 }
 
 /* ---- the run ---- */
 
 #define START_LIMIT_S 600.0
+#define FOR_EVER_S 1e9
 #define STEP_LIMIT_S 60.0
 
 /* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the longest step so far. */
@@ -335,7 +343,8 @@ static bool due(int64_t step, int64_t interval)
 static int save(struct trainer *t, bool must, struct dt_error *err)
 {
     dt_page_phase(t->world->page, DT_PHASE_SAVE);
-    set_pulse_limit(t, fmax(START_LIMIT_S, t->job->checkpointing.save_timeout_s));
+    double limit_s = t->job->checkpointing.save_timeout_s;
+    set_pulse_limit(t, limit_s > 0 ? fmax(START_LIMIT_S, limit_s) : FOR_EVER_S);
     int rc = trainer_save(t, err);
     set_pulse_limit(t, 0);
     if (rc == 0) {
@@ -388,7 +397,9 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
                 return -1;
             }
             evaluated = t->step;
-            metrics_val(&t->metrics, &m, loss);
+            if (!t->stop_wanted) {
+                metrics_val(&t->metrics, &m, loss);
+            }
         }
         if (files && due(t->step, job->checkpointing.save_every_n_steps) && !end && !t->stop_wanted && save(t, false, err) != 0) {
             return -1;
@@ -399,7 +410,9 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         if (trainer_evaluate(t, &loss, err) != 0) {
             return -1;
         }
-        metrics_val(&t->metrics, &m, loss);
+        if (!t->stop_wanted) {
+            metrics_val(&t->metrics, &m, loss);
+        }
     }
     if (files && t->saved_step != t->step && save(t, true, err) != 0) {
         return -1;

@@ -84,7 +84,7 @@ void trainer_print_plan(const struct trainer *t, int local_size, bool json, stru
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
 int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error *err);
-/* Mean loss per target over data.val, every sample once. */
+/* Mean loss per target over data.val, every sample once. A wish to stop ends it early: t->stop_wanted, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);

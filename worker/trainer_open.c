@@ -189,7 +189,7 @@ int trainer_check_memory(const struct trainer *t, int local_size, struct dt_erro
     } else if (!job->recompute.enabled) {
         advice = "set activation_checkpointing.enabled, or lower data.sequence_length";
     }
-    return dt_fail(err, DT_NO_MEMORY, "plan: %d rank%s on this host need %s, %s is %s; %s", local_size, local_size == 1 ? "" : "s",
+    return dt_fail(err, DT_NO_MEMORY, "plan: %d rank%s %s, %s is %s; %s", local_size, local_size == 1 ? " on this host needs" : "s on this host need",
                    dt_text_bytes(need, need_text, sizeof need_text), what, dt_text_bytes(have, have_text, sizeof have_text), advice);
 }
 

@@ -16,6 +16,7 @@
 #include <xxhash.h>
 
 #define AGREE_TIMEOUT_S 600.0
+#define FOR_EVER_S 1e9
 
 /* ---- weights ---- */
 
@@ -131,14 +132,14 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
 /* ---- agreement ---- */
 
 /* Rank 0's text reaches all ranks; "!status text" is an error on all of them. */
-static int agree(struct trainer *t, const char *key, struct dt_text *text, struct dt_error *err)
+static int agree(struct trainer *t, const char *key, struct dt_text *text, double timeout_s, struct dt_error *err)
 {
     struct dt_store *store = t->world->store;
     if (t->size > 1) {
         if (t->rank == 0 && dt_store_set(store, key, dt_text_str(text), text->size, err) != 0) {
             return -1;
         }
-        if (t->rank != 0 && dt_store_get(store, key, text, AGREE_TIMEOUT_S, err) != 0) {
+        if (t->rank != 0 && dt_store_get(store, key, text, timeout_s, err) != 0) {
             return dt_wrap(err, "rank %d waits for rank 0", t->rank);
         }
     }
@@ -228,7 +229,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
             set_failure(&path, &why);
         }
     }
-    int rc = agree(t, "train/resume", &path, err);
+    int rc = agree(t, "train/resume", &path, AGREE_TIMEOUT_S, err);
     *found = rc == 0 && path.size > 0;
     if (*found) {
         rc = trainer_load(t, path.data, err);
@@ -282,11 +283,16 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, struct d
     return n;
 }
 
+static double save_timeout_s(const struct trainer *t)
+{
+    double limit_s = t->job->checkpointing.save_timeout_s;
+    return limit_s > 0 ? limit_s : FOR_EVER_S;
+}
+
 /* Rank 0: waits for everybody's entry, then makes the checkpoint complete. */
 static int commit(struct trainer *t, const struct checkpoint_state *state, struct dt_text *own, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
-    double timeout_s = job->save_timeout_s > 0 ? job->save_timeout_s : AGREE_TIMEOUT_S;
     struct dt_text *texts = dt_alloc((size_t)t->size * sizeof *texts);
     const char **entries = dt_alloc((size_t)t->size * sizeof *entries);
     int rc = 0;
@@ -295,7 +301,7 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         char key[64];
         snprintf(key, sizeof key, "train/save/%lld/%d", (long long)state->step, r);
         dt_text_init(&texts[r]);
-        if (rc == 0 && dt_store_get(t->world->store, key, &texts[r], timeout_s, err) != 0) {
+        if (rc == 0 && dt_store_get(t->world->store, key, &texts[r], save_timeout_s(t), err) != 0) {
             rc = dt_wrap(err, "checkpoint of step %lld: rank %d", (long long)state->step, r);
         }
         entries[r] = dt_text_str(&texts[r]);
@@ -367,7 +373,8 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     }
     if (rc == 0) {
         snprintf(key, sizeof key, "train/saved/%lld", (long long)t->step);
-        rc = agree(t, key, &verdict, err);
+        /* Rank 0 waits for each of the others in turn, and then writes. */
+        rc = agree(t, key, &verdict, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
     }
     if (rc == 0) {
         t->saved_step = t->step;

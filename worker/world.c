@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define STORE_TIMEOUT_S 300.0
+#define FOR_EVER_S 1e9
 
 /* Reads a number from the environment; `fallback` when it is not set. */
 static int env_int(const char *name, int fallback, int *out, struct dt_error *err)
@@ -49,8 +50,9 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         w->communication = w->compute;
         return -1;
     }
+    double timeout_s = o->collective_timeout_s > 0 ? o->collective_timeout_s : FOR_EVER_S;
     struct dt_comm_options comm = {
-        .rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = o->collective_timeout_s};
+        .rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = timeout_s};
     char host[32];
     (void)snprintf(host, sizeof host, "%d", w->node_rank);
     comm.host = o->host ? o->host : w->node_count > 1 ? host : NULL; /* what one agent runs is a host */

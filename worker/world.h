@@ -27,7 +27,7 @@ struct world {
 
 struct world_options {
     const char *device; /* "cpu", "twin64" in tests */
-    double collective_timeout_s;
+    double collective_timeout_s; /* 0: none */
     int threads; /* 0: cores this process may use / local ranks */
     const char *host; /* where this rank is, for world_open_thread; null: all on one host */
     int shards;  /* size of a shard group; 0 or world size: no split */

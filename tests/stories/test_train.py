@@ -95,7 +95,7 @@ def test_plan(job):
 
 def test_plan_refuses_what_cannot_run(job):
     said = train("--plan", job(model={"n_embd": 65536, "n_layer": 64}), code=2).stderr
-    assert "train: plan: 1 rank on this host need" in said and "available memory" in said
+    assert "train: plan: 1 rank on this host needs" in said and "available memory" in said
     job(model={"n_embd": 32, "n_layer": 2, "vocab_size": 32})
     assert "model.vocab_size: 32" in train("--plan", job.path, code=2).stderr
     job(model={"vocab_size": 64}, data={"train": "nowhere-*.bin"})

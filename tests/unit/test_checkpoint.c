@@ -39,10 +39,18 @@ static void fresh_dir(void)
     }
 }
 
+/* Schedulers and users name runs as they like; 600 is more than a tensor's name may have. */
+static const char *const long_run = "run \"0123456789\" 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
+
 static struct checkpoint_state state_at(int64_t step, int ranks, int round)
 {
     return (struct checkpoint_state){.step = step, .epoch = 1, .position = 77, .tokens = 1000, .optimizer_steps = step, .seed = 42, .data_hash = 0xfedcba9876543210ull,
-                                     .job = "{\"a\":1}", .model_config = "{\"model_type\":\"gpt2\"}", .ranks = ranks, .round = round, .run_id = "run"};
+                                     .job = "{\"a\":1}", .model_config = "{\"model_type\":\"gpt2\"}", .ranks = ranks, .round = round, .run_id = long_run};
 }
 
 /* Rank r of n owns an equal part of both tensors, for two purposes. */
@@ -208,10 +216,10 @@ static void older_rounds_are_refused(void **unused)
     (void)unused;
     struct dt_error err;
     fresh_dir();
-    assert_int_equal(checkpoint_claim(dir, "run", 0, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, 0, &err), 0);
     assert_int_equal(save(1, 1, 0, 0, &err), 0);
-    assert_int_equal(checkpoint_claim(dir, "run", 10, &err), 0);
-    assert_int_equal(checkpoint_claim(dir, "run", 9, &err), -1);
+    assert_int_equal(checkpoint_claim(dir, long_run, 10, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, 9, &err), -1);
     assert_int_equal(err.status, DT_STOPPED);
     assert_int_equal(save(2, 1, 9, 0, &err), -1);
     assert_int_equal(err.status, DT_STOPPED);

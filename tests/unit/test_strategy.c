@@ -265,6 +265,28 @@ static void test_evaluation(void **state)
     }
 }
 
+/* A wish to stop during an evaluation is heard at its next batch: no further step is made, and what was learned is saved. */
+static void test_stop_in_evaluation(void **state)
+{
+    (void)state;
+    struct ranks_outcome out;
+    struct job job;
+    ranks_job(&job, folder);
+    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.training.strategy = "zero3";
+    job.training.max_steps = 6;
+    job.training.eval_every_n_steps = 1;
+    job.training.batch_size_per_gpu = 1;
+    ranks_train(&job, 3, &(struct ranks_options){.stop_after = 2, .stop_rank = 1}, &out);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(out.rc[r], 0);
+        assert_int_equal(out.exit_code[r], DT_EXIT_STOPPED);
+    }
+    assert_int_equal(out.last_step, 2);
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
 /* Epochs that do not divide: 96 samples, 10 a micro-step, two micro-steps a step, one epoch and a half. */
 static void test_epochs(void **state)
 {
@@ -311,7 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),           cmocka_unit_test(test_mesh),       cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_what_travels),    cmocka_unit_test(test_bytes),      cmocka_unit_test(test_no_allocation_in_a_step),
-        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_stop_in_evaluation), cmocka_unit_test(test_epochs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
