@@ -3,9 +3,10 @@
 import os
 import re
 import socket
+import subprocess
 
 import pytest
-from support import DTRUN, run
+from support import DEADLINE_S, DTRUN, ROOT, clean_env, run, script
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 SHOW = ["sh", "-c", 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR"']
@@ -103,3 +104,28 @@ def test_a_wrong_name_is_refused():
 def test_requeue_is_refused():
     result = run(["--requeue=auto", "/bin/true"], env=SRUN)
     assert result.code == 2 and result.err == "dtrun: --requeue: not there yet; resubmit on exit code 75\n"
+
+
+def stand_ins(folder, code, log):
+    """srun, jsrun, scontrol, brequeue and dtrun that write what they were asked; dtrun ends with `code`."""
+    for name in ("srun", "jsrun"):
+        script(folder, name, f'echo "{name} $*" >>{log}\nwhile [ "$1" != dtrun ]; do shift; done\nexec "$@"\n')
+    for name in ("scontrol", "brequeue"):
+        script(folder, name, f'echo "{name} $*" >>{log}\n')
+    script(folder, "dtrun", f'echo "dtrun $*" >>{log}\nexit {code}\n')
+
+
+@pytest.mark.parametrize("code, again", [(0, False), (1, False), (75, True), (111, True), (100, False)])
+def test_the_batch_scripts_start_one_launcher_per_host_and_requeue(tmp_path, code, again):
+    log = tmp_path / "log"
+    stand_ins(tmp_path, code, log)
+    env = clean_env({"DTRUN_BIN": str(tmp_path), "SLURM_JOB_ID": "7", "LSB_JOBID": "8", "JOB": "job.json"})
+    done = subprocess.run(["bash", os.path.join(ROOT, "scripts/slurm/train.sbatch"), "job.json", "training.seed=7"], env=env, timeout=DEADLINE_S)
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith("srun --ntasks-per-node=1 ") and lines[1] == "dtrun --nproc_per_node=auto --max_restarts=3 train job.json --set training.seed=7"
+    assert lines[2:] == (["scontrol requeue 7"] if again else []) and done.returncode == (0 if again else code)
+    log.unlink()
+    done = subprocess.run(["bash", os.path.join(ROOT, "scripts/lsf/train.lsf")], env=env, timeout=DEADLINE_S)
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith("jsrun --rs_per_host=1 --tasks_per_rs=1 ") and lines[1] == "dtrun --nproc_per_node=6 --max_restarts=3 train job.json"
+    assert lines[2:] == (["brequeue 8"] if again else []) and done.returncode == (0 if again else code)
