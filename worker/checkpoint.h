@@ -34,6 +34,9 @@ struct checkpoint_state { /* everything else; the same on all ranks */
     const char *run_id;            /* of the launch whose round it is; null or "" for a lone worker */
 };
 
+/* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside it, by flock, so it ends with the process). Waits up to
+ * wait_s for one that is ending; then DT_INVALID says who holds it. On file systems without locks *lock is -1 and nobody is kept away. */
+int checkpoint_hold(const char *dir, double wait_s, int *lock, struct dt_error *err);
 /* Rank 0, at the start of a round: says that this round now writes into DIR. A commit by an older round, or by another run that was there before, is refused
  * from then on. */
 int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err);

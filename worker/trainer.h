@@ -44,6 +44,7 @@ struct trainer {
     bool finished_before; /* a finished run was found: nothing was done */
     bool inspecting;      /* tests: opened without output folder */
     int failed_saves;
+    int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
     double longest_step_s;
 
     /* pieces of the plan, then their addresses */

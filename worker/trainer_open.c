@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 static size_t pair_bytes(const struct trainer *t)
 {
@@ -131,6 +132,7 @@ static int open_data(struct trainer *t, struct dt_error *err)
 int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err)
 {
     memset(t, 0, sizeof *t);
+    t->hold = -1;
     dt_arena_init(&t->arena);
     plan_init(&t->plan);
     t->job = job;
@@ -309,5 +311,9 @@ void trainer_close(struct trainer *t)
         metrics_close(&t->metrics);
     }
     dt_arena_clear(&t->arena);
+    if (t->hold >= 0) {
+        (void)close(t->hold);
+    }
     memset(t, 0, sizeof *t);
+    t->hold = -1;
 }

@@ -178,6 +178,8 @@ static int set_aside(const char *path, struct dt_error *err)
     }
 }
 
+#define HOLD_WAIT_S 10.0 /* for a rank 0 of the round before that is still ending */
+
 /* Rank 0: which checkpoint to load; empty text for none. Later rounds of a launch go on from the launch's own saves, whatever
  * the job says about the beginning. */
 static int choose(struct trainer *t, struct dt_text *out, struct dt_error *err)
@@ -185,6 +187,9 @@ static int choose(struct trainer *t, struct dt_text *out, struct dt_error *err)
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto";
     bool first_round = t->world->round <= 1, never = strcmp(resume, "never") == 0;
+    if (t->hold < 0 && checkpoint_hold(job->checkpoint_dir, HOLD_WAIT_S, &t->hold, err) != 0) {
+        return -1;
+    }
     if (first_round && (t->job->fresh || never)) {
         char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir);
         int rc = set_aside(job->checkpoint_dir, err) != 0 || set_aside(metrics, err) != 0 ? -1 : 0;

@@ -231,6 +231,25 @@ static void older_rounds_are_refused(void **unused)
     assert_int_equal(newest(NULL, 0), 2);
 }
 
+static void one_job_at_a_time_holds_the_folder(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    int first = -1, second = -1;
+    fresh_dir();
+    char *folder = dt_format("%s/new/checkpoints", dir);
+    assert_int_equal(checkpoint_hold(folder, 0, &first, &err), 0);
+    assert_true(first >= 0);
+    assert_int_equal(checkpoint_hold(folder, 0.05, &second, &err), -1);
+    char *who = dt_format("in use by another job (pid %ld)", (long)getpid());
+    assert_non_null(strstr(err.text, who));
+    (void)close(first);
+    assert_int_equal(checkpoint_hold(folder, 0, &second, &err), 0);
+    (void)close(second);
+    free(who);
+    free(folder);
+}
+
 static void flip(const char *path, off_t at)
 {
     int fd = open(path, O_RDWR);
@@ -358,6 +377,7 @@ int main(void)
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean), cmocka_unit_test(older_rounds_are_refused),
         cmocka_unit_test(every_flipped_byte_is_found),       cmocka_unit_test(cut_missing_and_swapped_files_are_found),
         cmocka_unit_test(lying_manifests_are_refused),
+        cmocka_unit_test(one_job_at_a_time_holds_the_folder),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }
