@@ -251,13 +251,14 @@ static int read_values(struct options *o, struct given *g, struct dt_error *err)
     return 0;
 }
 
-static int refuse_several_hosts(const struct options *o, const struct given *g, struct dt_error *err)
+static int check_hosts(const struct options *o, const struct given *g, struct dt_error *err)
 {
-    const char *where = g->spelled[option_find("nnodes")];
     if (o->nnodes_max > 1) {
-        return dt_fail(err, DT_INVALID, "%s: %s: several hosts are not there yet; use --nnodes=1", where, g->value[option_find("nnodes")]);
+        return dt_fail(err, DT_INVALID, "%s: %s: several hosts are not there yet; use --nnodes=1", g->spelled[option_find("nnodes")],
+                       g->value[option_find("nnodes")]);
     }
-    if (o->node_rank >= o->nnodes_max) {
+    bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
+    if (by_rank && o->node_rank >= o->nnodes_max) {
         return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[option_find("node_rank")], o->node_rank, o->nnodes_max);
     }
     return 0;
@@ -273,6 +274,42 @@ static char *random_uuid(struct dt_arena *arena)
     b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
     return dt_arena_printf(arena, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
                            b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+static const char *in_brackets(struct options *o, const char *address)
+{
+    bool bare = strchr(address, ':') != NULL && address[0] != '[';
+    return bare ? dt_arena_printf(&o->arena, "[%s]", address) : address;
+}
+
+/* Where several hosts meet, into master_addr and master_port. host: of --rdzv_endpoint, or null. */
+static int choose_endpoint(struct options *o, const struct given *g, char *host, int endpoint_port, struct dt_error *err)
+{
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0;
+    int ignored = -1;
+    if (is_static && host == NULL) {
+        const char *address = in_brackets(o, o->master_addr);
+        endpoint_port = g->value[option_find("master_port")] != NULL ? o->master_port : 29500;
+        if (g->value[option_find("master_addr")] == NULL) {
+            option_warn(o, "--master_addr: not given: only agents of this machine can join");
+        }
+        if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {
+            return dt_wrap(err, "%s", g->value[option_find("master_addr")] != NULL ? g->spelled[option_find("master_addr")] : "--master_addr");
+        }
+    } else if (host == NULL) {
+        host = dt_arena_strdup(&o->arena, "localhost");
+        option_warn(o, "--rdzv_endpoint: not given: only agents of this machine can join");
+    }
+    if (endpoint_port < 0 && is_static) {
+        return dt_fail(err, DT_INVALID, "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
+                       g->spelled[option_find("rdzv_endpoint")], host);
+    }
+    o->master_addr = host;
+    o->master_port = endpoint_port < 0 ? 29400 : endpoint_port;
+    if (o->master_port == 0) {
+        return dt_fail(err, DT_INVALID, "port 0: several hosts need a port that all know; example: --rdzv_endpoint=%.100s:29500", host);
+    }
+    return 0;
 }
 
 /* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */
@@ -295,6 +332,9 @@ static int choose_store(struct options *o, const struct given *g, struct dt_erro
     if (has_endpoint && !o->standalone && option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
         return dt_wrap(err, "%s", g->spelled[endpoint]);
     }
+    if (o->nnodes_max > 1) {
+        return choose_endpoint(o, g, host, endpoint_port, err);
+    }
     if (is_static && !has_endpoint && g->value[port] == NULL && !o->standalone) {
         o->standalone = true; /* as torchrun does since 2.15; an id that was given is kept */
     } else if (o->standalone) {
@@ -313,11 +353,7 @@ static int choose_store(struct options *o, const struct given *g, struct dt_erro
         return 0;
     }
     if (!has_endpoint) {
-        return option_parse_endpoint(&o->arena,
-                                     strchr(o->master_addr, ':') != NULL && o->master_addr[0] != '['
-                                         ? dt_arena_printf(&o->arena, "[%s]", o->master_addr)
-                                         : o->master_addr,
-                                     &o->master_addr, &endpoint_port, err) != 0
+        return option_parse_endpoint(&o->arena, in_brackets(o, o->master_addr), &o->master_addr, &endpoint_port, err) != 0
                    ? dt_wrap(err, "%s", g->value[address] != NULL ? g->spelled[address] : "--master_addr")
                    : 0;
     }
@@ -416,7 +452,7 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return read_serve_store(o, g, err);
     }
     bool dry = false;
-    if (flag_on(g, "dry_run", &dry, err) != 0 || refuse_several_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 ||
+    if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 ||
         count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
@@ -491,14 +527,20 @@ void options_describe(const struct options *o, struct dt_text *out)
     for (int i = 0; i < o->arg_count; i++) {
         add_word(out, o->args[i]);
     }
-    dt_text_printf(out, "\nhosts     1 (%s)\n", options_source(o, "nnodes"));
+    dt_text_printf(out, "\nhosts     %d", o->nnodes_min);
+    if (o->nnodes_max > o->nnodes_min) {
+        dt_text_printf(out, " to %d", o->nnodes_max);
+    }
+    dt_text_printf(out, " (%s)\n", options_source(o, "nnodes"));
     dt_text_printf(out, "workers   %d", o->nproc);
     if (!isdigit((unsigned char)o->nproc_text[0])) {
         dt_text_printf(out, ", %s", o->nproc_text);
     }
     dt_text_printf(out, " (%s), role %s\n", options_source(o, "nproc_per_node"), o->role);
     dt_text_printf(out, "run id    %s\n", o->run_id);
-    if (o->master_port != 0) {
+    if (o->nnodes_max > 1) {
+        dt_text_printf(out, "endpoint  %s port %d, %s\n", o->master_addr, o->master_port, o->rdzv_backend);
+    } else if (o->master_port != 0) {
         dt_text_printf(out, "store     %s port %d\n", o->master_addr, o->master_port);
     } else if (o->port_hi != 0) {
         dt_text_printf(out, "store     %s, a free port from %d to %d\n", o->master_addr, o->port_lo, o->port_hi);

@@ -42,13 +42,15 @@ struct options {
     char *role;
     int node_rank;
 
-    /* rendezvous; with one node the worker store listens on master_addr:master_port */
+    /* rendezvous; with one node the worker store listens on master_addr:master_port; with several, hosts meet there */
     bool standalone;                                /* asked for, or what a plain single-node job becomes */
     char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as written; backend `c10d` when standalone */
     char *run_id;                                   /* --rdzv_id; a random UUID when standalone */
     char *master_addr;                              /* MASTER_ADDR, never in brackets; 127.0.0.1 unless static with an address or an endpoint */
     int master_port;                                /* 0: any free one */
     char *local_addr;                               /* or null */
+    int is_host;                                    /* c10d on several hosts: 1 holds the endpoint, 0 does not, -1: as addresses say */
+    char *key_file;                                 /* or null */
     double join_timeout_s, last_call_s, dead_after_s;
     int port_lo, port_hi; /* --port_range; 0,0: any */
 

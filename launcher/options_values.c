@@ -409,6 +409,7 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
     } known[] = {{"join_timeout", "join_timeout", offsetof(struct options, join_timeout_s)},
                  {"last_call_timeout", "last_call", offsetof(struct options, last_call_s)}};
     o->rdzv_conf = dt_arena_strdup(&o->arena, text);
+    o->is_host = -1;
     char *copy = dt_arena_strdup(&o->arena, text);
     char *rest = copy;
     for (char *piece; copy[0] != '\0' && (piece = strsep(&rest, ",")) != NULL;) {
@@ -426,6 +427,13 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
         }
         if (piece[0] == '\0' || value == NULL || value[0] == '\0') {
             return must_be(err, text, "KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300", row->name);
+        }
+        if (strcmp(piece, "is_host") == 0) {
+            static const char *const yes[] = {"1", "true", "t", "yes", "y"};
+            o->is_host = 0;
+            for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
+                o->is_host |= strcasecmp(value, yes[i]) == 0;
+            }
         }
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
             double seconds;

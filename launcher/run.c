@@ -72,8 +72,8 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .group_world_size = p->group_world_size,
                            .role_rank = p->role_rank + i,
                            .role_world_size = p->role_world_size,
-                           .master_addr = o->master_addr,
-                           .master_port = store_server_port(r->store),
+                           .master_addr = r->nodes != NULL ? r->master_addr : o->master_addr,
+                           .master_port = r->nodes != NULL ? r->master_port : store_server_port(r->store),
                            .use_agent_store = true,
                            .page = page,
                            .error_file = logs_error_file(r->logs, i),
@@ -118,8 +118,8 @@ static void spawn_all(struct run *r)
         post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;
     }
-    dt_log(DT_LOG_INFO, "agent", "round %d nodes %d ranks %d restarts %d port %d", p->round, p->group_world_size, p->world_size, p->restarts_used,
-           store_server_port(r->store));
+    dt_log(DT_LOG_INFO, "agent", "round %d node %d of %d ranks %d restarts %d port %d", p->round, p->group_rank, p->group_world_size, p->world_size,
+           p->restarts_used, store_server_port(r->store));
     run_event(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size, p->world_size,
               p->restarts_used);
 }
@@ -330,32 +330,57 @@ static void drain(struct run *r)
 
 /* ---- the coordinator, in the same process ---- */
 
+static void apply(struct run *r, const struct action *a)
+{
+    switch (a->kind) {
+    case ACTION_START:
+        r->place = a->place;
+        post(r, AGENT_ON_START, 0);
+        break;
+    case ACTION_END:
+        post(r, AGENT_ON_END, 0);
+        break;
+    case ACTION_STOP:
+        post(r, AGENT_ON_STOP, a->code);
+        break;
+    case ACTION_FINISH:
+    case ACTION_REFUSE:
+        post(r, AGENT_ON_VERDICT, a->code);
+        break;
+    }
+}
+
 static void tell(struct run *r, const struct event *e)
 {
+    if (r->nodes != NULL) {
+        nodes_tell(r->nodes, e);
+        return;
+    }
     coordinator_step(&r->coordinator, e, dt_now_s(), &r->actions);
     for (int i = 0; i < r->actions.count; i++) {
-        const struct action *a = &r->actions.list[i];
-        switch (a->kind) {
-        case ACTION_START:
-            r->place = a->place;
-            post(r, AGENT_ON_START, 0);
-            break;
-        case ACTION_END:
-            post(r, AGENT_ON_END, 0);
-            break;
-        case ACTION_STOP:
-            post(r, AGENT_ON_STOP, a->code);
-            break;
-        case ACTION_FINISH:
-        case ACTION_REFUSE:
-            post(r, AGENT_ON_VERDICT, a->code);
-            break;
-        }
+        apply(r, &r->actions.list[i]);
     }
     if (r->actions.wake_s > 0) {
         double wait_s = r->actions.wake_s - dt_now_s();
         (void)uv_timer_start(&r->wake, r->wake.timer_cb, (uint64_t)((wait_s > 0 ? wait_s : 0) * 1e3) + 1, 0);
     }
+}
+
+/* ---- the coordinator of a job on several hosts ---- */
+
+static void on_act(void *user, const struct action *a, const char *master_addr, int master_port)
+{
+    struct run *r = user;
+    if (a->kind == ACTION_START) {
+        (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", master_addr != NULL ? master_addr : r->o->master_addr);
+        r->master_port = master_port;
+    }
+    apply(r, a);
+}
+
+static void on_settle(void *user)
+{
+    drain(user);
 }
 
 /* ---- signals ---- */
@@ -544,7 +569,14 @@ static int open_all(struct run *r, struct dt_error *err)
     open_timer(r, &r->sweep, on_sweep);
     open_timer(r, &r->watch, on_watch);
     open_timer(r, &r->wake, on_wake);
-    if (open_store(r, err) != 0 || logs_open(&r->logs, &r->loop, r->o, 1, 2, err) != 0) {
+    if (r->o->nnodes_max > 1) {
+        int result = nodes_open(&r->nodes, &r->loop, r->o, &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle}, err);
+        r->store = nodes_store(r->nodes);
+        if (result != 0) {
+            return -1;
+        }
+    }
+    if ((r->nodes == NULL && open_store(r, err) != 0) || logs_open(&r->logs, &r->loop, r->o, 1, 2, err) != 0) {
         return -1;
     }
     if (r->output_dir != NULL) {
@@ -580,12 +612,17 @@ static void close_all(struct run *r)
     if (r->logs != NULL) {
         logs_close(r->logs, 5, &lost);
     }
-    if (r->store != NULL) {
+    if (r->nodes != NULL) {
+        nodes_close(r->nodes);
+    } else if (r->store != NULL) {
         store_server_close(r->store, NULL, NULL);
     }
     uv_walk(&r->loop, close_handle, r);
     (void)uv_run(&r->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&r->loop);
+    if (r->nodes != NULL) {
+        nodes_free(r->nodes);
+    }
     (void)fputs(dt_text_str(&lost), stderr);
     dt_text_clear(&lost);
     failures_clear(&r->failures);
@@ -636,7 +673,7 @@ int run_job(const struct options *o, char *const *env)
             (void)uv_run(&r->loop, UV_RUN_DEFAULT);
         }
         run_say_stopped(r);
-        run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->coordinator.round, r->coordinator.restarts_used);
+        run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round, run_restarts_used(r, false));
     } else {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;

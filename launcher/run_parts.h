@@ -6,6 +6,7 @@
 #include "launcher/coordinator.h"
 #include "launcher/failures.h"
 #include "launcher/logs.h"
+#include "launcher/nodes.h"
 #include "launcher/options.h"
 #include "launcher/store_server.h"
 #include "launcher/watch.h"
@@ -30,6 +31,9 @@ struct run {
     struct coordinator coordinator;
     struct actions actions;
     struct place place; /* of the round */
+    struct nodes *nodes; /* null: a job on one host, whose coordinator is ours */
+    char master_addr[64]; /* with nodes: of the round */
+    int master_port;
     struct store_server *store;
     struct logs *logs;
     struct failures failures;
@@ -51,6 +55,8 @@ struct run {
 
 /* One line of events.jsonl; fmt gives the inside of a JSON object. */
 void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Restarts used by the job; failed: a failure here has just cost one, which we may not have been told. */
+int run_restarts_used(const struct run *r, bool failed);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
 /* The last word after a stop. */

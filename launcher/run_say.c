@@ -30,6 +30,18 @@ static const char *error_file_of(void *user, int local_rank)
     return logs_error_file(r->logs, local_rank);
 }
 
+int run_restarts_used(const struct run *r, bool failed)
+{
+    return r->nodes != NULL ? nodes_restarts_used(r->nodes, failed) : r->coordinator.restarts_used;
+}
+
+/* The verdict is there, or on its way from the host that leads. */
+static bool is_end(const struct run *r)
+{
+    return r->agent.verdict ||
+           (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || run_restarts_used(r, true) > r->o->max_restarts));
+}
+
 /* What a failed round ends with: one cause line, and what happens next. */
 void run_say_cause(struct run *r)
 {
@@ -41,14 +53,14 @@ void run_say_cause(struct run *r)
     failures_settle(f, error_file_of, r, r->agent.options.bundled);
     dt_text_init(&line);
     logs_flush(r->logs, 1);
-    if (r->agent.verdict) {
+    if (is_end(r)) {
         struct dt_text tail;
         dt_text_init(&tail);
         (void)logs_tail(r->logs, f->list[f->root].local_rank, 20, &tail);
         struct report_context c = {.title = r->o->program,
                                    .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
                                    .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
-                                   .restarts_used = r->coordinator.restarts_used,
+                                   .restarts_used = run_restarts_used(r, false),
                                    .restarts_max = r->o->max_restarts};
         report_write(f->list, f->count, f->root, &c, &line);
         dt_text_clear(&tail);
@@ -65,7 +77,7 @@ void run_say_cause(struct run *r)
         }
     } else {
         report_cause(f->list, f->count, f->root, &line);
-        dt_text_printf(&line, "; restarting (%d of %d used)", r->coordinator.restarts_used, r->o->max_restarts);
+        dt_text_printf(&line, "; restarting (%d of %d used)", run_restarts_used(r, true), r->o->max_restarts);
         if (f->saved_step >= 0) {
             dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
         }

@@ -1,0 +1,419 @@
+/* Hooks of the link become calls of the member, hooks of the member become frames and actions. The member is never called from within one of
+ * its hooks: frames are queued by the link, actions by run.c. One timer serves the member; another says for whom we wait. */
+#include "launcher/nodes.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "launcher/endpoint.h"
+#include "launcher/link.h"
+#include "launcher/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static const double wait_line_s = 10; /* between two lines about a wait */
+
+struct nodes {
+    const struct options *o;
+    struct nodes_hooks hooks;
+    struct member member;
+    struct link *link;
+    struct store_server *store;
+    uv_timer_t tick, news;
+    struct lookup_list endpoint; /* count 0: not known */
+    bool hosts;                  /* we hold the endpoint */
+    double waiting_s;            /* since when our node waits for a round; -1: it does not */
+    char trouble[256];           /* why the endpoint cannot be reached, newest */
+    struct message in;           /* decoded */
+    struct dt_text out;          /* encoded */
+};
+
+static void say(const char *line)
+{
+    (void)fprintf(stderr, "dtrun: %s\n", line);
+}
+
+/* The member's deadlines may be others now. */
+static void poke(struct nodes *n)
+{
+    if (!uv_is_closing((uv_handle_t *)&n->tick)) {
+        (void)uv_timer_start(&n->tick, n->tick.timer_cb, 0, 0);
+    }
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct nodes *n = timer->data;
+    double wait_s = member_tick(&n->member, dt_now_s()) - dt_now_s();
+    uv_update_time(timer->loop);
+    (void)uv_timer_start(timer, on_tick, (uint64_t)((wait_s > 0 ? wait_s < 3600 ? wait_s : 3600 : 0) * 1e3) + 1, 0);
+    n->hooks.settle(n->hooks.user);
+}
+
+/* ---- from the links ---- */
+
+static void on_up(void *user, uint64_t peer, const char *host)
+{
+    struct nodes *n = user;
+    struct peer_info who = {.id = peer, .order = -1, .port = link_port(n->link, peer)};
+    (void)snprintf(who.host, sizeof who.host, "%s", host);
+    (void)snprintf(who.address, sizeof who.address, "%s", host);
+    struct peer_info *self = &n->member.options.self;
+    if (self->address[0] == '\0') {
+        (void)link_local_address(n->link, peer, self->address, sizeof self->address);
+    }
+    n->trouble[0] = '\0';
+    dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
+    member_up(&n->member, &who, dt_now_s());
+    poke(n);
+    n->hooks.settle(n->hooks.user);
+}
+
+static void on_down(void *user, uint64_t peer, bool dead)
+{
+    struct nodes *n = user;
+    dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, dead ? ": its process is gone" : "");
+    member_down(&n->member, peer, dead, dt_now_s());
+    poke(n);
+    n->hooks.settle(n->hooks.user);
+}
+
+static void on_message(void *user, uint64_t peer, const void *bytes, size_t size)
+{
+    struct nodes *n = user;
+    struct dt_error err;
+    if (message_decode(&n->in, bytes, size, &err) != 0) {
+        dt_log(DT_LOG_WARN, "nodes", "message of %016llx: %s", (unsigned long long)peer, err.text);
+        return;
+    }
+    dt_log(DT_LOG_DEBUG, "nodes", "%s from %016llx", message_name(n->in.kind), (unsigned long long)peer);
+    member_message(&n->member, peer, &n->in, dt_now_s());
+    poke(n);
+    n->hooks.settle(n->hooks.user);
+}
+
+static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
+{
+    struct nodes *n = user;
+    dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
+    if (peer == 0) {
+        bool denied = err->status == DT_INVALID && strcmp(n->trouble, err->text) != 0;
+        (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text);
+        if (denied) { /* another key or another run: waiting will hardly help */
+            say(n->trouble);
+        }
+    }
+}
+
+/* ---- from the member ---- */
+
+static void send_message(void *user, uint64_t peer, const struct message *m)
+{
+    struct nodes *n = user;
+    dt_text_reset(&n->out);
+    message_encode(m, &n->out);
+    if (link_send(n->link, peer, n->out.data, n->out.size, m->kind == MESSAGE_BEAT || m->kind == MESSAGE_BEAT_ACK) != 0) {
+        dt_log(DT_LOG_DEBUG, "nodes", "%s to %016llx: not sent", message_name(m->kind), (unsigned long long)peer);
+    }
+}
+
+static const struct peer_info *leader_of(const struct nodes *n, const struct record *r)
+{
+    for (int i = 0; i < r->council_count; i++) {
+        if (r->council[i].id == r->leader) {
+            return &r->council[i];
+        }
+    }
+    return r->leader == n->member.options.self.id ? &n->member.options.self : NULL;
+}
+
+static void act(void *user, const struct action *a, const struct record *record, const char *why)
+{
+    struct nodes *n = user;
+    const struct peer_info *leader = a->kind == ACTION_START ? leader_of(n, record) : NULL;
+    n->waiting_s = a->kind == ACTION_START ? -1 : n->waiting_s;
+    if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
+        say(why);
+    }
+    n->hooks.act(n->hooks.user, a, leader != NULL ? leader->address : NULL, leader != NULL ? leader->port : 0);
+}
+
+/* An agent that listens where the endpoint is has a link with us. */
+static bool has_endpoint_link(const struct nodes *n)
+{
+    const struct member *m = &n->member;
+    for (int i = 0; i < m->peer_count; i++) {
+        if (link_port(n->link, m->peers[i].id) == n->o->master_port) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void connect_to(void *user, const struct peer_info *to)
+{
+    struct nodes *n = user;
+    if (to != NULL) {
+        link_connect(n->link, to->id, to->address, to->port);
+    } else if (!n->hosts && !has_endpoint_link(n)) {
+        link_connect(n->link, 0, n->o->master_addr, n->o->master_port);
+    }
+}
+
+static void drop(void *user, uint64_t peer)
+{
+    struct nodes *n = user;
+    link_drop(n->link, peer);
+}
+
+static void member_line(void *user, const char *line)
+{
+    (void)user;
+    say(line);
+}
+
+/* ---- for whom we wait ---- */
+
+static void on_news(uv_timer_t *timer)
+{
+    struct nodes *n = timer->data;
+    const struct member *m = &n->member;
+    if (n->waiting_s < 0 || m->role == MEMBER_OVER) {
+        return;
+    }
+    struct dt_text line;
+    dt_text_init(&line);
+    double waited_s = dt_now_s() - n->waiting_s;
+    if (m->role == MEMBER_LEADING) {
+        dt_text_printf(&line, "waiting for hosts for %.0f s: %d of ", waited_s, m->coordinator->node_count);
+        if (n->o->nnodes_min != n->o->nnodes_max) {
+            dt_text_printf(&line, "%d to ", n->o->nnodes_min);
+        }
+        dt_text_printf(&line, "%d here:", n->o->nnodes_max);
+        for (int i = 0; i < m->coordinator->node_count && i < 8; i++) {
+            const struct coordinator_node *c = &m->coordinator->nodes[i];
+            const char *host = m->options.self.host;
+            for (int k = 0; k < m->peer_count; k++) {
+                host = m->peers[k].joined && m->peers[k].node == c->node ? m->peers[k].info.host : host;
+            }
+            dt_text_printf(&line, "%s %s (node %lld%s)", i > 0 ? "," : "", host, (long long)c->order, c->state == NODE_WAITING ? "" : ", ending");
+        }
+    } else if (m->role == MEMBER_FOLLOWING) {
+        const struct peer_info *leader = member_leader(m);
+        dt_text_printf(&line, "waiting for the next round for %.0f s, which host %s begins", waited_s, leader != NULL ? leader->host : "?");
+    } else {
+        dt_text_printf(&line, "waiting for the endpoint %s port %d for %.0f s%s%s", n->o->master_addr, n->o->master_port, waited_s,
+                       n->trouble[0] != '\0' ? ": " : "", n->trouble);
+    }
+    say(dt_text_str(&line));
+    dt_text_clear(&line);
+}
+
+/* ---- begin ---- */
+
+/* What must be alike on all hosts. The program is compared by its name: folders may differ. */
+static void write_digest(const struct options *o, char *out, size_t out_bytes)
+{
+    const char *name = strrchr(o->program, '/');
+    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--rdzv_backend %s\nprogram %.200s\n", DT_VERSION, o->nnodes_min,
+                   o->nnodes_max, o->max_restarts, o->rdzv_backend, name != NULL ? name + 1 : o->program);
+}
+
+static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err)
+{
+    const struct options *o = n->o;
+    struct lookup_list local;
+    const char *warning = NULL;
+    if (o->local_addr != NULL && o->local_addr[0] != '\0') {
+        if (lookup_now(o->local_addr, self->port, &local, err) != 0) {
+            return dt_wrap(err, "--local_addr");
+        }
+        (void)lookup_host((struct sockaddr *)&local.addresses[0], self->address, sizeof self->address);
+        return 0;
+    }
+    if (n->hosts) {
+        if (endpoint_published(&n->endpoint, self->address, sizeof self->address, &warning, err) != 0) {
+            return -1;
+        }
+        if (warning != NULL) {
+            (void)fprintf(stderr, "dtrun: %s\n", warning);
+        }
+        return 0;
+    }
+    for (int i = 0; i < n->endpoint.count; i++) {
+        struct dt_error ignored;
+        if (endpoint_route((struct sockaddr *)&n->endpoint.addresses[i], self->address, sizeof self->address, &ignored) == 0) {
+            return 0;
+        }
+    }
+    self->address[0] = '\0'; /* the first link will tell */
+    return 0;
+}
+
+static enum endpoint_choice choice_of(const struct options *o)
+{
+    if (strcmp(o->rdzv_backend, "static") == 0) {
+        return o->node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
+    }
+    return o->is_host < 0 ? ENDPOINT_AUTO : o->is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
+}
+
+/* Who we are, and a socket that listens. Returns it, or -1. */
+static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_error *err)
+{
+    const struct options *o = n->o;
+    struct endpoint decided = {.fd = -1};
+    enum endpoint_choice choice = choice_of(o);
+    if (lookup_now(o->master_addr, o->master_port, &n->endpoint, err) != 0) {
+        n->endpoint.count = 0;
+        if (choice == ENDPOINT_HOST) {
+            return -1;
+        }
+        (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text); /* a name server may know it later */
+        choice = ENDPOINT_JOIN;
+    }
+    if (endpoint_decide(&decided, choice, &n->endpoint, o->master_port, err) != 0) {
+        return -1;
+    }
+    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere", decided.why);
+    n->hosts = decided.hosts;
+    int fd = decided.fd;
+    self->port = decided.port;
+    if (!decided.hosts && endpoint_listen(0, o->port_lo, o->port_hi, &fd, &self->port, err) != 0) {
+        return -1;
+    }
+    if (publish(n, self, err) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static int random_bytes(void *out, size_t size, struct dt_error *err)
+{
+    return getrandom(out, size, 0) == (ssize_t)size ? 0 : dt_fail_errno(err, "random numbers");
+}
+
+static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options *m, struct dt_error *err)
+{
+    const struct options *o = n->o;
+    struct link_options l = {.run_id = o->run_id,
+                             .dead_s = o->dead_after_s,
+                             .time_scale = o->time_scale,
+                             .hooks = {.user = n, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed}};
+    if (secure_key_read(&l.key, o->key_file, err) != 0 || random_bytes(&m->self.id, sizeof m->self.id, err) != 0 ||
+        random_bytes(m->nonce, sizeof m->nonce, err) != 0) {
+        return -1;
+    }
+    m->self.id += m->self.id == 0;
+    int fd = open_endpoint(n, &m->self, err);
+    if (fd < 0) {
+        return -1;
+    }
+    l.id = m->self.id;
+    l.port = m->self.port;
+    if (link_open(&n->link, loop, &l, err) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    struct store_server_options s = {.listen_fd = fd, .take = link_take, .allow = link_allow, .user = n->link};
+    if (store_server_open(&n->store, loop, &s, err) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    if (!l.key.given) {
+        bool nobody_else = strcmp(m->self.address, "127.0.0.1") == 0 || strcmp(m->self.address, "::1") == 0;
+        if (!nobody_else) {
+            (void)fprintf(stderr, "dtrun: %s\n", secure_no_key_warning());
+        }
+    }
+    return 0;
+}
+
+int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err)
+{
+    struct nodes *n = dt_alloc(sizeof *n);
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0;
+    struct member_options *m = dt_alloc(sizeof *m);
+    *m = (struct member_options){.rounds = {.nodes_min = o->nnodes_min,
+                                            .nodes_max = o->nnodes_max,
+                                            .restarts_max = o->max_restarts,
+                                            .join_timeout_s = o->join_timeout_s,
+                                            .last_call_s = o->last_call_s,
+                                            .watch_progress = o->bundled && strcmp(o->program, "train") == 0},
+                                 .beat_s = o->dead_after_s / 15,
+                                 .lease_s = o->dead_after_s * 2 / 3,
+                                 .dead_s = o->dead_after_s,
+                                 .retry_s = 0.5 / o->time_scale,
+                                 .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
+    n->o = o;
+    n->hooks = *hooks;
+    n->waiting_s = -1;
+    dt_text_init(&n->out);
+    write_digest(o, m->digest, sizeof m->digest);
+    (void)gethostname(m->self.host, sizeof m->self.host - 1);
+    (void)uv_timer_init(loop, &n->tick);
+    (void)uv_timer_init(loop, &n->news);
+    n->tick.data = n->news.data = n;
+    n->tick.timer_cb = on_tick;
+    int result = open_network(n, loop, m, err);
+    if (result == 0) {
+        struct member_hooks h = {.user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line};
+        uint64_t every_ms = (uint64_t)(wait_line_s / o->time_scale * 1e3) + 1;
+        member_init(&n->member, m, &h);
+        (n->hosts ? member_lead : member_seek)(&n->member, dt_now_s());
+        (void)uv_timer_start(&n->news, on_news, every_ms, every_ms);
+        poke(n);
+    }
+    free(m);
+    *out = n; /* nodes_close and nodes_free in any case: there are handles */
+    return result;
+}
+
+struct store_server *nodes_store(const struct nodes *n)
+{
+    return n->store;
+}
+
+void nodes_tell(struct nodes *n, const struct event *e)
+{
+    double now_s = dt_now_s();
+    if (e->kind == EVENT_JOIN && n->waiting_s < 0) {
+        n->waiting_s = now_s;
+    }
+    member_event(&n->member, e, now_s);
+    poke(n);
+}
+
+int nodes_restarts_used(const struct nodes *n, bool failed)
+{
+    const struct member *m = &n->member;
+    return m->coordinator != NULL ? m->coordinator->restarts_used : m->record.restarts_used + failed;
+}
+
+/* ---- end ---- */
+
+void nodes_close(struct nodes *n)
+{
+    if (n->store != NULL) {
+        store_server_close(n->store, NULL, NULL);
+    }
+    if (n->link != NULL) {
+        member_leave(&n->member);
+        link_close(n->link, NULL, NULL);
+    }
+    uv_close((uv_handle_t *)&n->tick, NULL);
+    uv_close((uv_handle_t *)&n->news, NULL);
+}
+
+void nodes_free(struct nodes *n)
+{
+    member_clear(&n->member);
+    dt_text_clear(&n->out);
+    free(n);
+}

@@ -1,0 +1,36 @@
+/* A job on several hosts, as one agent sees it: the member (member.h) with its links, its clock and the endpoint, and the worker store on the
+ * same port. run.c tells what its workers do and is told what to do, as it would be by a coordinator of its own. */
+#ifndef DT_LAUNCHER_NODES_H
+#define DT_LAUNCHER_NODES_H
+
+#include "launcher/coordinator.h"
+#include "launcher/options.h"
+#include "launcher/store_server.h"
+
+#include <uv.h>
+
+struct nodes_hooks {
+    void *user;
+    /* What our node is to do. master_addr, master_port: where the workers of the round find their store (START; else null).
+     * Called from nodes_tell and from the loop; must not call nodes_tell itself. */
+    void (*act)(void *user, const struct action *a, const char *master_addr, int master_port);
+    /* From the loop only, after whatever was acted: the time to carry it out; nodes_tell may be called. */
+    void (*settle)(void *user);
+};
+
+struct nodes;
+
+/* Decides who holds the endpoint, listens, and seeks the others; nothing is waited for but the look-up of the endpoint's name.
+ * o and hooks->user must outlive it. Errors: a bad key file, a port that is taken. */
+int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err);
+/* The store that workers find here if this agent leads. */
+struct store_server *nodes_store(const struct nodes *n);
+/* In place of coordinator_step; e->node and e->order are ignored. */
+void nodes_tell(struct nodes *n, const struct event *e);
+/* Restarts that the job has used, as far as is known here; with `failed`, including the one that a failure here is about to cost. */
+int nodes_restarts_used(const struct nodes *n, bool failed);
+/* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds at most), then nodes_free. */
+void nodes_close(struct nodes *n);
+void nodes_free(struct nodes *n);
+
+#endif
