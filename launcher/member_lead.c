@@ -10,22 +10,10 @@
 
 enum { OWN_NODE = 0 };
 
-static void lead_step(struct member *m, const struct event *e, double now_s);
-
 static struct member_peer *peer_of_node(struct member *m, int node)
 {
     struct member_peer *p = node > OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->nodes->ids[node]) : NULL;
     return p != NULL && p->joined && p->node == node ? p : NULL;
-}
-
-static int new_node(struct member *m, uint64_t id)
-{
-    struct member_nodes *n = m->nodes;
-    int node = n->unused_count > 0 ? n->unused[--n->unused_count] : n->next < COORDINATOR_MAX_NODES ? n->next++ : -1;
-    if (node >= 0) {
-        n->ids[node] = id;
-    }
-    return node;
 }
 
 static void send_action(struct member *m, struct member_peer *p, const struct action *a)
@@ -34,7 +22,7 @@ static void send_action(struct member *m, struct member_peer *p, const struct ac
     member_send(m, p->id, &out);
 }
 
-static void refuse(struct member *m, struct member_peer *p, int code, const char *text)
+void member_refuse(struct member *m, struct member_peer *p, int code, const char *text)
 {
     struct message out = {.kind = MESSAGE_REFUSE, .code = code};
     (void)snprintf(out.text, sizeof out.text, "%s", text);
@@ -54,7 +42,7 @@ static void deliver(struct member *m, const struct action *a)
     }
     struct member_peer *p = peer_of_node(m, a->node);
     if (p != NULL && a->kind == ACTION_REFUSE) {
-        refuse(m, p, a->code, "this run takes no more nodes: it is over, or as large as can be");
+        member_refuse(m, p, a->code, "this run takes no more nodes: it is over, or as large as can be");
     } else if (p != NULL) {
         send_action(m, p, a);
     }
@@ -92,7 +80,7 @@ static void fence(struct member *m, uint64_t id, double until_s)
     }
 }
 
-static void unfence(struct member *m, uint64_t id)
+void member_unfence(struct member *m, uint64_t id)
 {
     for (int i = m->fence_count - 1; i >= 0; i--) {
         if (m->fences[i].id == id) {
@@ -215,7 +203,7 @@ static void prepare_round(struct member *m)
 }
 
 /* A round does not begin while workers of lost nodes may still run. */
-static void begin_when_free(struct member *m)
+void member_begin_when_free(struct member *m)
 {
     if (m->fenced && m->start_count == 0) {
         m->fenced = false;
@@ -237,7 +225,7 @@ static void hold_start(struct member *m, const struct action *a)
     m->starts[m->start_count++] = *a;
 }
 
-static bool drop_start(struct member *m, int node)
+bool member_drop_start(struct member *m, int node)
 {
     for (int i = 0; i < m->start_count; i++) {
         if (m->starts[i].node == node) {
@@ -257,11 +245,11 @@ static void join_again(struct member *m, int node, double now_s)
         char role[COORDINATOR_ROLE_BYTES];
         memcpy(role, n->role, sizeof role);
         struct event e = {.kind = EVENT_JOIN, .node = node, .local_world_size = n->local_world_size, .order = n->order, .role = role};
-        lead_step(m, &e, now_s);
+        member_lead_step(m, &e, now_s);
     }
 }
 
-static void lead_step(struct member *m, const struct event *e, double now_s)
+void member_lead_step(struct member *m, const struct event *e, double now_s)
 {
     struct actions *out = m->actions;
     coordinator_step(m->coordinator, e, now_s, out);
@@ -275,10 +263,10 @@ static void lead_step(struct member *m, const struct event *e, double now_s)
         } else if (a->kind == ACTION_START) {
             start_count += start_count == 0 ? (m->start_count = 0, 1) : 1;
             hold_start(m, a);
-        } else if (a->kind == ACTION_END && drop_start(m, a->node)) {
+        } else if (a->kind == ACTION_END && member_drop_start(m, a->node)) {
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
             again[again_count++] = a->node;
-        } else if (a->kind == ACTION_STOP && drop_start(m, a->node)) { /* it had not begun: nothing to stop */
+        } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) { /* it had not begun: nothing to stop */
             stop = dt_realloc(stop, (size_t)(stop_count + 1) * sizeof *stop);
             stop[stop_count++] = a->node;
             stop_code = a->code;
@@ -293,7 +281,7 @@ static void lead_step(struct member *m, const struct event *e, double now_s)
         prepare(m);
     } else if (start_count > 0) {
         m->fenced = true;
-        begin_when_free(m);
+        member_begin_when_free(m);
     } else if (again_count + stop_count > 0 && m->start_count == 0) {
         m->preparing = false;
     }
@@ -302,7 +290,7 @@ static void lead_step(struct member *m, const struct event *e, double now_s)
     }
     for (int i = 0; i < stop_count && m->role == MEMBER_LEADING; i++) {
         struct event stopped = {.kind = EVENT_STOPPED, .node = stop[i], .round = m->coordinator->round, .code = stop_code};
-        lead_step(m, &stopped, now_s);
+        member_lead_step(m, &stopped, now_s);
     }
     free(stop);
     free(again);
@@ -319,7 +307,7 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
         own.order = m->options.self.order;
         own.role = m->join_role;
     }
-    lead_step(m, &own, now_s);
+    member_lead_step(m, &own, now_s);
 }
 
 void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s)
@@ -339,186 +327,16 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
     e.node = p->node;
     e.order = p->info.order;
     e.role = in->role;
-    lead_step(m, &e, now_s);
-}
-
-/* Both digests, line by line where they differ. */
-static void compare_digests(const char *ours, const char *theirs, char *out, size_t out_bytes)
-{
-    size_t used = 0;
-    out[0] = 0;
-    while (*ours != 0 || *theirs != 0) {
-        int a = (int)strcspn(ours, "\n"), b = (int)strcspn(theirs, "\n");
-        if ((a != b || memcmp(ours, theirs, (size_t)a) != 0) && used < out_bytes) {
-            int n = snprintf(out + used, out_bytes - used, "%s%.*s here, %.*s there", used > 0 ? "; " : "", a, ours, b, theirs);
-            used += n > 0 ? (size_t)n : 0;
-        }
-        ours += a + (ours[a] == '\n');
-        theirs += b + (theirs[b] == '\n');
-    }
-}
-
-/* Somebody else already has this node rank. */
-static const struct peer_info *same_order(const struct member *m, const struct member_peer *p, int64_t order)
-{
-    if (order == m->options.self.order) {
-        return &m->options.self;
-    }
-    if (order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
-        const struct member_peer *had = member_find(m, m->nodes->order_ids[order]);
-        return had != NULL && had->joined && had->id != p->id && had->info.order == order ? &had->info : NULL;
-    }
-    for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].joined && m->peers[i].id != p->id && m->peers[i].info.order == order) {
-            return &m->peers[i].info;
-        }
-    }
-    return NULL;
-}
-
-/* The job cannot begin with this host, and not without it. */
-static void end_all(struct member *m, const char *host, const char *differs)
-{
-    char text[MESSAGE_TEXT_BYTES];
-    (void)snprintf(text, sizeof text, "host %s was started differently: %.1800s", host, differs);
-    for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].joined) {
-            refuse(m, &m->peers[i], DT_EXIT_USAGE, text);
-        }
-    }
-    member_act(m, ACTION_REFUSE, DT_EXIT_USAGE, text);
-}
-
-static struct member_return *return_of(struct member *m, const struct peer_info *info)
-{
-    int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]), count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
-    for (int i = 0; i < count; i++) {
-        if (strcmp(m->nodes->returns[i].host, info->host) == 0 && strcmp(m->nodes->returns[i].address, info->address) == 0) {
-            return &m->nodes->returns[i];
-        }
-    }
-    return NULL;
-}
-
-static void note_loss(struct member *m, const struct peer_info *info)
-{
-    struct member_return *r = return_of(m, info);
-    if (r == NULL) {
-        r = &m->nodes->returns[m->nodes->return_count++ % (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0])];
-        memset(r, 0, sizeof *r);
-        memcpy(r->host, info->host, sizeof r->host);
-        memcpy(r->address, info->address, sizeof r->address);
-    }
-    r->away = true;
-}
-
-/* A host that came back three times within ten minutes has to stay for a minute before it is taken in: each coming and going ends a round. It asks again. */
-static bool must_stay_first(struct member *m, const struct peer_info *info, double now_s)
-{
-    struct member_return *r = return_of(m, info);
-    if (r == NULL) {
-        return false;
-    }
-    if (r->away) {
-        r->away = false;
-        r->at_s[r->count++ % 3] = now_s;
-        if (r->count >= 3 && now_s - r->at_s[r->count % 3] <= 600) {
-            r->held_until_s = now_s + 60;
-            member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s", info->host);
-        }
-    }
-    return now_s < r->held_until_s;
-}
-
-void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
-{
-    char text[MESSAGE_TEXT_BYTES];
-    int64_t order = in->info.order;
-    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0;
-    if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
-        if (m->record.round == 0) {
-            member_beat(m, p->id); /* its run is older: those who are left of it will tell us who leads it */
-            return;
-        }
-        refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
-        return;
-    }
-    if (strcmp(in->text, m->options.digest) != 0) {
-        compare_digests(m->options.digest, in->text, text, sizeof text);
-        member_say(m, "host %s: refused: %.400s", in->info.host, text);
-        refuse(m, p, DT_EXIT_USAGE, text);
-        if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
-            end_all(m, in->info.host, text); /* it can never begin */
-        }
-        return;
-    }
-    const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;
-    if (other != NULL && !in->granted) {
-        order = -1; /* it was given by a leader that we know nothing of */
-    } else if (other != NULL) {
-        const struct member_peer *holder = member_find(m, other->id);
-        if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
-            return; /* perhaps its predecessor, whose end we have not seen; it asks again */
-        }
-        (void)snprintf(text, sizeof text, "node rank %lld is already host %s, pid %d", (long long)order, other->host, other->pid);
-        refuse(m, p, DT_EXIT_USAGE, text);
-        return;
-    }
-    if (p->joined && in->count == p->seek_count) {
-        return; /* it asked several times before it heard us */
-    }
-    if (p->joined) { /* it was without a leader meanwhile, and has ended what it ran */
-        (void)drop_start(m, p->node);
-        struct event lost = {.kind = EVENT_LOST, .node = p->node};
-        lead_step(m, &lost, now_s);
-        if (m->role != MEMBER_LEADING) {
-            return;
-        }
-    }
-    if (must_stay_first(m, &in->info, now_s)) {
-        member_beat(m, p->id);
-        return;
-    }
-    p->seek_count = in->count;
-    order = order < 0 && p->joined ? p->info.order : order;
-    p->info = in->info;
-    p->info.id = p->id;
-    p->info.order = order;
-    if (order < 0) {
-        p->info.order = m->record.next_order++;
-    } else if (order >= m->record.next_order) {
-        m->record.next_order = order + 1;
-    }
-    if (p->info.order >= 0 && p->info.order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
-        m->nodes->order_ids[p->info.order] = p->id;
-    }
-    p->node = p->node >= 0 ? p->node : new_node(m, p->id);
-    if (p->node < 0) {
-        refuse(m, p, DT_EXIT_TEMPORARY, "this run is as large as can be");
-        return;
-    }
-    p->joined = true;
-    p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
-    p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
-    if (returns && in->round == m->record.round) {
-        p->returned = true;
-    }
-    unfence(m, p->id); /* who waits for a round has no workers */
-    member_beat(m, p->id);
-    struct event e = {.kind = EVENT_JOIN, .node = p->node, .local_world_size = in->local_world_size, .order = p->info.order, .role = in->role};
-    lead_step(m, &e, now_s);
-    if (m->role == MEMBER_LEADING) {
-        begin_when_free(m);
-    }
+    member_lead_step(m, &e, now_s);
 }
 
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s)
 {
     if (m->nodes != NULL && gone->info.host[0] != 0 && m->record.round > 0) {
-        note_loss(m, &gone->info);
+        member_note_loss(m, &gone->info);
     }
     if (gone->joined) {
-        bool waits = drop_start(m, gone->node);
+        bool waits = member_drop_start(m, gone->node);
         const struct coordinator_node *n = coordinator_find(m->coordinator, gone->node);
         waits = waits || (n != NULL && n->state == NODE_WAITING);
         if (!waits && !member_is_dead(m, gone->id)) {
@@ -526,13 +344,13 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
         }
         member_say(m, "host %s (pid %d) is gone", gone->info.host, gone->info.pid);
         struct event e = {.kind = EVENT_LOST, .node = gone->node};
-        lead_step(m, &e, now_s);
+        member_lead_step(m, &e, now_s);
         if (m->role == MEMBER_LEADING) {
             m->nodes->unused[m->nodes->unused_count++] = gone->node;
         }
     }
     if (m->role == MEMBER_LEADING) {
-        begin_when_free(m);
+        member_begin_when_free(m);
         check_prepared(m);
     }
 }
@@ -699,11 +517,11 @@ double member_tick_leading(struct member *m, double now_s)
         m->hooks.connect(m->hooks.user, NULL);
     }
     if (m->fenced) {
-        begin_when_free(m);
+        member_begin_when_free(m);
     }
     if (m->wake_s > 0 && now_s >= m->wake_s) {
         struct event e = {.kind = EVENT_TICK, .node = -1};
-        lead_step(m, &e, now_s);
+        member_lead_step(m, &e, now_s);
     }
     if (m->role != MEMBER_LEADING) {
         return now_s;

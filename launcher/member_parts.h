@@ -1,4 +1,4 @@
-/* Between member.c and member_lead.c only. */
+/* Between the files member*.c only. */
 #ifndef DT_LAUNCHER_MEMBER_PARTS_H
 #define DT_LAUNCHER_MEMBER_PARTS_H
 
@@ -7,7 +7,11 @@
 typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 
 struct member_peer *member_find(const struct member *m, uint64_t id);
+struct member_peer *member_add_peer(struct member *m, uint64_t id);
+void member_remove_peer(struct member *m, struct member_peer *p);
 bool member_is_dead(const struct member *m, uint64_t id);
+void member_bury(struct member *m, uint64_t id, bool told);
+void member_bury_predecessors(struct member *m, const struct peer_info *here);
 void member_bury_all_predecessors(struct member *m);
 void member_say(struct member *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void member_act(struct member *m, enum action_kind kind, int code, const char *why);
@@ -15,7 +19,6 @@ void member_change_run(struct member *m, const uint64_t *nonce);
 void member_send(struct member *m, uint64_t peer, struct message *message);
 bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg);
 void member_lose_leader(struct member *m, bool dead, double now_s);
-
 void member_begin_leading(struct member *m, double now_s);
 void member_stop_leading(struct member *m);
 void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s);
@@ -24,5 +27,11 @@ void member_own_event(struct member *m, const struct event *e, double now_s);
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s);
 void member_beat(struct member *m, uint64_t peer);
 double member_tick_leading(struct member *m, double now_s);
+void member_refuse(struct member *m, struct member_peer *p, int code, const char *text);
+bool member_drop_start(struct member *m, int node);
+void member_unfence(struct member *m, uint64_t id);
+void member_begin_when_free(struct member *m);
+void member_lead_step(struct member *m, const struct event *e, double now_s);
+void member_note_loss(struct member *m, const struct peer_info *info);
 
 #endif

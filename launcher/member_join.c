@@ -1,0 +1,187 @@
+/* Whoever wants in, at the leader: refused, told to stay first, or a node of the next round. */
+#include "launcher/member_parts.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int new_node(struct member *m, uint64_t id)
+{
+    struct member_nodes *n = m->nodes;
+    int node = n->unused_count > 0 ? n->unused[--n->unused_count] : n->next < COORDINATOR_MAX_NODES ? n->next++ : -1;
+    if (node >= 0) {
+        n->ids[node] = id;
+    }
+    return node;
+}
+
+/* Both digests, line by line where they differ. */
+static void compare_digests(const char *ours, const char *theirs, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    while (*ours != 0 || *theirs != 0) {
+        int a = (int)strcspn(ours, "\n"), b = (int)strcspn(theirs, "\n");
+        if ((a != b || memcmp(ours, theirs, (size_t)a) != 0) && used < out_bytes) {
+            int n = snprintf(out + used, out_bytes - used, "%s%.*s here, %.*s there", used > 0 ? "; " : "", a, ours, b, theirs);
+            used += n > 0 ? (size_t)n : 0;
+        }
+        ours += a + (ours[a] == '\n');
+        theirs += b + (theirs[b] == '\n');
+    }
+}
+
+/* Somebody else already has this node rank. */
+static const struct peer_info *same_order(const struct member *m, const struct member_peer *p, int64_t order)
+{
+    if (order == m->options.self.order) {
+        return &m->options.self;
+    }
+    if (order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
+        const struct member_peer *had = member_find(m, m->nodes->order_ids[order]);
+        return had != NULL && had->joined && had->id != p->id && had->info.order == order ? &had->info : NULL;
+    }
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].joined && m->peers[i].id != p->id && m->peers[i].info.order == order) {
+            return &m->peers[i].info;
+        }
+    }
+    return NULL;
+}
+
+/* The job cannot begin with this host, and not without it. */
+static void end_all(struct member *m, const char *host, const char *differs)
+{
+    char text[MESSAGE_TEXT_BYTES];
+    (void)snprintf(text, sizeof text, "host %s was started differently: %.1800s", host, differs);
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].joined) {
+            member_refuse(m, &m->peers[i], DT_EXIT_USAGE, text);
+        }
+    }
+    member_act(m, ACTION_REFUSE, DT_EXIT_USAGE, text);
+}
+
+static struct member_return *return_of(struct member *m, const struct peer_info *info)
+{
+    int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]), count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(m->nodes->returns[i].host, info->host) == 0 && strcmp(m->nodes->returns[i].address, info->address) == 0) {
+            return &m->nodes->returns[i];
+        }
+    }
+    return NULL;
+}
+
+void member_note_loss(struct member *m, const struct peer_info *info)
+{
+    struct member_return *r = return_of(m, info);
+    if (r == NULL) {
+        r = &m->nodes->returns[m->nodes->return_count++ % (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0])];
+        memset(r, 0, sizeof *r);
+        memcpy(r->host, info->host, sizeof r->host);
+        memcpy(r->address, info->address, sizeof r->address);
+    }
+    r->away = true;
+}
+
+/* A host that came back three times within ten minutes has to stay for a minute before it is taken in: each coming and going ends a round. It asks again. */
+static bool must_stay_first(struct member *m, const struct peer_info *info, double now_s)
+{
+    struct member_return *r = return_of(m, info);
+    if (r == NULL) {
+        return false;
+    }
+    if (r->away) {
+        r->away = false;
+        r->at_s[r->count++ % 3] = now_s;
+        if (r->count >= 3 && now_s - r->at_s[r->count % 3] <= 600) {
+            r->held_until_s = now_s + 60;
+            member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s", info->host);
+        }
+    }
+    return now_s < r->held_until_s;
+}
+
+void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    char text[MESSAGE_TEXT_BYTES];
+    int64_t order = in->info.order;
+    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0;
+    if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
+        if (m->record.round == 0) {
+            member_beat(m, p->id); /* its run is older: those who are left of it will tell us who leads it */
+            return;
+        }
+        member_refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
+        return;
+    }
+    if (strcmp(in->text, m->options.digest) != 0) {
+        compare_digests(m->options.digest, in->text, text, sizeof text);
+        member_say(m, "host %s: refused: %.400s", in->info.host, text);
+        member_refuse(m, p, DT_EXIT_USAGE, text);
+        if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
+            end_all(m, in->info.host, text); /* it can never begin */
+        }
+        return;
+    }
+    const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;
+    if (other != NULL && !in->granted) {
+        order = -1; /* it was given by a leader that we know nothing of */
+    } else if (other != NULL) {
+        const struct member_peer *holder = member_find(m, other->id);
+        if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
+            return; /* perhaps its predecessor, whose end we have not seen; it asks again */
+        }
+        (void)snprintf(text, sizeof text, "node rank %lld is already host %s, pid %d", (long long)order, other->host, other->pid);
+        member_refuse(m, p, DT_EXIT_USAGE, text);
+        return;
+    }
+    if (p->joined && in->count == p->seek_count) {
+        return; /* it asked several times before it heard us */
+    }
+    if (p->joined) { /* it was without a leader meanwhile, and has ended what it ran */
+        (void)member_drop_start(m, p->node);
+        struct event lost = {.kind = EVENT_LOST, .node = p->node};
+        member_lead_step(m, &lost, now_s);
+        if (m->role != MEMBER_LEADING) {
+            return;
+        }
+    }
+    if (must_stay_first(m, &in->info, now_s)) {
+        member_beat(m, p->id);
+        return;
+    }
+    p->seek_count = in->count;
+    order = order < 0 && p->joined ? p->info.order : order;
+    p->info = in->info;
+    p->info.id = p->id;
+    p->info.order = order;
+    if (order < 0) {
+        p->info.order = m->record.next_order++;
+    } else if (order >= m->record.next_order) {
+        m->record.next_order = order + 1;
+    }
+    if (p->info.order >= 0 && p->info.order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
+        m->nodes->order_ids[p->info.order] = p->id;
+    }
+    p->node = p->node >= 0 ? p->node : new_node(m, p->id);
+    if (p->node < 0) {
+        member_refuse(m, p, DT_EXIT_TEMPORARY, "this run is as large as can be");
+        return;
+    }
+    p->joined = true;
+    p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
+    p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
+    if (returns && in->round == m->record.round) {
+        p->returned = true;
+    }
+    member_unfence(m, p->id); /* who waits for a round has no workers */
+    member_beat(m, p->id);
+    struct event e = {.kind = EVENT_JOIN, .node = p->node, .local_world_size = in->local_world_size, .order = p->info.order, .role = in->role};
+    member_lead_step(m, &e, now_s);
+    if (m->role == MEMBER_LEADING) {
+        member_begin_when_free(m);
+    }
+}

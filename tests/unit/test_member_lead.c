@@ -1,0 +1,220 @@
+/* A leader alone, without the others around it: ten thousand nodes, refusals, what those who wait are told, hosts that come and go. */
+#include "base/error.h"
+#include "launcher/member.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+/* ---- one leader and very many others ---- */
+
+enum { MANY = 10000 };
+static struct {
+    struct member member;
+    struct message ack;
+    bool acks[MANY], started[MANY];
+    int own_starts, start_count, world_size;
+} many;
+
+static void many_send(void *user, uint64_t peer, const struct message *m)
+{
+    (void)user;
+    if (m->kind == MESSAGE_PREPARE) {
+        many.acks[peer - 2] = true;
+        many.ack = (struct message){.kind = MESSAGE_ACK, .term = m->record.term, .round = m->record.round};
+    } else if (m->kind == MESSAGE_ACTION && m->action.kind == ACTION_START && !many.started[peer - 2]) {
+        many.started[peer - 2] = true;
+        many.start_count++;
+        many.world_size = m->action.place.world_size;
+    }
+}
+
+static void many_act(void *user, const struct action *a, const struct record *record, const char *why)
+{
+    (void)user, (void)record, (void)why;
+    many.own_starts += a->kind == ACTION_START;
+}
+
+static void nothing_connect(void *user, const struct peer_info *to)
+{
+    (void)user, (void)to;
+}
+
+static void nothing_drop(void *user, uint64_t peer)
+{
+    (void)user, (void)peer;
+}
+
+static void nothing_say(void *user, const char *line)
+{
+    (void)user, (void)line;
+}
+
+static void ten_thousand_nodes_join(void **state)
+{
+    (void)state;
+    struct member_options o = {.rounds = {.nodes_min = MANY, .nodes_max = MANY, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8}, .beat_s = 1, .lease_s = 10, .dead_s = 15,
+                               .retry_s = 0.5, .self = {.id = 1, .order = -1}, .nonce = {1, 2}};
+    struct member_hooks h = {NULL, many_send, many_act, nothing_connect, nothing_drop, nothing_say};
+    static struct message join;
+    clock_t begun = clock();
+    member_init(&many.member, &o, &h);
+    member_lead(&many.member, 1);
+    member_event(&many.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 8, .order = -1, .role = "default"}, 1);
+    for (int i = 0; i < MANY - 1; i++) {
+        struct peer_info info = {.id = (uint64_t)i + 2, .order = -1, .port = 1 + i};
+        join = (struct message){.kind = MESSAGE_JOIN, .info = info, .local_world_size = 8, .role = "default", .count = 1};
+        member_up(&many.member, &info, 2);
+        member_message(&many.member, info.id, &join, 2);
+    }
+    for (int i = 0; i < MANY - 1; i++) {
+        if (many.acks[i]) {
+            member_message(&many.member, (uint64_t)i + 2, &many.ack, 3);
+        }
+    }
+    assert_int_equal(many.own_starts, 1);
+    assert_int_equal(many.start_count, MANY - 1);
+    assert_int_equal(many.world_size, 8 * MANY);
+    for (int i = 0; i < MANY - 1; i++) {
+        member_down(&many.member, (uint64_t)i + 2, true, 4);
+    }
+    assert_int_equal(many.member.peer_count, 0);
+    print_message("one round of %d nodes, and their end: %.2f s of CPU\n", MANY, (double)(clock() - begun) / CLOCKS_PER_SEC);
+    member_clear(&many.member);
+}
+
+/* ---- a leader and what it answers ---- */
+
+static struct {
+    struct member member;
+    struct message refused, beat;
+    int refusals, code;
+    char why[MESSAGE_TEXT_BYTES], said[512];
+} lead;
+
+static void lead_send(void *user, uint64_t peer, const struct message *m)
+{
+    (void)user, (void)peer;
+    if (m->kind == MESSAGE_REFUSE) {
+        lead.refused = *m;
+        lead.refusals++;
+    } else if (m->kind == MESSAGE_BEAT) {
+        lead.beat = *m;
+    }
+}
+
+static void lead_act(void *user, const struct action *a, const struct record *record, const char *why)
+{
+    (void)user, (void)record;
+    lead.code = a->kind == ACTION_REFUSE ? a->code : lead.code;
+    (void)snprintf(lead.why, sizeof lead.why, "%s", why != NULL ? why : "");
+}
+
+static void lead_say(void *user, const char *line)
+{
+    (void)user;
+    (void)snprintf(lead.said, sizeof lead.said, "%s", line);
+}
+
+static void begin_lead(int min, int max)
+{
+    struct member_options o = {.rounds = {.nodes_min = min, .nodes_max = max, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8}, .beat_s = 1, .lease_s = 10, .dead_s = 15,
+                               .retry_s = 0.5, .self = {.id = 1, .order = -1}, .nonce = {1, 2}, .digest = "nnodes 3\ncommand a"};
+    struct member_hooks h = {NULL, lead_send, lead_act, nothing_connect, nothing_drop, lead_say};
+    memset(&lead, 0, sizeof lead);
+    member_init(&lead.member, &o, &h);
+    member_lead(&lead.member, 1);
+    member_event(&lead.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 1);
+}
+
+static void come(uint64_t id, const char *host, int64_t order, const char *digest, double now_s)
+{
+    static struct message join;
+    struct peer_info info = {.id = id, .order = order, .port = (int)id, .pid = 40 + (int)id};
+    (void)snprintf(info.host, sizeof info.host, "%s", host);
+    join = (struct message){.kind = MESSAGE_JOIN, .info = info, .granted = order >= 0, .local_world_size = 1, .role = "default", .count = 1};
+    (void)snprintf(join.text, sizeof join.text, "%s", digest);
+    member_up(&lead.member, &info, now_s);
+    member_message(&lead.member, id, &join, now_s);
+}
+
+static void other_options_are_refused(void **state)
+{
+    (void)state;
+    begin_lead(2, 3);
+    come(2, "b", -1, "nnodes 3\ncommand b", 2);
+    assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
+    assert_string_equal(lead.refused.text, "command a here, command b there");
+    assert_int_equal(lead.code, 0); /* others may do */
+    member_clear(&lead.member);
+    begin_lead(3, 3);
+    come(2, "b", -1, "nnodes 3\ncommand a", 2);
+    come(3, "c", -1, "nnodes 4\ncommand a", 2);
+    assert_int_equal(lead.refusals, 2); /* it cannot begin without c: everybody ends */
+    assert_int_equal(lead.code, DT_EXIT_USAGE);
+    assert_string_equal(lead.why, "host c was started differently: nnodes 3 here, nnodes 4 there");
+    member_clear(&lead.member);
+}
+
+static void a_node_rank_belongs_to_one(void **state)
+{
+    (void)state;
+    begin_lead(3, 3);
+    come(2, "b", 7, "nnodes 3\ncommand a", 2);
+    come(3, "c", 7, "nnodes 3\ncommand a", 3);
+    assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
+    assert_string_equal(lead.refused.text, "node rank 7 is already host b, pid 42");
+    lead.refusals = 0;
+    come(4, "b", 7, "nnodes 3\ncommand a", 12); /* nothing came from b for long: it may be dead, and this its successor */
+    assert_int_equal(lead.refusals, 0);
+    member_clear(&lead.member);
+}
+
+static void those_who_wait_are_told_for_what(void **state)
+{
+    (void)state;
+    begin_lead(3, 3);
+    (void)member_tick(&lead.member, 2);
+    come(2, "b", -1, "nnodes 3\ncommand a", 2);
+    for (double now_s = 3; now_s <= 13; now_s++) {
+        (void)member_tick(&lead.member, now_s);
+    }
+    assert_int_equal(lead.beat.count, 1);
+    assert_true(lead.beat.seconds > 580 && lead.beat.seconds < 600);
+    assert_non_null(strstr(lead.said, "waiting for 1 more node, 58"));
+    member_clear(&lead.member);
+}
+
+static void who_comes_and_goes_has_to_stay(void **state)
+{
+    (void)state;
+    begin_lead(1, 3);
+    (void)member_tick(&lead.member, 20); /* the last call is over: it begins alone */
+    assert_int_equal(lead.member.record.round, 1);
+    for (int i = 0; i < 4; i++) {
+        come(2 + (uint64_t)i, "b", -1, "nnodes 3\ncommand a", 21 + i);
+        assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], i < 3);
+        member_down(&lead.member, 2 + (uint64_t)i, true, 21.5 + i);
+    }
+    come(9, "b", -1, "nnodes 3\ncommand a", 100); /* it came again, and has not stayed */
+    assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 0);
+    come(10, "c", -1, "nnodes 3\ncommand a", 100); /* another host */
+    assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 1);
+    member_clear(&lead.member);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ten_thousand_nodes_join),          cmocka_unit_test(other_options_are_refused),
+        cmocka_unit_test(a_node_rank_belongs_to_one),       cmocka_unit_test(those_who_wait_are_told_for_what),
+        cmocka_unit_test(who_comes_and_goes_has_to_stay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
