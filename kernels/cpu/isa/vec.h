@@ -102,7 +102,7 @@ INLINE vec vec_max(vec a, vec b)
 /* 0, 1, 2, ... */
 INLINE ivec vec_index(void)
 {
-    ivec i;
+    ivec i = {0};
     for (int l = 0; l < VEC; l++) {
         i[l] = l;
     }
