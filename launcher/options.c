@@ -253,9 +253,8 @@ static int read_values(struct options *o, struct given *g, struct dt_error *err)
 
 static int check_hosts(const struct options *o, const struct given *g, struct dt_error *err)
 {
-    if (o->nnodes_max > 1) {
-        return dt_fail(err, DT_INVALID, "%s: %s: several hosts are not there yet; use --nnodes=1", g->spelled[option_find("nnodes")],
-                       g->value[option_find("nnodes")]);
+    if (o->nnodes_max > 1 && o->standalone) {
+        return dt_fail(err, DT_INVALID, "--standalone: is for one host; leave it out, or use --nnodes=1");
     }
     bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
     if (by_rank && o->node_rank >= o->nnodes_max) {

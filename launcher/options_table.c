@@ -8,13 +8,13 @@
 #include <string.h>
 
 #define AT(member) offsetof(struct options, member)
-#define HOSTS "several hosts are not there yet; leave it out, this version runs on one host"
+#define HOSTS "not there yet; start dtrun on each host"
 
 /* clang-format off */
 const struct option_row option_rows[] = {
     /* how many */
     {"nproc_per_node", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, NULL, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL},
-    {"nnodes", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; more than one is not there yet", false, NULL, option_parse_nnodes, 0, 0, 0},
+    {"nnodes", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; MIN:MAX: as many as there are", false, NULL, option_parse_nnodes, 0, 0, 0},
     {"node_rank", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host (static rendezvous)", false, NULL, option_parse_int, AT(node_rank), 0, 65535},
     {"role", 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, NULL, option_parse_text, AT(role), 0, 0},
     {"standalone", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "one host, any free port, a run id of its own", true, NULL, option_parse_flag, AT(standalone), 0, 0},
@@ -47,7 +47,7 @@ const struct option_row option_rows[] = {
     {"event_log_handler", 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "NAME", "accepted; events are in events.jsonl", false, NULL, option_parse_ignored, 0, 0, 0},
     {"logs_specs", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0},
     /* rendezvous */
-    {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d", "how hosts meet; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},
+    {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d", "how hosts meet: by node rank, or as they come; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},
     {"rdzv_endpoint", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet; with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0},
     {"rdzv_id", 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run", false, NULL, option_parse_text, AT(run_id), 0, 0},
     {"master_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, NULL, option_parse_text, AT(master_addr), 0, 0},
@@ -57,8 +57,8 @@ const struct option_row option_rows[] = {
     {"join_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, NULL, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000},
     {"last_call", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000},
     {"dead_after", 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000},
-    {"rdzv_conf", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0},
-    {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, HOSTS, NULL, 0, 0, 0},
+    {"rdzv_conf", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0},
+    {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0},
     {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "hosts to start on, lines: host slots=N", false, HOSTS, NULL, 0, 0, 0},
     {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "COMMAND", "how to reach the hosts of --hostfile", false, HOSTS, NULL, 0, 0, 0},
     {"status", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "RUN_ID", "ask a running job", false, "not there yet; see events.jsonl in the job's log folder", NULL, 0, 0, 0},

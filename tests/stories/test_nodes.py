@@ -1,0 +1,133 @@
+"""Jobs on several hosts, each played by an agent of this machine: they meet, number their ranks, lose each other and end alike."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+from support import Job, lines_of, script, wait_lines, wait_until
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def static(port, rank, nnodes, *rest):
+    return [f"--nnodes={nnodes}", "--master_addr=127.0.0.1", f"--master_port={port}", f"--node_rank={rank}", *rest]
+
+
+def c10d(port, nnodes, *rest):
+    return [f"--nnodes={nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=story",
+            "--rdzv_conf=last_call_timeout=1", *rest]
+
+
+def finish(*jobs):
+    results = [job.finish() for job in jobs]
+    for job in jobs:
+        job.wait_gone()
+    return results
+
+
+NUMBERS = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
+# Says which round it is in and stays until the file `go` is there.
+STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $MASTER_PORT" >> "$1/$2"; while [ ! -e "$1/go" ]; do sleep 0.05; done'
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_hosts_number_their_ranks(order):
+    port = free_port()
+    jobs = {}
+    for rank in order:
+        jobs[rank] = Job(static(port, rank, 2, f"--nproc_per_node={rank + 1}", "sh", "-c", NUMBERS))
+    with jobs[0], jobs[1]:
+        first, second = finish(jobs[0], jobs[1])
+    assert first.code == 0 and second.code == 0, (first, second)
+    assert first.out == f"0 3 0 1 0 2 127.0.0.1 {port}\n"
+    assert sorted(second.out.splitlines()) == [f"1 3 0 2 1 2 127.0.0.1 {port}", f"2 3 1 2 1 2 127.0.0.1 {port}"]
+
+
+def test_three_hosts_meet_as_they_come():
+    port = free_port()
+    with Job(c10d(port, 3, "sh", "-c", NUMBERS)) as a, Job(c10d(port, 3, "sh", "-c", NUMBERS)) as b, Job(c10d(port, 3, "sh", "-c", NUMBERS)) as c:
+        results = finish(a, b, c)
+    assert [r.code for r in results] == [0, 0, 0], results
+    assert sorted(r.out for r in results) == [f"{i} 3 0 1 {i} 3 127.0.0.1 {port}\n" for i in range(3)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failed_worker_restarts_all_hosts_and_ends_all_alike(tmp_path, rank):
+    port = free_port()
+    program = script(tmp_path, "fail", f"""echo $TORCHELASTIC_RESTART_COUNT >> {tmp_path}/rounds$GROUP_RANK
+[ $GROUP_RANK != {rank} ] && exec sleep 600
+until grep -qx $TORCHELASTIC_RESTART_COUNT {tmp_path}/rounds{1 - rank}; do sleep 0.05; done
+exit 3
+""")
+    with Job(static(port, 0, 2, "--max_restarts=1", program)) as a, Job(static(port, 1, 2, "--max_restarts=1", program)) as b:
+        first, second = finish(a, b)
+    assert first.code == 1 and second.code == 1, (first, second)
+    assert lines_of(tmp_path / "rounds0") == lines_of(tmp_path / "rounds1") == ["0", "1"], (first, second)
+    failed = (first, second)[rank]
+    assert "(1 of 1 used)" in failed.err, failed
+
+
+def test_a_lost_follower_leaves_the_leader_alone(tmp_path):
+    port = free_port()
+    with Job(c10d(port, "1:2", "sh", "-c", STAY, "x", tmp_path, "a")) as a:
+        wait_until(lambda: len(lines_of(tmp_path / "a")) >= 1, "a round of one")
+        with Job(c10d(port, "1:2", "sh", "-c", STAY, "x", tmp_path, "b")) as b:
+            wait_lines(tmp_path / "b", 1)
+            wait_until(lambda: lines_of(tmp_path / "a")[-1].split()[1] == "2", "a round of two")
+            os.kill(b.agent, signal.SIGKILL)
+            wait_until(lambda: lines_of(tmp_path / "a")[-1].split()[1] == "1", "a round of one again")
+            b.wait_gone()
+        (tmp_path / "go").touch()
+        assert finish(a)[0].code == 0
+
+
+def test_survivors_of_a_lost_leader_go_on(tmp_path):
+    port = free_port()
+    with Job(static(port, 0, "2:3", "--last_call=1", "sh", "-c", STAY, "x", tmp_path, "a")) as a:
+        with Job(static(port, 1, "2:3", "--last_call=1", "sh", "-c", STAY, "x", tmp_path, "b")) as b, \
+             Job(static(port, 2, "2:3", "--last_call=1", "sh", "-c", STAY, "x", tmp_path, "c")) as c:
+            wait_until(lambda: all(lines_of(tmp_path / f) and lines_of(tmp_path / f)[-1].split()[1] == "3" for f in "abc"), "a round of three")
+            os.kill(a.agent, signal.SIGKILL)
+            wait_until(lambda: all(lines_of(tmp_path / f)[-1].split()[1] == "2" for f in "bc"), "a round of two")
+            assert lines_of(tmp_path / "b")[-1].split()[2] != str(port)
+            a.wait_gone()
+            (tmp_path / "go").touch()
+            results = finish(b, c)
+            assert [r.code for r in results] == [0, 0], results
+
+
+def test_different_numbers_of_hosts_are_refused():
+    port = free_port()
+    with Job(static(port, 0, 2, "sleep", "600")) as a, Job(static(port, 1, 3, "sleep", "600")) as b:
+        refused = finish(b)[0]
+        assert refused.code == 2 and "--nnodes 2:2 here, --nnodes 3:3 there" in refused.err, refused
+        told = finish(a)[0]
+        assert told.code == 2 and "--nnodes 2:2 here, --nnodes 3:3 there" in told.err, told
+
+
+def test_a_second_host_of_the_same_rank_is_refused(tmp_path):
+    port = free_port()
+    with Job(static(port, 0, 2, "sh", "-c", STAY, "x", tmp_path, "a")) as a, Job(static(port, 1, 2, "sh", "-c", STAY, "x", tmp_path, "b")) as b:
+        wait_lines(tmp_path / "b", 1)
+        with Job(static(port, 1, 2, "sh", "-c", STAY, "x", tmp_path, "c")) as c:
+            refused = finish(c)[0]
+        assert refused.code == 2 and "node rank 1 is already host" in refused.err, refused
+        (tmp_path / "go").touch()
+        assert [r.code for r in finish(a, b)] == [0, 0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_interrupt_at_one_host_stops_all(tmp_path, rank):
+    port = free_port()
+    with Job(static(port, 0, 2, "sh", "-c", STAY, "x", tmp_path, "a")) as a, Job(static(port, 1, 2, "sh", "-c", STAY, "x", tmp_path, "b")) as b:
+        wait_lines(tmp_path / "a", 1)
+        wait_lines(tmp_path / "b", 1)
+        (a, b)[rank].signal(signal.SIGINT)
+        results = finish(a, b)
+    assert [r.code for r in results] == [130, 130], results
