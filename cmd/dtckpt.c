@@ -223,7 +223,7 @@ static int sample(const char *path, const char *prompt, const char *count)
     return result == 0 ? 0 : fail(&err, 1);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
@@ -258,4 +258,14 @@ int main(int argc, char **argv)
                       near != NULL ? ": wrong number of arguments" : *command != 0 ? ": unknown command" : "no command");
     }
     return 2;
+}
+
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    if (fflush(stdout) != 0 && code == 0) {
+        (void)fprintf(stderr, "dtckpt: standard output: cannot be written\n");
+        code = 1;
+    }
+    return code;
 }

@@ -275,7 +275,7 @@ static int run(const struct job *job)
     return code;
 }
 
-int main(int argc, char **argv)
+static int run_all(int argc, char **argv)
 {
     struct options o = {.nproc = 0};
     argv[0] = "train"; /* getopt's messages begin with it */
@@ -317,5 +317,16 @@ int main(int argc, char **argv)
     }
     dt_text_clear(&problems);
     free_options(&o);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    int code = run_all(argc, argv);
+    bool trained = getenv("DTRUN_PAGE") != NULL; /* what was trained is not lost with the console */
+    if (fflush(stdout) != 0 && code == DT_EXIT_DONE && !trained) {
+        fprintf(stderr, "train: standard output: cannot be written\n");
+        code = DT_EXIT_USAGE;
+    }
     return code;
 }
