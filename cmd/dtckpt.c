@@ -263,7 +263,7 @@ static int run(int argc, char **argv)
 int main(int argc, char **argv)
 {
     int code = run(argc, argv);
-    if (fflush(stdout) != 0 && code == 0) {
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
         (void)fprintf(stderr, "dtckpt: standard output: cannot be written\n");
         code = 1;
     }

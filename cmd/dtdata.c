@@ -384,7 +384,7 @@ int main(int argc, char **argv)
         if (strcmp(command, commands[i].name) == 0) {
             argv[1] = argv[0];
             int code = commands[i].run(argc - 1, argv + 1);
-            if (fflush(stdout) != 0 && code == DT_EXIT_DONE) {
+            if ((fflush(stdout) != 0 || ferror(stdout)) && code == DT_EXIT_DONE) {
                 (void)fprintf(stderr, "dtdata: standard output: cannot be written\n");
                 code = DT_EXIT_FAILED;
             }

@@ -324,7 +324,7 @@ int main(int argc, char **argv)
 {
     int code = run_all(argc, argv);
     bool trained = getenv("DTRUN_PAGE") != NULL; /* what was trained is not lost with the console */
-    if (fflush(stdout) != 0 && code == DT_EXIT_DONE && !trained) {
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == DT_EXIT_DONE && !trained) {
         fprintf(stderr, "train: standard output: cannot be written\n");
         code = DT_EXIT_USAGE;
     }
