@@ -335,6 +335,14 @@ int bench_collectives(int argc, char **argv)
         set.heap = set.heap || o == HEAP;
         set.with_floor = set.with_floor && o != NO_FLOOR;
     }
+    bool known = set.op == NULL;
+    for (int kind = 0; kind < DT_COLL_COUNT; kind++) {
+        known = known || strcmp(set.op, dt_coll_name((enum dt_coll)kind)) == 0;
+    }
+    if (!known) {
+        (void)fprintf(stderr, "bench: --op %s: unknown; there are all_reduce, reduce_scatter, all_gather, broadcast and barrier\n", set.op);
+        return DT_EXIT_USAGE;
+    }
     int ranks = getenv("RANK") != NULL ? (int)number_of("WORLD_SIZE") : set.ranks;
     set.hosts = set.hosts < ranks ? set.hosts : ranks;
     size_t least = (size_t)(ranks > 0 ? ranks : 1) * sizeof(float) * 1024;

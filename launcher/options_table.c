@@ -167,7 +167,7 @@ void options_help(struct dt_text *out, bool all)
     dt_text_puts(out, "usage: dtrun [options] PROGRAM [args]\n"
                       "Starts PROGRAM once per worker, with RANK, WORLD_SIZE, MASTER_ADDR and the rest\n"
                       "of torchrun's variables, and ends or restarts all together. PROGRAM is train,\n"
-                      "bench, doctor, a Python script (run by python3 -u), or any other program.\n\n");
+                      "bench, a Python script (run by python3 -u), or any other program.\n\n");
     for (int i = 0; i < option_row_count; i++) {
         if (all || option_rows[i].common) {
             help_row(out, &option_rows[i], all);
@@ -204,7 +204,7 @@ void options_completion(struct dt_text *out, const char *shell)
                        "    local word=${COMP_WORDS[COMP_CWORD]}\n"
                        "    case $word in\n"
                        "    -*) COMPREPLY=($(compgen -W '%s' -- \"$word\")); [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace ;;\n"
-                       "    *) COMPREPLY=($(compgen -W 'train bench doctor' -- \"$word\") $(compgen -f -- \"$word\")) ;;\n"
+                       "    *) COMPREPLY=($(compgen -W 'train bench' -- \"$word\") $(compgen -f -- \"$word\")) ;;\n"
                        "    esac\n"
                        "}\n"
                        "complete -F _dtrun dtrun\n",
