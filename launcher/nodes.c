@@ -132,10 +132,25 @@ static const struct peer_info *leader_of(const struct nodes *n, const struct rec
     return r->leader == n->member.options.self.id ? &n->member.options.self : NULL;
 }
 
+/* Why the job ends without having begun another round. */
+static void say_too_few(const struct nodes *n)
+{
+    const struct member *m = &n->member;
+    if (m->coordinator != NULL) {
+        (void)fprintf(stderr, "dtrun: %d of %d hosts came within %.0f s (--join_timeout)\n", m->coordinator->node_count, n->o->nnodes_min,
+                      dt_now_s() - n->waiting_s);
+    } else if (n->trouble[0] != '\0') {
+        (void)fprintf(stderr, "dtrun: endpoint %s port %d: %s\n", n->o->master_addr, n->o->master_port, n->trouble);
+    }
+}
+
 static void act(void *user, const struct action *a, const struct record *record, const char *why)
 {
     struct nodes *n = user;
     const struct peer_info *leader = a->kind == ACTION_START ? leader_of(n, record) : NULL;
+    if (a->kind == ACTION_FINISH && a->code == DT_EXIT_TEMPORARY && n->waiting_s >= 0) {
+        say_too_few(n);
+    }
     n->waiting_s = a->kind == ACTION_START ? -1 : n->waiting_s;
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
         say(why);
