@@ -28,7 +28,7 @@ def test_help_and_usage():
     assert done.returncode == 0 and "store" in done.stdout and "start" in done.stdout
     assert bench().returncode == 2
     done = bench("nothing")
-    assert done.returncode == 2 and "'nothing'" in done.stderr
+    assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert bench("store", "--repeats", "0").returncode == 2
 
 
