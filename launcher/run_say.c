@@ -51,6 +51,11 @@ void run_say_cause(struct run *r)
         return;
     }
     failures_settle(f, error_file_of, r, r->agent.options.bundled);
+    if (r->nodes != NULL && f->list[f->root].stopped_by_us) {
+        (void)fprintf(stderr, "dtrun: host %s: round %d ended elsewhere; %d worker%s stopped here\n", f->host, r->place.round, f->count,
+                      f->count == 1 ? "" : "s");
+        return;
+    }
     dt_text_init(&line);
     logs_flush(r->logs, 1);
     if (is_end(r)) {
