@@ -34,11 +34,11 @@ int dt_wrap(struct dt_error *err, const char *fmt, ...) __attribute__((format(pr
 /* Exit codes of our programs (docs/architecture.md lists them). */
 enum dt_exit {
     DT_EXIT_DONE = 0,
-    DT_EXIT_FAILED = 1,     /* a worker failed and no restart was left */
-    DT_EXIT_USAGE = 2,      /* wrong option, job or environment; nothing was started */
-    DT_EXIT_STOPPED = 75,   /* stopped on request, state saved: the same command continues */
+    DT_EXIT_FAILED = 1,      /* a worker failed and no restart was left */
+    DT_EXIT_USAGE = 2,       /* wrong option, job or environment; nothing was started */
+    DT_EXIT_STOPPED = 75,    /* stopped on request, state saved: the same command continues */
     DT_EXIT_PERMANENT = 100, /* another try fails the same way */
-    DT_EXIT_TEMPORARY = 111 /* another try may work */
+    DT_EXIT_TEMPORARY = 111  /* another try may work */
 };
 
 #endif

@@ -13,12 +13,22 @@
 #define DT_PAGE_BYTES 4096
 
 enum dt_order { /* only ever grows during a round */
-    DT_ORDER_NONE = 0,
-    DT_ORDER_STOP = 1,  /* finish this step, save, exit 75 */
-    DT_ORDER_ABORT = 2  /* the round is over: leave every wait at once, exit 111 */
+                DT_ORDER_NONE = 0,
+                DT_ORDER_STOP = 1, /* finish this step, save, exit 75 */
+                DT_ORDER_ABORT = 2 /* the round is over: leave every wait at once, exit 111 */
 };
 
-enum dt_phase { DT_PHASE_NONE, DT_PHASE_START, DT_PHASE_FORWARD, DT_PHASE_BACKWARD, DT_PHASE_STEP, DT_PHASE_EVAL, DT_PHASE_SAVE, DT_PHASE_EXIT, DT_PHASE_COUNT };
+enum dt_phase {
+    DT_PHASE_NONE,
+    DT_PHASE_START,
+    DT_PHASE_FORWARD,
+    DT_PHASE_BACKWARD,
+    DT_PHASE_STEP,
+    DT_PHASE_EVAL,
+    DT_PHASE_SAVE,
+    DT_PHASE_EXIT,
+    DT_PHASE_COUNT
+};
 
 struct dt_page {
     uint64_t magic;
@@ -26,18 +36,18 @@ struct dt_page {
     /* written by the agent */
     _Atomic uint32_t order; /* enum dt_order; also a futex */
     /* written by the worker */
-    _Atomic uint32_t pulse_limit_ms; /* a pulse that stands still for longer is a hang; 0: nobody watches */
-    _Atomic int64_t pulse_count;       /* grows with every sign of life */
-    _Atomic double pulse_s;            /* dt_now_s() of the last one */
-    _Atomic int64_t step;              /* optimizer step, -1 before the first */
-    _Atomic uint32_t phase;            /* enum dt_phase */
-    _Atomic uint32_t in_collective;    /* 1 while waiting for peers */
-    _Atomic int64_t collective_count;  /* number of the last collective started */
-    _Atomic double collective_s;       /* when it was started */
-    _Atomic int64_t saved_step;        /* newest complete checkpoint this worker knows of, -1 for none */
+    _Atomic uint32_t pulse_limit_ms;  /* a pulse that stands still for longer is a hang; 0: nobody watches */
+    _Atomic int64_t pulse_count;      /* grows with every sign of life */
+    _Atomic double pulse_s;           /* dt_now_s() of the last one */
+    _Atomic int64_t step;             /* optimizer step, -1 before the first */
+    _Atomic uint32_t phase;           /* enum dt_phase */
+    _Atomic uint32_t in_collective;   /* 1 while waiting for peers */
+    _Atomic int64_t collective_count; /* number of the last collective started */
+    _Atomic double collective_s;      /* when it was started */
+    _Atomic int64_t saved_step;       /* newest complete checkpoint this worker knows of, -1 for none */
     _Atomic int64_t micro_step;
-    char collective_name[64];          /* what it is; a plain copy, read for reports only */
-    char note[512];                    /* the worker's own cause line for the report, before it exits; NUL-terminated */
+    char collective_name[64]; /* what it is; a plain copy, read for reports only */
+    char note[512];           /* the worker's own cause line for the report, before it exits; NUL-terminated */
 };
 
 const char *dt_phase_name(enum dt_phase phase);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 struct dt_text {
-    char *data; /* null while empty and never used; use dt_text_str for a string that is never null */
+    char *data;            /* null while empty and never used; use dt_text_str for a string that is never null */
     size_t size, capacity; /* bytes without the closing NUL */
 };
 
@@ -26,7 +26,7 @@ void dt_text_json(struct dt_text *t, const char *s, size_t size);
 const char *dt_text_str(const struct dt_text *t);
 
 /* malloc, realloc and strdup that abort with a line when memory is out. */
-void *dt_alloc(size_t size_bytes);             /* zeroed */
+void *dt_alloc(size_t size_bytes); /* zeroed */
 void *dt_realloc(void *p, size_t size_bytes);
 char *dt_strdup(const char *s);
 char *dt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */

@@ -12,25 +12,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: dtckpt COMMAND PATH [...]\n"
-    "\n"
-    "PATH is a checkpoint (runs/demo/checkpoints/step-00000300), or a folder of\n"
-    "checkpoints or of a run, which means the newest complete one in it.\n"
-    "\n"
-    "  list PATH           step, size and state of each checkpoint in the folder\n"
-    "  verify PATH...      reads everything, compares every checksum\n"
-    "  hash PATH...        one hash over the logical weights (names, shapes, dtypes,\n"
-    "                      values): the same for every world size and strategy\n"
-    "  diff PATH PATH      the tensors whose weights differ, and by how much\n"
-    "  export PATH FOLDER  the weights as a Hugging Face folder (config.json and\n"
-    "                      model.safetensors)\n"
-    "  sample PATH [PROMPT [COUNT]]\n"
-    "                      text that the model writes after PROMPT (COUNT bytes, 300)\n"
-    "\n"
-    "  --help  --version\n"
-    "\n"
-    "Exit codes: 0 done, 1 damaged or different, 2 wrong use or nothing there.\n";
+static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
+                           "\n"
+                           "PATH is a checkpoint (runs/demo/checkpoints/step-00000300), or a folder of\n"
+                           "checkpoints or of a run, which means the newest complete one in it.\n"
+                           "\n"
+                           "  list PATH           step, size and state of each checkpoint in the folder\n"
+                           "  verify PATH...      reads everything, compares every checksum\n"
+                           "  hash PATH...        one hash over the logical weights (names, shapes, dtypes,\n"
+                           "                      values): the same for every world size and strategy\n"
+                           "  diff PATH PATH      the tensors whose weights differ, and by how much\n"
+                           "  export PATH FOLDER  the weights as a Hugging Face folder (config.json and\n"
+                           "                      model.safetensors)\n"
+                           "  sample PATH [PROMPT [COUNT]]\n"
+                           "                      text that the model writes after PROMPT (COUNT bytes, 300)\n"
+                           "\n"
+                           "  --help  --version\n"
+                           "\n"
+                           "Exit codes: 0 done, 1 damaged or different, 2 wrong use or nothing there.\n";
 
 /* PATH itself, or the newest complete checkpoint below it. The caller frees. */
 static char *resolve(const char *path, struct dt_error *err)
@@ -255,7 +254,9 @@ static int run(int argc, char **argv)
         (void)fprintf(stderr, "dtckpt: %s: unknown command; did you mean %s?\n", command, near);
     } else {
         (void)fprintf(stderr, "dtckpt: %s%s; see dtckpt --help\n", command,
-                      near != NULL ? ": wrong number of arguments" : *command != 0 ? ": unknown command" : "no command");
+                      near != NULL    ? ": wrong number of arguments"
+                      : *command != 0 ? ": unknown command"
+                                      : "no command");
     }
     return 2;
 }

@@ -22,7 +22,7 @@
 #define RANKS_MAX 256
 
 struct settings {
-    int ranks, hosts; /* hosts: pretended ones, with consecutive ranks */
+    int ranks, hosts;                    /* hosts: pretended ones, with consecutive ranks */
     size_t min_bytes, max_bytes, factor; /* factor 0: four sizes that have goals */
     double seconds;                      /* per repetition */
     const char *op;                      /* null: all */
@@ -184,11 +184,12 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     static const double per_rank[DT_COLL_COUNT] = {2, 1, 1, 0, 0};
     double n = b->size, s = all_s[REPEATS / 2], moved = (double)count * sizeof(float), algbw = moved / s / 1e9, load = 0;
     (void)getloadavg(&load, 1);
-    printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"hosts\": %d, \"bytes\": %.0f, \"count\": %lld, \"type\": \"F32\", "
+    printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"hosts\": %d, \"bytes\": %.0f, \"count\": %lld, "
+           "\"type\": \"F32\", "
            "\"redop\": \"sum\", \"buffers\": \"%s\", \"us\": %.3f, \"us_min\": %.3f, \"us_max\": %.3f, \"algbw\": %.3f, \"busbw\": %.3f, \"wrong\": "
            "%lld",
-           dt_coll_name(kind), b->c->ops->name, b->size, b->set->hosts, moved, (long long)count, b->set->heap ? "heap" : "arena", s * 1e6, all_s[0] * 1e6,
-           all_s[REPEATS - 1] * 1e6, algbw, algbw * (per_rank[kind] > 0 ? per_rank[kind] * (n - 1) / n : 1), (long long)bad);
+           dt_coll_name(kind), b->c->ops->name, b->size, b->set->hosts, moved, (long long)count, b->set->heap ? "heap" : "arena", s * 1e6,
+           all_s[0] * 1e6, all_s[REPEATS - 1] * 1e6, algbw, algbw * (per_rank[kind] > 0 ? per_rank[kind] * (n - 1) / n : 1), (long long)bad);
     if (memory != NULL) {
         double f = floor_s[REPEATS / 2];
         printf(", \"floor_us\": %.3f, \"ratio\": %.3f", f * 1e6, s / f);
@@ -305,17 +306,19 @@ static int as_process(const struct settings *set)
 
 static const char usage[] =
     "bench collectives [--ranks N] [--hosts N] [--op NAME] [--min BYTES] [--max BYTES] [--factor N] [--seconds S] [--heap] [--no-floor]\n"
-    "  Under dtrun one rank of it, otherwise N threads (2); consecutive ranks are taken for hosts. Sizes from min by factor to max: by default 1 KiB, 64 KiB, 1 MiB, 25 MiB.\n";
+    "  Under dtrun one rank of it, otherwise N threads (2); consecutive ranks are taken for hosts. Sizes from min by factor to max: by default 1 "
+    "KiB, 64 KiB, 1 MiB, 25 MiB.\n";
 
 int bench_collectives(int argc, char **argv)
 {
     enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR, HOSTS };
-    static const struct option options[] = {
-        {"ranks", required_argument, NULL, RANKS}, {"op", required_argument, NULL, OP},         {"min", required_argument, NULL, MIN},
-        {"max", required_argument, NULL, MAX},     {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
-        {"heap", no_argument, NULL, HEAP},         {"no-floor", no_argument, NULL, NO_FLOOR},   {"hosts", required_argument, NULL, HOSTS},
-        {0}};
-    struct settings set = {.ranks = 2, .hosts = 1, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
+    static const struct option options[] = {{"ranks", required_argument, NULL, RANKS},   {"op", required_argument, NULL, OP},
+                                            {"min", required_argument, NULL, MIN},       {"max", required_argument, NULL, MAX},
+                                            {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
+                                            {"heap", no_argument, NULL, HEAP},           {"no-floor", no_argument, NULL, NO_FLOOR},
+                                            {"hosts", required_argument, NULL, HOSTS},   {0}};
+    struct settings set = {
+        .ranks = 2, .hosts = 1, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
     optind = 1;
     for (int o = 0; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         long long n = 0;

@@ -50,7 +50,9 @@ int bench_first(int argc, char **argv)
         (void)fprintf(stderr, "bench first: %s\n", err.text);
         goto out;
     }
-    dt_comm_start(comm, &(struct dt_collective){.kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "first", .in = &sum, .out = &sum, .count = 1, .type = DT_I64}, NULL);
+    dt_comm_start(comm,
+                  &(struct dt_collective){.kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "first", .in = &sum, .out = &sum, .count = 1, .type = DT_I64},
+                  NULL);
     if (dt_comm_poll(comm, &err) != 0 || sum != (int64_t)size * (size + 1) / 2) {
         (void)fprintf(stderr, "bench first: the sum is %lld: %s\n", (long long)sum, err.text);
         goto out;

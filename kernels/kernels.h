@@ -5,6 +5,7 @@
  * pointers: F32 on "cpu" and "twin32", F64 on "twin64" (mean, rstd, lse included). Scalars are double and rounded once.
  * Results do not depend on the number of threads, nor on where in memory a slice begins.
  * Letters: B batch, T positions, C channels, H heads, D = C / H, V vocabulary; rows are usually B * T. */
+/* clang-format off: a row a struct */
 #ifndef DT_KERNELS_KERNELS_H
 #define DT_KERNELS_KERNELS_H
 
@@ -16,17 +17,45 @@
 
 #define DT_IGNORE_INDEX (-100)
 
-struct dt_fill_args { void *x; int64_t count; double value; enum dt_dtype type; }; /* any type */
+struct dt_fill_args {
+    void *x;
+    int64_t count;
+    double value;
+    enum dt_dtype type;
+}; /* any type */
 /* out = in, rounded to nearest even; among F32, F64, BF16, F16, and from I64, I32, U16, U8 to I32, I64. In place only when equal. */
-struct dt_cast_args { void *out; const void *in; int64_t count; enum dt_dtype out_type, in_type; };
+struct dt_cast_args {
+    void *out;
+    const void *in;
+    int64_t count;
+    enum dt_dtype out_type, in_type;
+};
 /* x *= factor (times *device_factor where given): one rounding of the product of both, one multiplication */
-struct dt_scale_args { void *x; const double *device_factor; int64_t count; double factor; enum dt_dtype type; };
-struct dt_add_args { void *out; const void *a, *b; int64_t count; enum dt_dtype type; }; /* out = a + b; out may be a or b */
+struct dt_scale_args {
+    void *x;
+    const double *device_factor;
+    int64_t count;
+    double factor;
+    enum dt_dtype type;
+};
+struct dt_add_args {
+    void *out;
+    const void *a, *b;
+    int64_t count;
+    enum dt_dtype type;
+}; /* out = a + b; out may be a or b */
 
 /* out = op over `in_count` buffers, neighbours pairwise, level by level, an odd last one moves up (the canonical tree). `in`, an
  * array in host memory, must live until it ran; out may be one of them. Types F32, F64, BF16, F16 (summed in F32, rounded once), I64, I32. */
 enum dt_op { DT_OP_SUM, DT_OP_MAX, DT_OP_MIN };
-struct dt_sum_slices_args { void *out; const void *const *in; int in_count; enum dt_op op; int64_t count; enum dt_dtype type; };
+struct dt_sum_slices_args {
+    void *out;
+    const void *const *in;
+    int in_count;
+    enum dt_op op;
+    int64_t count;
+    enum dt_dtype type;
+};
 
 /* c (m, n) = op(a) op(b) [+ bias (n)] [+ c]: op(a) is (m, k), stored (k, m) when a_transposed; op(b) is (k, n), stored (n, k)
  * when b_transposed. Leading dimensions count elements between stored rows; 0 means tight. Bias only without accumulate. */
@@ -38,7 +67,13 @@ struct dt_matmul_args {
     enum dt_dtype type;
 };
 /* out (cols) = [out +] sum over rows of x (rows, cols): bias gradients */
-struct dt_column_sum_args { void *out; const void *x; int64_t row_count, col_count; bool accumulate; enum dt_dtype type; };
+struct dt_column_sum_args {
+    void *out;
+    const void *x;
+    int64_t row_count, col_count;
+    bool accumulate;
+    enum dt_dtype type;
+};
 
 /* sum = residual + branch; y = (sum - mean) * rstd * gamma + beta. branch null: sum = residual (residual_out may be null).
  * residual_out may be residual or branch. mean, rstd (rows) are saved for backward. */
@@ -61,9 +96,21 @@ struct dt_layernorm_backward_args {
 
 /* y = f(x); GELU is the tanh form. y may be x. */
 enum dt_activation { DT_ACT_GELU, DT_ACT_RELU, DT_ACT_TANH };
-struct dt_activation_args { void *y; const void *x; int64_t count; enum dt_activation kind; enum dt_dtype type; };
+struct dt_activation_args {
+    void *y;
+    const void *x;
+    int64_t count;
+    enum dt_activation kind;
+    enum dt_dtype type;
+};
 /* dx = dy * f'(x), x before the activation; dx may be dy */
-struct dt_activation_backward_args { void *dx; const void *dy, *x; int64_t count; enum dt_activation kind; enum dt_dtype type; };
+struct dt_activation_backward_args {
+    void *dx;
+    const void *dy, *x;
+    int64_t count;
+    enum dt_activation kind;
+    enum dt_dtype type;
+};
 
 /* out (B, T, H*D) = softmax(q k^T * scale, causal) v. qkv (B, T, (H + 2 KV) * D): q of all heads, then k, then v; head h reads
  * kv head h / (H / KV). lse (B, H, T): log of the sum of exponentials, all that backward keeps. scale 0: 1 / sqrt(D). */
@@ -147,10 +194,20 @@ struct dt_sgd_args {
 
 /* Adds the squares of x into an exact accumulator (kernels/exact.h): fp64 sums of 64 elements from x on in fixed order, then integers.
  * Slices begin at multiples of 64 of the flat unit. Clear the accumulator (fill, I64, DT_EXACT_LIMBS) first; all_reduce it as I64 sum. */
-struct dt_norm_sum_args { int64_t *limbs; const void *x; int64_t count; enum dt_dtype type; };
+struct dt_norm_sum_args {
+    int64_t *limbs;
+    const void *x;
+    int64_t count;
+    enum dt_dtype type;
+};
 /* norm = sqrt(sum) * scale; clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm <= 0; nonfinite = 1 when a square was not
  * finite (then norm is inf or nan and clip 0). Any output may be null. */
-struct dt_norm_finish_args { double *norm, *clip; int32_t *nonfinite; const int64_t *limbs; double scale, max_norm; };
+struct dt_norm_finish_args {
+    double *norm, *clip;
+    int32_t *nonfinite;
+    const int64_t *limbs;
+    double scale, max_norm;
+};
 
 struct dt_kernels {
     const char *name; /* "avx512", "twin64" */

@@ -84,7 +84,9 @@ static int run_first(const char *dtrun, long repeats)
     char *file = dt_format("%s/times", folder), *option = dt_format("--file=%s", file);
     int code = 0;
     for (long r = -1; r < repeats && code == 0; r++) {
-        char *argv[] = {(char *)dtrun, (char *)"--nproc_per_node=2", (char *)"--max_restarts=1", (char *)"bench", (char *)"first", option, (char *)"--kill", NULL};
+        char *argv[] = {
+            (char *)dtrun, (char *)"--nproc_per_node=2", (char *)"--max_restarts=1", (char *)"bench", (char *)"first", option, (char *)"--kill",
+            NULL};
         struct dt_text text;
         dt_text_init(&text);
         (void)unlink(file);
@@ -106,8 +108,10 @@ static int run_first(const char *dtrun, long repeats)
         dt_text_clear(&text);
     }
     if (code == 0) {
-        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "launch to first all_reduce, 2 ranks", .unit = "ms"}, first, (size_t)repeats);
-        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "killed worker to next all_reduce, 2 ranks", .unit = "ms"}, again, (size_t)repeats);
+        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "launch to first all_reduce, 2 ranks", .unit = "ms"}, first,
+                       (size_t)repeats);
+        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "killed worker to next all_reduce, 2 ranks", .unit = "ms"}, again,
+                       (size_t)repeats);
     }
     (void)dt_file_remove_tree(folder, NULL);
     free(option);

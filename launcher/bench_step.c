@@ -123,8 +123,8 @@ static double run_peer(const char *folder, const char *script, long ranks, const
         argv[n++] = (char *)"--standalone";
         argv[n++] = nproc;
     }
-    char *const rest[] = {(char *)script, (char *)"--model", (char *)"gpt2", (char *)"--size", name, (char *)"--dtype", (char *)"fp32", (char *)"--threads", (char *)"1",
-                          (char *)"--strategy", (char *)theirs, NULL};
+    char *const rest[] = {(char *)script, (char *)"--model",   (char *)"gpt2", (char *)"--size",     name,           (char *)"--dtype",
+                          (char *)"fp32", (char *)"--threads", (char *)"1",    (char *)"--strategy", (char *)theirs, NULL};
     memcpy(argv + n, rest, sizeof rest);
     double value = run(argv, out) ? median_of(out, "tok_s", 0) : -1;
     free(name);
@@ -150,7 +150,8 @@ static int run_case(const char *folder, const char *dtrun, const char *script, c
         }
     }
     char *name = dt_format("gpt2 %s fp32, %s, %ld rank%s, 1 thread each", size, strategy, ranks, ranks == 1 ? "" : "s");
-    struct dt_bench_case c = {.bench = "step", .name = name, .unit = "tokens/s", .peer = peer_count > 0 ? dt_bench_median(peers, peer_count) : 0, .peer_name = "PyTorch"};
+    struct dt_bench_case c = {
+        .bench = "step", .name = name, .unit = "tokens/s", .peer = peer_count > 0 ? dt_bench_median(peers, peer_count) : 0, .peer_name = "PyTorch"};
     dt_bench_print(&c, ours, (size_t)repeats);
     free(name);
     return 0;
@@ -160,11 +161,13 @@ int bench_step(int argc, char **argv)
 {
     const char *size = dt_bench_option(argc, argv, "size", "L6C384"), *list = dt_bench_option(argc, argv, "strategy", NULL);
     const char *script = dt_bench_option(argc, argv, "script", "tests/peers/step.py");
-    long ranks = dt_bench_number(argc, argv, "ranks", 0), steps = dt_bench_number(argc, argv, "steps", 15), repeats = dt_bench_number(argc, argv, "repeats", 3);
+    long ranks = dt_bench_number(argc, argv, "ranks", 0), steps = dt_bench_number(argc, argv, "steps", 15),
+         repeats = dt_bench_number(argc, argv, "repeats", 3);
     struct shape s = {.positions = 256, .batch = 4};
-    if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 || s.channels % 64 != 0 || ranks < 0 || ranks > 64 || steps <= WARMUP ||
-        steps > MAX_STEPS || repeats < 1 || repeats > MAX_RUNS) {
-        (void)fprintf(stderr, "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --steps %d..%d  --repeats 1..%d\n", WARMUP + 1, MAX_STEPS, MAX_RUNS);
+    if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 || s.channels % 64 != 0 || ranks < 0 || ranks > 64 ||
+        steps <= WARMUP || steps > MAX_STEPS || repeats < 1 || repeats > MAX_RUNS) {
+        (void)fprintf(stderr, "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --steps %d..%d  --repeats 1..%d\n", WARMUP + 1,
+                      MAX_STEPS, MAX_RUNS);
         return 2;
     }
     s.heads = s.channels / 64;

@@ -105,9 +105,7 @@ static const struct row rows[] = {
                    [CLUSTER_NODE_RANK] = {"RANK"},
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
-    {.name = "mpi",
-     .sign = "PMI_SIZE",
-     .variables = {[CLUSTER_TASK_TOTAL] = {"PMI_SIZE"}, [CLUSTER_TASK_INDEX] = {"PMI_RANK"}}},
+    {.name = "mpi", .sign = "PMI_SIZE", .variables = {[CLUSTER_TASK_TOTAL] = {"PMI_SIZE"}, [CLUSTER_TASK_INDEX] = {"PMI_RANK"}}},
     {.name = "mpi", /* PMIx alone knows our number, not how many there are */
      .sign = "PMIX_RANK",
      .variables = {[CLUSTER_TASK_INDEX] = {"PMIX_RANK"}, [CLUSTER_STEP_ID] = {"PMIX_NAMESPACE"}}},
@@ -268,8 +266,8 @@ int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err
     size_t count = hosts.count;
     hostlist_clear(&hosts);
     if (place < 0 && c->launched) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: %.60s is not one of its %zu hosts; use --node_rank, or --cluster=none", c->from[CLUSTER_NODES], host_name,
-                       count);
+        return dt_fail(err, DT_NOT_FOUND, "%s: %.60s is not one of its %zu hosts; use --node_rank, or --cluster=none", c->from[CLUSTER_NODES],
+                       host_name, count);
     }
     c->node_count = (int)count;
     c->node_rank = place < 0 ? 0 : place;

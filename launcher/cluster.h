@@ -25,14 +25,14 @@ enum cluster_value {
 };
 
 struct cluster {
-    const char *name;    /* "kubeflow", "slurm", "lsf", "pbs", "mpi", "kubernetes", "pytorchjob", "none" */
-    bool launched;       /* the scheduler's own launcher started this process on every host of the job, so hosts and ranks below count;
+    const char *name; /* "kubeflow", "slurm", "lsf", "pbs", "mpi", "kubernetes", "pytorchjob", "none" */
+    bool launched;    /* the scheduler's own launcher started this process on every host of the job, so hosts and ranks below count;
                             false in a batch script, which runs on one host of its allocation, and below another launcher */
-    int node_count;      /* of the launch, else of the allocation; 1 where unknown */
-    int node_rank;       /* of this host, 0 where unknown */
-    int task_count;      /* tasks that the scheduler itself started on this host: > 1 means that every task would be a launcher; 1 where unknown */
-    int task_rank;       /* which of them we are */
-    int task_total;      /* of all hosts, and which we are; 1 and 0 where unknown */
+    int node_count;   /* of the launch, else of the allocation; 1 where unknown */
+    int node_rank;    /* of this host, 0 where unknown */
+    int task_count;   /* tasks that the scheduler itself started on this host: > 1 means that every task would be a launcher; 1 where unknown */
+    int task_rank;    /* which of them we are */
+    int task_total;   /* of all hosts, and which we are; 1 and 0 where unknown */
     int task_index;
     int restart_count;   /* how often the scheduler has started this job again */
     const char *job_id;  /* points into the environment, as do the next ones; or null */

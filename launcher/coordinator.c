@@ -81,7 +81,8 @@ static void end_round(struct coordinator *c, int except, struct actions *out)
 static void on_join(struct coordinator *c, const struct event *e, double now_s, struct actions *out)
 {
     struct coordinator_node *n = find(c, e->node);
-    bool full = n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES), over = c->finished || (n == NULL && c->stopping);
+    bool full = n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES),
+         over = c->finished || (n == NULL && c->stopping);
     if (full || over) {
         (void)add(out, ACTION_REFUSE, e->node, over ? c->code : DT_EXIT_TEMPORARY);
         return;
@@ -214,8 +215,12 @@ static void start_round(struct coordinator *c, struct actions *out)
         set_state(c, in[i], NODE_IN);
         in[i]->member = true;
         c->by_role[i] = i;
-        add(out, ACTION_START, in[i]->node, 0)->place = (struct place){.round = c->round, .restarts_used = c->restarts_used, .group_rank = i, .group_world_size = count,
-                                                                       .rank = world_size, .local_world_size = in[i]->local_world_size};
+        add(out, ACTION_START, in[i]->node, 0)->place = (struct place){.round = c->round,
+                                                                       .restarts_used = c->restarts_used,
+                                                                       .group_rank = i,
+                                                                       .group_world_size = count,
+                                                                       .rank = world_size,
+                                                                       .local_world_size = in[i]->local_world_size};
         world_size += in[i]->local_world_size;
     }
     qsort_r(c->by_role, (size_t)count, sizeof c->by_role[0], by_role, in);

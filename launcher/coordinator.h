@@ -30,7 +30,7 @@ struct event {
     int node, round;
     /* JOIN */
     int local_world_size;
-    int64_t order; /* nodes are numbered by it, then by `node` */
+    int64_t order;    /* nodes are numbered by it, then by `node` */
     const char *role; /* copied */
     /* FAILED, STOPPED, STOP */
     enum failure_kind failure;
@@ -82,14 +82,14 @@ struct coordinator {
     int restarts_used; /* rounds lost to a failed worker */
     bool running;      /* the newest round is not over */
     bool stopping, finished;
-    int code;               /* of the end, when stopping or finished */
-    double waiting_since_s; /* first node of the next round; -1: nobody */
+    int code;                /* of the end, when stopping or finished */
+    double waiting_since_s;  /* first node of the next round; -1: nobody */
     double complete_since_s; /* minimum reached; -1: not */
     int64_t best_step, best_saved;
     int no_progress;
     int node_count, state_counts[NODE_STATE_COUNT];
     struct coordinator_node nodes[COORDINATOR_MAX_NODES];
-    int place_of[COORDINATOR_MAX_NODES]; /* of a node in `nodes`, plus 1; 0: it is not here */
+    int place_of[COORDINATOR_MAX_NODES];                   /* of a node in `nodes`, plus 1; 0: it is not here */
     struct coordinator_node *order[COORDINATOR_MAX_NODES]; /* scratch: of a new round, by order */
     int by_role[COORDINATOR_MAX_NODES];                    /* scratch: places in `order`, by role */
 };

@@ -146,7 +146,8 @@ static bool can_bind(const struct sockaddr *a)
 {
     struct dt_text text;
     dt_text_init(&text);
-    bool anything = dt_file_read(a->sa_family == AF_INET6 ? "/proc/sys/net/ipv6/ip_nonlocal_bind" : "/proc/sys/net/ipv4/ip_nonlocal_bind", 64, &text, NULL) == 0 &&
+    bool anything = dt_file_read(a->sa_family == AF_INET6 ? "/proc/sys/net/ipv6/ip_nonlocal_bind" : "/proc/sys/net/ipv4/ip_nonlocal_bind", 64, &text,
+                                 NULL) == 0 &&
                     dt_text_str(&text)[0] == '1';
     dt_text_clear(&text);
     if (anything) {
@@ -209,7 +210,8 @@ int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struc
         lookup_set_port((struct sockaddr *)&target, 9);
     }
     int fd = socket(target.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&target, lookup_size((struct sockaddr *)&target)) != 0 || getsockname(fd, (struct sockaddr *)&from, &size) != 0) {
+    if (fd < 0 || connect(fd, (struct sockaddr *)&target, lookup_size((struct sockaddr *)&target)) != 0 ||
+        getsockname(fd, (struct sockaddr *)&from, &size) != 0) {
         (void)dt_fail_errno(err, "%s: no route", lookup_host((struct sockaddr *)&target, name, sizeof name));
         if (fd >= 0) {
             (void)close(fd);

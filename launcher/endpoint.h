@@ -17,7 +17,7 @@ enum endpoint_choice {
 
 struct endpoint {
     bool hosts;
-    int fd;   /* when hosting: listens on all addresses; give it to store_server (listen_fd). Else -1 */
+    int fd; /* when hosting: listens on all addresses; give it to store_server (listen_fd). Else -1 */
     int port;
     char why[256]; /* for people */
 };

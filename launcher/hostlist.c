@@ -53,7 +53,10 @@ static bool is_name_byte(char c)
 static int add(struct hostlist *l, const char *text, size_t size, int slots, struct dt_error *err)
 {
     if (size == 0 || size > HOSTLIST_MAX_NAME || text[0] == '-') {
-        return wrong(err, text, size == 0 ? "a name is empty" : size > HOSTLIST_MAX_NAME ? "a name is longer than 255 bytes" : "a name begins with -");
+        return wrong(err, text,
+                     size == 0                  ? "a name is empty"
+                     : size > HOSTLIST_MAX_NAME ? "a name is longer than 255 bytes"
+                                                : "a name begins with -");
     }
     for (size_t i = 0; i < size; i++) {
         if (!is_name_byte(text[i])) {

@@ -506,8 +506,8 @@ static void refuse(struct conn *c, const char *why)
     s->in_window++;
     if (now_s - s->line_s >= line_interval_s) {
         char host[LOOKUP_NAME_BYTES];
-        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s; since the last line %d more", lookup_name((struct sockaddr *)&c->from, host, sizeof host),
-               why, s->unsaid);
+        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s; since the last line %d more",
+               lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, s->unsaid);
         s->line_s = now_s;
         s->unsaid = 0;
     } else {
@@ -666,7 +666,9 @@ static void ended(struct conn *c, int status)
     }
     if (c->state == CONN_GREETING && c->secure.client) {
         struct dt_error err;
-        (void)dt_fail(&err, DT_PEER, c->secure.stage == SECURE_ANSWER ? "refused our proof: the key files differ" : "closed the connection; no agent of this job, or it is ending");
+        (void)dt_fail(&err, DT_PEER,
+                      c->secure.stage == SECURE_ANSWER ? "refused our proof: the key files differ"
+                                                       : "closed the connection; no agent of this job, or it is ending");
         give_up(c, &err);
         return;
     }
@@ -915,6 +917,6 @@ void link_stats(const struct link *l, struct dt_text *out)
         const struct conn *c = l->peers[i];
         held += sizeof *c + secure_held(&c->secure) + c->out.capacity + c->queued;
     }
-    dt_text_printf(out, "{\"links\":%d,\"connecting\":%d,\"half_open\":%d,\"refused\":%llu,\"bytes\":%zu}", l->peer_count, connecting, l->accepted_count,
-                   (unsigned long long)l->refused, held);
+    dt_text_printf(out, "{\"links\":%d,\"connecting\":%d,\"half_open\":%d,\"refused\":%llu,\"bytes\":%zu}", l->peer_count, connecting,
+                   l->accepted_count, (unsigned long long)l->refused, held);
 }

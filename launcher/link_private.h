@@ -11,8 +11,8 @@ enum conn_state {
     CONN_GREETING, /* handshake */
     CONN_REFUSED,  /* kept a second, so that guessing keys is slow */
     CONN_UP,
-    CONN_LEAVING,  /* goodbye said, waits for the other side to close */
-    CONN_CLOSED    /* until libuv gives the handle back */
+    CONN_LEAVING, /* goodbye said, waits for the other side to close */
+    CONN_CLOSED   /* until libuv gives the handle back */
 };
 
 struct item { /* a message to be sent */
@@ -29,10 +29,10 @@ struct conn {
     struct link *link;
     struct conn *next, *previous; /* of unsettled: not up */
     struct conn *next_dirty;
-    struct dial *dial;  /* that made it, until it is up */
+    struct dial *dial; /* that made it, until it is up */
     enum conn_state state;
     bool listed, is_dirty, writing, said_end, shut, reset, overflow, failed;
-    double until_s;     /* when what it does must be done; 0: no limit */
+    double until_s; /* when what it does must be done; 0: no limit */
     struct sockaddr_storage from;
     struct secure secure;
     struct items urgent, usual;

@@ -249,7 +249,8 @@ int lookup_open(struct lookup **out, uv_loop_t *loop, const char *host, int port
     struct shared *s = dt_alloc(sizeof *s);
     struct lookup *l = dt_alloc(sizeof *l);
     *l = (struct lookup){.shared = s, .done = done, .user = user};
-    *s = (struct shared){.references = 2, .async = &l->async, .resolver = resolver != NULL ? resolver : getaddrinfo, .host = dt_strdup(host), .port = port};
+    *s = (struct shared){
+        .references = 2, .async = &l->async, .resolver = resolver != NULL ? resolver : getaddrinfo, .host = dt_strdup(host), .port = port};
     (void)pthread_mutex_init(&s->mutex, NULL);
     int code = uv_async_init(loop, &l->async, on_found);
     if (code != 0) {

@@ -419,7 +419,8 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
 static void give_up_leader(struct member *m, double now_s)
 {
     uint64_t leader = m->leader;
-    member_say(m, "host %s: no heartbeat for %.1f s; looking for another coordinator", m->leader_info.id == leader ? m->leader_info.host : "?", now_s - m->lease_s);
+    member_say(m, "host %s: no heartbeat for %.1f s; looking for another coordinator", m->leader_info.id == leader ? m->leader_info.host : "?",
+               now_s - m->lease_s);
     m->hooks.drop(m->hooks.user, leader);
     member_down(m, leader, false, now_s);
 }

@@ -25,9 +25,9 @@
 struct member_options {
     struct coordinator_options rounds;
     double beat_s, lease_s, dead_s, retry_s; /* 1, 10, 15, 0.5 */
-    struct peer_info self;  /* id and addresses; order: the node rank, or -1: given by the leader */
-    uint64_t nonce[2];      /* random; names the run if this agent leads first */
-    char digest[MESSAGE_TEXT_BYTES]; /* what must be the same on all nodes: lines of "name value" */
+    struct peer_info self;                   /* id and addresses; order: the node rank, or -1: given by the leader */
+    uint64_t nonce[2];                       /* random; names the run if this agent leads first */
+    char digest[MESSAGE_TEXT_BYTES];         /* what must be the same on all nodes: lines of "name value" */
 };
 
 struct member_hooks { /* none may call the member again */
@@ -43,14 +43,14 @@ struct member_hooks { /* none may call the member again */
 enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
-    double heard_s;         /* anything came from it */
-    bool told;              /* its newest record came; it tells us of each later one */
-    double stamp;           /* newest of its stamps */
-    double lease_s;         /* newest of our stamps that it echoed: when we led it for certain */
-    bool joined;            /* a node of ours, when leading */
-    int seek_count;         /* of its JOIN: another one with the same count is the same wish */
-    bool returned;          /* was in the record's round, and waits again */
-    int node;               /* its number at the coordinator */
+    double heard_s; /* anything came from it */
+    bool told;      /* its newest record came; it tells us of each later one */
+    double stamp;   /* newest of its stamps */
+    double lease_s; /* newest of our stamps that it echoed: when we led it for certain */
+    bool joined;    /* a node of ours, when leading */
+    int seek_count; /* of its JOIN: another one with the same count is the same wish */
+    bool returned;  /* was in the record's round, and waits again */
+    int node;       /* its number at the coordinator */
     struct peer_info info;
     uint64_t acked_term;
     int acked_round;
@@ -76,7 +76,7 @@ struct member_return { /* a host whose agent was lost, and came back */
     double at_s[3]; /* newest returns, a ring */
     double held_until_s;
 };
-struct member_nodes { /* of a leader: numbers for the coordinator */
+struct member_nodes {                    /* of a leader: numbers for the coordinator */
     uint64_t ids[COORDINATOR_MAX_NODES]; /* who has the number */
     int unused[COORDINATOR_MAX_NODES], unused_count, next;
     uint64_t order_ids[4 * COORDINATOR_MAX_NODES]; /* who had this order last */
@@ -88,8 +88,8 @@ struct member {
     struct member_hooks hooks;
     double now_s;
     bool firm_order; /* our order is the node rank that somebody chose */
-    int last_round; /* that our node was in */
-    int seek_count; /* how often we were without a leader */
+    int last_round;  /* that our node was in */
+    int seek_count;  /* how often we were without a leader */
     enum member_role role;
     struct record record;
     uint64_t told_term; /* newest record that we acknowledged, and told the others of before */
@@ -101,11 +101,11 @@ struct member {
     uint64_t run_count;  /* runs that we began */
     uint64_t promised;   /* newest term that we gave another our vote for */
     uint64_t campaigned; /* newest term that we asked for ourselves: not binding */
-    uint64_t leader;   /* followed; 0: nobody */
+    uint64_t leader;     /* followed; 0: nobody */
     uint64_t leader_term;
     struct peer_info leader_info; /* from its beats */
-    double leader_heard_s; /* its newest beat came */
-    double lease_s;        /* newest of our stamps that it echoed: until then it counts on us */
+    double leader_heard_s;        /* its newest beat came */
+    double lease_s;               /* newest of our stamps that it echoed: until then it counts on us */
     double leader_stamp;
     uint64_t joined;   /* leader that has our JOIN */
     bool waiting;      /* our node waits for a round */
@@ -115,7 +115,7 @@ struct member {
     double wait_until_s, say_at_s;
     double seek_since_s, retry_at_s, campaign_at_s;
     double vote_after_s; /* before that, the leader we lost may still lead */
-    uint64_t campaign; /* term asked for; 0: none */
+    uint64_t campaign;   /* term asked for; 0: none */
     uint64_t votes[2 * MESSAGE_COUNCIL];
     int vote_count;
     struct member_dead dead[MEMBER_DEAD]; /* ring */
@@ -133,7 +133,7 @@ struct member {
     bool fenced;    /* a round waits for the fences */
     struct member_fence fences[MEMBER_FENCES];
     int fence_count;
-    double fence_until_s; /* for those we know nothing of */
+    double fence_until_s;  /* for those we know nothing of */
     struct action *starts; /* held back until then */
     int start_count, start_capacity;
 };

@@ -454,8 +454,13 @@ static int waits_for(const struct member *m, int node, double *left_s)
 void member_beat(struct member *m, uint64_t peer)
 {
     const struct member_peer *p = member_find(m, peer);
-    struct message out = {.kind = MESSAGE_BEAT, .info = m->options.self, .stamp = m->now_s, .echo = p != NULL ? p->stamp : 0, .round = m->record.round,
-                          .granted = m->record.committed, .nonce = {m->record.nonce[0], m->record.nonce[1]}};
+    struct message out = {.kind = MESSAGE_BEAT,
+                          .info = m->options.self,
+                          .stamp = m->now_s,
+                          .echo = p != NULL ? p->stamp : 0,
+                          .round = m->record.round,
+                          .granted = m->record.committed,
+                          .nonce = {m->record.nonce[0], m->record.nonce[1]}};
     out.count = waits_for(m, p != NULL && p->joined ? p->node : -1, &out.seconds);
     member_send(m, peer, &out);
 }

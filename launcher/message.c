@@ -8,7 +8,7 @@
 enum { VERSION = 1 };
 
 struct walk {
-    struct dt_text *out;   /* writing when set */
+    struct dt_text *out; /* writing when set */
     const uint8_t *p, *end;
     bool bad;
 };
@@ -158,7 +158,8 @@ static void walk_action(struct walk *w, struct action *a)
     a->kind = (enum action_kind)kind;
     walk_int(w, &a->code, 0, 255);
     struct place *p = &a->place;
-    int *const fields[] = {&p->round, &p->restarts_used, &p->group_rank, &p->group_world_size, &p->rank, &p->world_size, &p->role_rank, &p->role_world_size, &p->local_world_size};
+    int *const fields[] = {&p->round,      &p->restarts_used, &p->group_rank,      &p->group_world_size, &p->rank,
+                           &p->world_size, &p->role_rank,     &p->role_world_size, &p->local_world_size};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         walk_int(w, fields[i], 0, INT32_MAX);
     }
@@ -267,6 +268,7 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none", "join", "refuse", "redirect", "prepare", "ack", "event", "action", "beat", "beat_ack", "vote_ask", "vote", "keep", "bye"};
+    static const char *const names[MESSAGE_KIND_COUNT] = {"none",   "join", "refuse",   "redirect", "prepare", "ack",  "event",
+                                                          "action", "beat", "beat_ack", "vote_ask", "vote",    "keep", "bye"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }

@@ -12,16 +12,16 @@
 #include <stdint.h>
 
 enum {
-    MESSAGE_COUNCIL = 7,      /* agents that hold the state; elections and quorums are theirs */
+    MESSAGE_COUNCIL = 7,       /* agents that hold the state; elections and quorums are theirs */
     MESSAGE_TEXT_BYTES = 2048, /* refusal texts, digests */
     MESSAGE_MAX_BYTES = 16384  /* an encoded message */
 };
 
-struct peer_info { /* one agent */
-    uint64_t id;   /* random, per process; 0: nobody */
-    int64_t order; /* decides group ranks; -1: not yet given */
-    int port;      /* where it listens */
-    char host[64]; /* its name, for messages */
+struct peer_info {    /* one agent */
+    uint64_t id;      /* random, per process; 0: nobody */
+    int64_t order;    /* decides group ranks; -1: not yet given */
+    int port;         /* where it listens */
+    char host[64];    /* its name, for messages */
     char address[64]; /* numeric, where others reach it */
     int pid;
 };
@@ -34,29 +34,30 @@ struct record {
     int round, restarts_used, no_progress;
     int64_t best_step, best_saved, next_order;
     bool finished, committed; /* committed: a quorum holds it; before that, elections need the council before as well */
-    int code; /* when finished */
-    int members; /* nodes of the round */
+    int code;                 /* when finished */
+    int members;              /* nodes of the round */
     int council_count, before_count;
     struct peer_info council[MESSAGE_COUNCIL], before[MESSAGE_COUNCIL];
     uint64_t before_leader;
 };
 
 enum message_kind {
-    MESSAGE_JOIN = 1,  /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
+    MESSAGE_JOIN =
+        1, /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
                           count: how often I was without a leader */
-    MESSAGE_REFUSE,    /* you cannot: code, text */
-    MESSAGE_REDIRECT,  /* ask this one: info */
-    MESSAGE_PREPARE,   /* keep this record */
-    MESSAGE_ACK,       /* I keep the record of term, round (and finished) */
-    MESSAGE_EVENT,     /* to the leader: event of my node */
-    MESSAGE_ACTION,    /* from the leader: action for your node; START carries the record */
-    MESSAGE_BEAT,      /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
+    MESSAGE_REFUSE,   /* you cannot: code, text */
+    MESSAGE_REDIRECT, /* ask this one: info */
+    MESSAGE_PREPARE,  /* keep this record */
+    MESSAGE_ACK,      /* I keep the record of term, round (and finished) */
+    MESSAGE_EVENT,    /* to the leader: event of my node */
+    MESSAGE_ACTION,   /* from the leader: action for your node; START carries the record */
+    MESSAGE_BEAT,     /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
                           `count` more nodes, for `seconds`; -1: you are a spare */
-    MESSAGE_BEAT_ACK,  /* stamp, echo */
-    MESSAGE_VOTE_ASK,  /* may I lead term `term`? with my record's term and round */
-    MESSAGE_VOTE,      /* yes (granted) or no; the voter's record comes along */
-    MESSAGE_KEEP,      /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
-    MESSAGE_BYE,       /* I am leaving in order: do not count me any more */
+    MESSAGE_BEAT_ACK, /* stamp, echo */
+    MESSAGE_VOTE_ASK, /* may I lead term `term`? with my record's term and round */
+    MESSAGE_VOTE,     /* yes (granted) or no; the voter's record comes along */
+    MESSAGE_KEEP,     /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
+    MESSAGE_BYE,      /* I am leaving in order: do not count me any more */
     MESSAGE_KIND_COUNT
 };
 

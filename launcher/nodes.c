@@ -295,7 +295,8 @@ static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_erro
     if (endpoint_decide(&decided, choice, &n->endpoint, o->master_port, err) != 0) {
         return -1;
     }
-    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere", decided.why);
+    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
+           decided.why);
     n->hosts = decided.hosts;
     int fd = decided.fd;
     self->port = decided.port;

@@ -451,8 +451,8 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return read_serve_store(o, g, err);
     }
     bool dry = false;
-    if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 ||
-        count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+    if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 || count_workers(o, g, env, err) != 0 ||
+        read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
     if (option_check_cluster(o, g, env, err) != 0) {

@@ -78,11 +78,11 @@ struct options {
     char *numa_binding; /* or null */
     char *cluster;      /* --cluster=NAME, or null: detect */
     struct cluster here;
-    char *completion;   /* shell of --print_completion */
-    char *serve_store;  /* --serve_store as written; its host and port are in master_addr and master_port */
+    char *completion;  /* shell of --print_completion */
+    char *serve_store; /* --serve_store as written; its host and port are in master_addr and master_port */
 
-    struct dt_text warnings;                       /* one line each, ready to print on stderr */
-    enum options_source sources[OPTIONS_MAX_ROWS]; /* by row of the table; options_source reads it */
+    struct dt_text warnings;                         /* one line each, ready to print on stderr */
+    enum options_source sources[OPTIONS_MAX_ROWS];   /* by row of the table; options_source reads it */
     const char *cluster_variables[OPTIONS_MAX_ROWS]; /* for those from the cluster: the variable */
     struct dt_arena arena;
 };

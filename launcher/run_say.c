@@ -38,8 +38,7 @@ int run_restarts_used(const struct run *r, bool failed)
 /* The verdict is there, or on its way from the host that leads. */
 static bool is_end(const struct run *r)
 {
-    return r->agent.verdict ||
-           (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || run_restarts_used(r, true) > r->o->max_restarts));
+    return r->agent.verdict || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || run_restarts_used(r, true) > r->o->max_restarts));
 }
 
 /* What a failed round ends with: one cause line, and what happens next. */

@@ -58,7 +58,8 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
         return dt_fail(err, DT_INVALID, "--key_file: %s: not a regular file", path);
     }
     if ((st.st_mode & 0177) != 0) {
-        return dt_fail(err, DT_INVALID, "--key_file: %s: mode %04o lets others use the key; run: chmod 600 %s", path, (unsigned)(st.st_mode & 07777), path);
+        return dt_fail(err, DT_INVALID, "--key_file: %s: mode %04o lets others use the key; run: chmod 600 %s", path, (unsigned)(st.st_mode & 07777),
+                       path);
     }
     if (st.st_uid != geteuid()) {
         return dt_fail(err, DT_INVALID, "--key_file: %s: belongs to user %u, not to %u; run: chown %u %s", path, (unsigned)st.st_uid,
@@ -201,8 +202,9 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
         return dt_fail(err, DT_PEER, "belongs to another job: its run id (--rdzv_id) differs from ours");
     }
     if (((h[4] & flag_key) != 0) != s->self->key.given) {
-        return dt_fail(err, DT_PEER, s->self->key.given ? "has no key, this agent has one: give --key_file to all hosts or to none"
-                                                        : "has a key, this agent has none: give --key_file to all hosts or to none");
+        return dt_fail(err, DT_PEER,
+                       s->self->key.given ? "has no key, this agent has one: give --key_file to all hosts or to none"
+                                          : "has a key, this agent has none: give --key_file to all hosts or to none");
     }
     return 0;
 }

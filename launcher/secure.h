@@ -24,8 +24,8 @@
 
 enum {
     SECURE_HELLO_BYTES = 96,
-    SECURE_PROOF_BYTES = 72,    /* last session, stream header, proof */
-    SECURE_ANSWER_BYTES = 57,   /* taken or not, stream header, proof */
+    SECURE_PROOF_BYTES = 72,     /* last session, stream header, proof */
+    SECURE_ANSWER_BYTES = 57,    /* taken or not, stream header, proof */
     SECURE_FRAME_EXTRA = 4 + 17, /* bytes of a frame beyond its message */
     SECURE_SESSION_BYTES = 16
 };
@@ -41,12 +41,12 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
 /* One line for people who run several hosts without a key. */
 const char *secure_no_key_warning(void);
 
-struct secure_self { /* shared by all connections; must outlive them */
-    uint64_t id;             /* not 0 */
-    int port;                /* that others may connect to, on any of our addresses; 0: none */
-    size_t frame_bytes;      /* longest message, both ways */
+struct secure_self {    /* shared by all connections; must outlive them */
+    uint64_t id;        /* not 0 */
+    int port;           /* that others may connect to, on any of our addresses; 0: none */
+    size_t frame_bytes; /* longest message, both ways */
     struct secure_key key;
-    uint8_t run[32];         /* made of the run id by secure_self_init */
+    uint8_t run[32]; /* made of the run id by secure_self_init */
 };
 /* Returns -1 when the cryptographic library does not work here. */
 int secure_self_init(struct secure_self *self, uint64_t id, int port, const char *run_id, const struct secure_key *key, size_t frame_bytes,
@@ -70,11 +70,11 @@ struct secure {
     enum secure_stage stage;
     uint64_t peer_id;
     int peer_port;
-    uint8_t session[SECURE_SESSION_BYTES]; /* name of this session, the same on both sides, from ASKED on */
+    uint8_t session[SECURE_SESSION_BYTES];   /* name of this session, the same on both sides, from ASKED on */
     uint8_t peer_last[SECURE_SESSION_BYTES]; /* server: the last session with us that the client knows */
-    struct dt_text in;  /* unread */
-    size_t used;        /* of `in` */
-    struct secure_secrets *secrets; /* of the handshake; gone afterwards */
+    struct dt_text in;                       /* unread */
+    size_t used;                             /* of `in` */
+    struct secure_secrets *secrets;          /* of the handshake; gone afterwards */
     crypto_secretstream_xchacha20poly1305_state push, pull;
 };
 

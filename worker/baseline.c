@@ -89,7 +89,8 @@ static uint64_t key_of(const uint8_t *end, int length)
     return key;
 }
 
-int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, size_t val_size, int order, double *bits_per_byte, struct dt_error *err)
+int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, size_t val_size, int order, double *bits_per_byte,
+                   struct dt_error *err)
 {
     if (order < 1 || order > 4 || val_size == 0) {
         return dt_fail(err, DT_INVALID, "n-gram model: order must be 1 to 4, and there must be held-out text");

@@ -11,6 +11,7 @@
 int baseline_gzip(const uint8_t *bytes, size_t size, double *bits_per_byte, struct dt_error *err);
 /* Bits per byte on `val` of an order-byte n-gram model (1 to 4 bytes, the last one predicted) counted on `train`, the orders interpolated by Witten and
  * Bell's rule (Chen and Goodman 1998, section 2.4), down to a uniform distribution. The first bytes of val have shorter contexts. */
-int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, size_t val_size, int order, double *bits_per_byte, struct dt_error *err);
+int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, size_t val_size, int order, double *bits_per_byte,
+                   struct dt_error *err);
 
 #endif

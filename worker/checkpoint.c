@@ -227,7 +227,7 @@ struct listing {
     struct listed {
         int64_t step;
         const char *name;
-    } *items;
+    } * items;
     size_t count, capacity;
 };
 
@@ -336,7 +336,8 @@ static int put_in_place(const char *from, const char *to, struct dt_error *err)
     return rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
 }
 
-int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n, struct dt_error *err)
+int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n,
+                      struct dt_error *err)
 {
     char *from = temporary_path(dir, state), *to = dt_format("%s/step-%08" PRId64, dir, state->step);
     char *manifest = dt_format("%s/manifest.json", from), *latest = dt_format("%s/latest", dir);

@@ -13,25 +13,25 @@
 
 /* What a rank contributes: elements [first, first + count) of logical tensor `name` for one purpose. Data is fp32 in host memory. */
 struct checkpoint_slice {
-    const char *name;     /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/", "exp_avg_sq/" */
-    const char *purpose;  /* "weight", "exp_avg", "exp_avg_sq" */
+    const char *name;    /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/", "exp_avg_sq/" */
+    const char *purpose; /* "weight", "exp_avg", "exp_avg_sq" */
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;
     const float *data;
 };
 
-struct checkpoint_state { /* everything else; the same on all ranks */
+struct checkpoint_state {          /* everything else; the same on all ranks */
     int64_t step, epoch, position; /* optimizer steps done; epoch and samples consumed in it by all ranks */
     int64_t tokens;                /* seen since the start */
     int64_t optimizer_steps;       /* AdamW's step count */
     int64_t seed;
     uint64_t data_hash;
-    const char *job;               /* JSON text of the job (struct job.text) */
-    const char *model_config;      /* JSON text: config.json of the model */
+    const char *job;          /* JSON text of the job (struct job.text) */
+    const char *model_config; /* JSON text: config.json of the model */
     int ranks;
-    int round;                     /* the round that wrote it */
-    const char *run_id;            /* of the launch whose round it is; null or "" for a lone worker */
+    int round;          /* the round that wrote it */
+    const char *run_id; /* of the launch whose round it is; null or "" for a lone worker */
 };
 
 /* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside it, by flock, so it ends with the process). Waits up to
@@ -47,7 +47,8 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
 /* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes all but keep_last_n
  * (0: keeps all) complete ones and leftovers. A checkpoint cut short at any system call is never loaded and never hides the one before it.
  * Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
-int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n, struct dt_error *err);
+int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n,
+                      struct dt_error *err);
 /* Rank 0, when a save failed: removes what was written of it. */
 void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
 /* The newest complete checkpoint in DIR (by step; `latest` is for people); DT_NOT_FOUND when there is none. path: the caller frees. Reads all of it and
@@ -59,7 +60,8 @@ int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *
 const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c); /* lives as long as c */
 /* Reads elements [first, first + count) of a tensor; verifies the checksums of the blocks it touches. DT_NOT_FOUND when the tensor is not there; DT_INVALID
  * when its number of elements is not numel. */
-int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out, struct dt_error *err);
+int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out,
+                    struct dt_error *err);
 /* Names and shapes of all tensors, in no particular order. */
 int checkpoint_tensor_count(const struct checkpoint *c);
 void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int *dims, const int64_t **shape);

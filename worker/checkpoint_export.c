@@ -119,7 +119,8 @@ static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const stru
     }
     if (unequal > 0) {
         (*differing)++;
-        dt_text_printf(out, "%s: %" PRId64 " of %" PRId64 " elements differ, most at %" PRId64 ": %.9g\n", v->name, unequal, v->numel, where, largest);
+        dt_text_printf(out, "%s: %" PRId64 " of %" PRId64 " elements differ, most at %" PRId64 ": %.9g\n", v->name, unequal, v->numel, where,
+                       largest);
     }
     return 0;
 }

@@ -108,9 +108,9 @@ static int check_blocks(struct checkpoint *c, int i, int64_t first, int64_t coun
         int64_t from = b * per_block, elements = s->count - from < per_block ? s->count - from : per_block;
         uint64_t sum = manifest_sum((const float *)c->data[i]->data + from, (size_t)elements * sizeof(float));
         if (sum != s->sums[b]) {
-            return dt_fail(err, DT_INVALID, "%s: %s: checksum %016" PRIx64 ", expected %016" PRIx64 " in %s of %s, elements %" PRId64 "..%" PRId64, c->path,
-                           c->manifest.files[s->file].name, sum, s->sums[b], s->purpose, c->manifest.tensors[s->tensor].name, s->first + from,
-                           s->first + from + elements - 1);
+            return dt_fail(err, DT_INVALID, "%s: %s: checksum %016" PRIx64 ", expected %016" PRIx64 " in %s of %s, elements %" PRId64 "..%" PRId64,
+                           c->path, c->manifest.files[s->file].name, sum, s->sums[b], s->purpose, c->manifest.tensors[s->tensor].name,
+                           s->first + from, s->first + from + elements - 1);
         }
         c->checked[i][b] = true;
     }
@@ -127,7 +127,8 @@ static int find_tensor(const struct checkpoint *c, const char *name)
     return -1;
 }
 
-int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out, struct dt_error *err)
+int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out,
+                    struct dt_error *err)
 {
     const struct manifest *m = &c->manifest;
     int tensor = find_tensor(c, name);

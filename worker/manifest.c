@@ -55,12 +55,11 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
 
 int manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count, struct dt_error *err)
 {
-    dt_text_printf(out,
-                   "{\"format\":\"dtrun-checkpoint\",\"version\":1,\n\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
-                   ",\"tokens\":%" PRId64 ",\"optimizer_steps\":%" PRId64 ",\"seed\":%" PRId64 ",\"data_hash\":\"%016" PRIx64
-                   "\",\"ranks\":%d,\"round\":%d,\n\"run_id\":",
-                   state->step, state->epoch, state->position, state->tokens, state->optimizer_steps, state->seed, state->data_hash, state->ranks,
-                   state->round);
+    dt_text_printf(
+        out,
+        "{\"format\":\"dtrun-checkpoint\",\"version\":1,\n\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64 ",\"tokens\":%" PRId64
+        ",\"optimizer_steps\":%" PRId64 ",\"seed\":%" PRId64 ",\"data_hash\":\"%016" PRIx64 "\",\"ranks\":%d,\"round\":%d,\n\"run_id\":",
+        state->step, state->epoch, state->position, state->tokens, state->optimizer_steps, state->seed, state->data_hash, state->ranks, state->round);
     const char *run_id = state->run_id != NULL ? state->run_id : "";
     dt_text_json(out, run_id, strlen(run_id));
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
@@ -121,7 +120,8 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
 {
     struct checkpoint_state *s = &m->state;
     int64_t version = 0, ranks = 0, round = 0;
-    const char *format = read_string(root, "format"), *hash = read_string(root, "data_hash"), *run_id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "run_id"));
+    const char *format = read_string(root, "format"), *hash = read_string(root, "data_hash"),
+               *run_id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "run_id"));
     if (format == NULL || strcmp(format, "dtrun-checkpoint") != 0) {
         return dt_fail(err, DT_INVALID, "format: not a dtrun checkpoint");
     }
@@ -207,8 +207,8 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     }
     int64_t blocks = (s->count * (int64_t)sizeof(float) + MANIFEST_BLOCK_BYTES - 1) / MANIFEST_BLOCK_BYTES;
     if (s->count < 1 || s->first > numel - s->count || cJSON_GetArraySize(sums) != blocks) {
-        return dt_fail(err, DT_INVALID, "%s: elements %" PRId64 "..%" PRId64 " of %" PRId64 " with %d checksums", name, s->first, s->first + s->count, numel,
-                       cJSON_GetArraySize(sums));
+        return dt_fail(err, DT_INVALID, "%s: elements %" PRId64 "..%" PRId64 " of %" PRId64 " with %d checksums", name, s->first, s->first + s->count,
+                       numel, cJSON_GetArraySize(sums));
     }
     uint64_t *values = dt_arena_alloc(&m->arena, (size_t)blocks * sizeof *values);
     s->sum_count = 0;

@@ -15,7 +15,7 @@
 enum { MANIFEST_BLOCK_BYTES = 1 << 20 }; /* of a slice's data, per checksum (XXH3, 64 bits) */
 
 struct manifest_slice {
-    int tensor, file;      /* indices */
+    int tensor, file; /* indices */
     const char *purpose;
     int64_t first, count;
     int64_t sum_count;

@@ -140,7 +140,8 @@ static double group_room(void)
         if (two) {
             room = room_of("/sys/fs/cgroup", two + 3, "memory.max", "memory.current", "inactive_file ");
         }
-        double other = one ? room_of("/sys/fs/cgroup/memory", one + 8, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ") : room;
+        double other =
+            one ? room_of("/sys/fs/cgroup/memory", one + 8, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ") : room;
         room = other < room ? other : room;
     }
     dt_text_clear(&text);

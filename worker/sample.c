@@ -40,9 +40,11 @@ static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct
         result = model->read_config(config, spec, err);
     }
     if (result == 0) {
-        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)spec->positions ? (int64_t)t->valuedouble : spec->positions;
+        spec->sequence_length =
+            cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)spec->positions ? (int64_t)t->valuedouble : spec->positions;
         if (spec->vocabulary > 256) {
-            result = dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet", (long long)spec->vocabulary);
+            result =
+                dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet", (long long)spec->vocabulary);
         }
     }
     cJSON_Delete(job);
@@ -121,8 +123,15 @@ static int forward(struct sampler_state *s, const uint8_t *tokens, int64_t count
         s->labels[i] = DT_IGNORE_INDEX;
     }
     struct batch batch = {.ids = s->ids, .labels = s->labels, .batch_size = 1, .sequence_length = count};
-    struct pass p = {.phase = PASS_EVAL, .stream = s->stream, .kernels = s->device.kernels, .batch = &batch, .kept = s->kept, .saved = s->saved,
-                     .scratch = s->scratch, .logits = s->logits, .logits_row = count - 1};
+    struct pass p = {.phase = PASS_EVAL,
+                     .stream = s->stream,
+                     .kernels = s->device.kernels,
+                     .batch = &batch,
+                     .kept = s->kept,
+                     .saved = s->saved,
+                     .scratch = s->scratch,
+                     .logits = s->logits,
+                     .logits_row = count - 1};
     for (int i = 0; i < s->chain.block_count; i++) {
         const struct block *b = &s->chain.blocks[i];
         const struct block *before = i > 0 ? b - 1 : NULL;
@@ -174,7 +183,8 @@ int sample_text(struct checkpoint *c, const struct sample_options *options, stru
     }
     for (size_t i = start; i < out->size; i++) {
         if ((uint8_t)out->data[i] >= spec.vocabulary) {
-            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)out->data[i], (long long)spec.vocabulary);
+            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)out->data[i],
+                           (long long)spec.vocabulary);
         }
     }
     struct sampler_state s = {0};

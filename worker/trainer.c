@@ -281,10 +281,9 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         /* The sums so far, of all ranks: the last are the result. With them travels the wish to stop, or a stop would wait for the end
          * of a long evaluation. The next batch lies where this one does, so the host waits. */
         t->valid[0] = valid;
-        clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum,
-                                                      .valid_count = t->valid,
-                                                      .micro_steps = 1,
-                                                      .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
+        clip_start_sum(
+            &t->clip, &(struct clip_input){
+                          .loss_sum = t->loss_sum, .valid_count = t->valid, .micro_steps = 1, .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
         if (await_compute(t, "evaluation", err) != 0) {
             return -1;
         }

@@ -51,8 +51,7 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         return -1;
     }
     double timeout_s = o->collective_timeout_s > 0 ? o->collective_timeout_s : FOR_EVER_S;
-    struct dt_comm_options comm = {
-        .rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = timeout_s};
+    struct dt_comm_options comm = {.rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = timeout_s};
     char host[32];
     (void)snprintf(host, sizeof host, "%d", w->node_rank);
     comm.host = o->host ? o->host : w->node_count > 1 ? host : NULL; /* what one agent runs is a host */

@@ -26,11 +26,11 @@ struct world {
 };
 
 struct world_options {
-    const char *device; /* "cpu", "twin64" in tests */
+    const char *device;          /* "cpu", "twin64" in tests */
     double collective_timeout_s; /* 0: none */
-    int threads; /* 0: cores this process may use / local ranks */
-    const char *host; /* where this rank is, for world_open_thread; null: all on one host */
-    int shards;  /* size of a shard group; 0 or world size: no split */
+    int threads;                 /* 0: cores this process may use / local ranks */
+    const char *host;            /* where this rank is, for world_open_thread; null: all on one host */
+    int shards;                  /* size of a shard group; 0 or world size: no split */
 };
 
 /* Reads RANK, WORLD_SIZE, ... (a lone worker without them is rank 0 of 1), attaches the page, connects to the store, opens device and

@@ -120,10 +120,19 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, void 
     int64_t lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
     int64_t ldb = a->ldb != 0 ? a->ldb : a->b_transposed ? a->k : a->n;
     struct slices x = {.gemm = gemm};
-    x.whole = (struct dt_gemm){.c = a->c, .a = a->a, .b = a->b, .bias = a->bias, .m = a->m, .n = a->n, .k = a->k,
-                               .a_row = a->a_transposed ? 1 : lda, .a_col = a->a_transposed ? lda : 1,
-                               .b_row = a->b_transposed ? 1 : ldb, .b_col = a->b_transposed ? ldb : 1,
-                               .ldc = a->ldc != 0 ? a->ldc : a->n, .accumulate = a->accumulate};
+    x.whole = (struct dt_gemm){.c = a->c,
+                               .a = a->a,
+                               .b = a->b,
+                               .bias = a->bias,
+                               .m = a->m,
+                               .n = a->n,
+                               .k = a->k,
+                               .a_row = a->a_transposed ? 1 : lda,
+                               .a_col = a->a_transposed ? lda : 1,
+                               .b_row = a->b_transposed ? 1 : ldb,
+                               .b_col = a->b_transposed ? ldb : 1,
+                               .ldc = a->ldc != 0 ? a->ldc : a->n,
+                               .accumulate = a->accumulate};
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }

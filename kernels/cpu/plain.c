@@ -71,9 +71,9 @@ static uint16_t to_f16(float f)
 
 /* ---- fill ---- */
 
-#define FILL(T, value)                          \
-    for (int64_t i = 0; i < a->count; i++) {    \
-        ((T *)a->x)[i] = (T)(value);            \
+#define FILL(T, value)                                                                                                                               \
+    for (int64_t i = 0; i < a->count; i++) {                                                                                                         \
+        ((T *)a->x)[i] = (T)(value);                                                                                                                 \
     }
 
 static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
@@ -85,15 +85,24 @@ static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
         return 0;
     }
     switch (a->type) {
-    case DT_F32: FILL(float, a->value) break;
-    case DT_F64: FILL(double, a->value) break;
-    case DT_BF16: FILL(uint16_t, to_bf16((float)a->value)) break;
-    case DT_F16: FILL(uint16_t, to_f16((float)a->value)) break;
-    case DT_I64: FILL(int64_t, a->value) break;
-    case DT_I32: FILL(int32_t, a->value) break;
-    case DT_U16: FILL(uint16_t, a->value) break;
-    case DT_U8: FILL(uint8_t, a->value) break;
-    default: return dt_fail(err, DT_INTERNAL, "fill: type %d", (int)a->type);
+    case DT_F32:
+        FILL(float, a->value) break;
+    case DT_F64:
+        FILL(double, a->value) break;
+    case DT_BF16:
+        FILL(uint16_t, to_bf16((float)a->value)) break;
+    case DT_F16:
+        FILL(uint16_t, to_f16((float)a->value)) break;
+    case DT_I64:
+        FILL(int64_t, a->value) break;
+    case DT_I32:
+        FILL(int32_t, a->value) break;
+    case DT_U16:
+        FILL(uint16_t, a->value) break;
+    case DT_U8:
+        FILL(uint8_t, a->value) break;
+    default:
+        return dt_fail(err, DT_INTERNAL, "fill: type %d", (int)a->type);
     }
     return 0;
 }
@@ -108,18 +117,23 @@ void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a)
 /* float targets and sources go through double, in which all of them are exact; 16-bit targets are rounded from there once. */
 static void load_double(double *to, const void *from, int64_t at, int64_t n, enum dt_dtype type)
 {
-#define LOAD(T, expression)                                 \
-    for (int64_t i = 0; i < n; i++) {                       \
-        T x = ((const T *)from)[at + i];                    \
-        to[i] = (double)(expression);                       \
-    }                                                       \
+#define LOAD(T, expression)                                                                                                                          \
+    for (int64_t i = 0; i < n; i++) {                                                                                                                \
+        T x = ((const T *)from)[at + i];                                                                                                             \
+        to[i] = (double)(expression);                                                                                                                \
+    }                                                                                                                                                \
     break;
     switch (type) {
-    case DT_F32: LOAD(float, x)
-    case DT_F64: LOAD(double, x)
-    case DT_BF16: LOAD(uint16_t, from_bf16(x))
-    case DT_F16: LOAD(uint16_t, from_f16(x))
-    default: break;
+    case DT_F32:
+        LOAD(float, x)
+    case DT_F64:
+        LOAD(double, x)
+    case DT_BF16:
+        LOAD(uint16_t, from_bf16(x))
+    case DT_F16:
+        LOAD(uint16_t, from_f16(x))
+    default:
+        break;
     }
 #undef LOAD
 }
@@ -142,18 +156,23 @@ static float narrow_to_odd(double x)
 
 static void store_double(void *to, const double *from, int64_t at, int64_t n, enum dt_dtype type)
 {
-#define STORE(T, expression)                                \
-    for (int64_t i = 0; i < n; i++) {                       \
-        double x = from[i];                                 \
-        ((T *)to)[at + i] = (T)(expression);                \
-    }                                                       \
+#define STORE(T, expression)                                                                                                                         \
+    for (int64_t i = 0; i < n; i++) {                                                                                                                \
+        double x = from[i];                                                                                                                          \
+        ((T *)to)[at + i] = (T)(expression);                                                                                                         \
+    }                                                                                                                                                \
     break;
     switch (type) {
-    case DT_F32: STORE(float, x)
-    case DT_F64: STORE(double, x)
-    case DT_BF16: STORE(uint16_t, to_bf16(narrow_to_odd(x)))
-    case DT_F16: STORE(uint16_t, to_f16(narrow_to_odd(x)))
-    default: break;
+    case DT_F32:
+        STORE(float, x)
+    case DT_F64:
+        STORE(double, x)
+    case DT_BF16:
+        STORE(uint16_t, to_bf16(narrow_to_odd(x)))
+    case DT_F16:
+        STORE(uint16_t, to_f16(narrow_to_odd(x)))
+    default:
+        break;
     }
 #undef STORE
 }
@@ -166,10 +185,14 @@ static bool is_float(enum dt_dtype type)
 static int64_t load_integer(const void *x, int64_t i, enum dt_dtype type)
 {
     switch (type) {
-    case DT_I64: return ((const int64_t *)x)[i];
-    case DT_I32: return ((const int32_t *)x)[i];
-    case DT_U16: return ((const uint16_t *)x)[i];
-    default: return ((const uint8_t *)x)[i];
+    case DT_I64:
+        return ((const int64_t *)x)[i];
+    case DT_I32:
+        return ((const int32_t *)x)[i];
+    case DT_U16:
+        return ((const uint16_t *)x)[i];
+    default:
+        return ((const uint8_t *)x)[i];
     }
 }
 
@@ -233,22 +256,22 @@ void dt_cpu_cast(const struct dt_cast_args *a)
 /* ---- sum_slices: the canonical tree, block by block ---- */
 
 /* One level joins neighbours in `rows` (count of them, each BLOCK apart) in place; an odd last one moves up. */
-#define TREE(T, name, JOIN)                                                        \
-    static void name(T (*rows)[BLOCK], int count, int64_t n)                       \
-    {                                                                              \
-        while (count > 1) {                                                        \
-            for (int i = 0; i + 1 < count; i += 2) {                               \
-                const T *x = rows[i], *y = rows[i + 1];                            \
-                T *to = rows[i / 2];                                               \
-                for (int64_t j = 0; j < n; j++) {                                  \
-                    to[j] = JOIN(x[j], y[j]);                                      \
-                }                                                                  \
-            }                                                                      \
-            if (count % 2 == 1) {                                                  \
-                memcpy(rows[count / 2], rows[count - 1], (size_t)n * sizeof(T));   \
-            }                                                                      \
-            count = (count + 1) / 2;                                               \
-        }                                                                          \
+#define TREE(T, name, JOIN)                                                                                                                          \
+    static void name(T(*rows)[BLOCK], int count, int64_t n)                                                                                          \
+    {                                                                                                                                                \
+        while (count > 1) {                                                                                                                          \
+            for (int i = 0; i + 1 < count; i += 2) {                                                                                                 \
+                const T *x = rows[i], *y = rows[i + 1];                                                                                              \
+                T *to = rows[i / 2];                                                                                                                 \
+                for (int64_t j = 0; j < n; j++) {                                                                                                    \
+                    to[j] = JOIN(x[j], y[j]);                                                                                                        \
+                }                                                                                                                                    \
+            }                                                                                                                                        \
+            if (count % 2 == 1) {                                                                                                                    \
+                memcpy(rows[count / 2], rows[count - 1], (size_t)n * sizeof(T));                                                                     \
+            }                                                                                                                                        \
+            count = (count + 1) / 2;                                                                                                                 \
+        }                                                                                                                                            \
     }
 #define SUM(x, y) ((x) + (y))
 #define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y)) /* a nan stays: y is taken when x < y or y is nan */
@@ -304,11 +327,21 @@ static void sum_block(const struct dt_sum_slices_args *a, void *rows, int64_t at
     for (int r = 0; r < a->in_count; r++) {
         for (int64_t i = 0; i < n; i++) {
             switch (a->type) {
-            case DT_F32: ((float(*)[BLOCK])rows)[r][i] = ((const float *)a->in[r])[at + i]; break;
-            case DT_BF16: ((float(*)[BLOCK])rows)[r][i] = from_bf16(((const uint16_t *)a->in[r])[at + i]); break;
-            case DT_F16: ((float(*)[BLOCK])rows)[r][i] = from_f16(((const uint16_t *)a->in[r])[at + i]); break;
-            case DT_F64: ((double(*)[BLOCK])rows)[r][i] = ((const double *)a->in[r])[at + i]; break;
-            default: ((int64_t(*)[BLOCK])rows)[r][i] = load_integer(a->in[r], at + i, a->type); break;
+            case DT_F32:
+                ((float(*)[BLOCK])rows)[r][i] = ((const float *)a->in[r])[at + i];
+                break;
+            case DT_BF16:
+                ((float(*)[BLOCK])rows)[r][i] = from_bf16(((const uint16_t *)a->in[r])[at + i]);
+                break;
+            case DT_F16:
+                ((float(*)[BLOCK])rows)[r][i] = from_f16(((const uint16_t *)a->in[r])[at + i]);
+                break;
+            case DT_F64:
+                ((double(*)[BLOCK])rows)[r][i] = ((const double *)a->in[r])[at + i];
+                break;
+            default:
+                ((int64_t(*)[BLOCK])rows)[r][i] = load_integer(a->in[r], at + i, a->type);
+                break;
             }
         }
     }
@@ -321,14 +354,30 @@ static void sum_block(const struct dt_sum_slices_args *a, void *rows, int64_t at
     }
     for (int64_t i = 0; i < n; i++) {
         switch (a->type) {
-        case DT_F32: ((float *)a->out)[at + i] = ((float *)rows)[i]; break;
-        case DT_BF16: ((uint16_t *)a->out)[at + i] = to_bf16(((float *)rows)[i]); break;
-        case DT_F16: ((uint16_t *)a->out)[at + i] = to_f16(((float *)rows)[i]); break;
-        case DT_F64: ((double *)a->out)[at + i] = ((double *)rows)[i]; break;
-        case DT_I64: ((int64_t *)a->out)[at + i] = ((int64_t *)rows)[i]; break;
-        case DT_I32: ((int32_t *)a->out)[at + i] = (int32_t)((int64_t *)rows)[i]; break;
-        case DT_U16: ((uint16_t *)a->out)[at + i] = (uint16_t)((int64_t *)rows)[i]; break;
-        default: ((uint8_t *)a->out)[at + i] = (uint8_t)((int64_t *)rows)[i]; break;
+        case DT_F32:
+            ((float *)a->out)[at + i] = ((float *)rows)[i];
+            break;
+        case DT_BF16:
+            ((uint16_t *)a->out)[at + i] = to_bf16(((float *)rows)[i]);
+            break;
+        case DT_F16:
+            ((uint16_t *)a->out)[at + i] = to_f16(((float *)rows)[i]);
+            break;
+        case DT_F64:
+            ((double *)a->out)[at + i] = ((double *)rows)[i];
+            break;
+        case DT_I64:
+            ((int64_t *)a->out)[at + i] = ((int64_t *)rows)[i];
+            break;
+        case DT_I32:
+            ((int32_t *)a->out)[at + i] = (int32_t)((int64_t *)rows)[i];
+            break;
+        case DT_U16:
+            ((uint16_t *)a->out)[at + i] = (uint16_t)((int64_t *)rows)[i];
+            break;
+        default:
+            ((uint8_t *)a->out)[at + i] = (uint8_t)((int64_t *)rows)[i];
+            break;
         }
     }
 }

@@ -17,14 +17,14 @@
 #define SPIN_S 20e-6
 
 struct dt_pool {
-    _Atomic uint64_t word;    /* region << 32 | next part */
-    _Atomic uint32_t signal;  /* futex: changes with each region */
-    _Atomic uint32_t asleep;  /* threads in the futex */
+    _Atomic uint64_t word;   /* region << 32 | next part */
+    _Atomic uint32_t signal; /* futex: changes with each region */
+    _Atomic uint32_t asleep; /* threads in the futex */
     _Atomic(dt_pool_fn *) fn;
     _Atomic(void *) context;
     _Atomic int64_t part_count, done_count;
     _Atomic bool closing;
-    pthread_mutex_t in_use;   /* one region at a time */
+    pthread_mutex_t in_use; /* one region at a time */
     int thread_count;
     pthread_t threads[];
 };

@@ -171,10 +171,14 @@ static void page_is_shared_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_hold_the_first_cause),    cmocka_unit_test(text_grows_and_quotes),
-        cmocka_unit_test(numbers_are_whole),              cmocka_unit_test(nearest_word),
-        cmocka_unit_test(bytes_as_people_read_them),      cmocka_unit_test(arena_is_aligned_and_zeroed),
-        cmocka_unit_test(files_are_written_whole_or_not), cmocka_unit_test(page_is_shared_by_name),
+        cmocka_unit_test(errors_hold_the_first_cause),
+        cmocka_unit_test(text_grows_and_quotes),
+        cmocka_unit_test(numbers_are_whole),
+        cmocka_unit_test(nearest_word),
+        cmocka_unit_test(bytes_as_people_read_them),
+        cmocka_unit_test(arena_is_aligned_and_zeroed),
+        cmocka_unit_test(files_are_written_whole_or_not),
+        cmocka_unit_test(page_is_shared_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,17 +40,28 @@ static void fresh_dir(void)
 }
 
 /* Schedulers and users name runs as they like; 600 is more than a tensor's name may have. */
-static const char *const long_run = "run \"0123456789\" 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                                    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
+static const char *const long_run =
+    "run \"0123456789\" 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+    "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
 
 static struct checkpoint_state state_at(int64_t step, int ranks, int round)
 {
-    return (struct checkpoint_state){.step = step, .epoch = 1, .position = 77, .tokens = 1000, .optimizer_steps = step, .seed = 42, .data_hash = 0xfedcba9876543210ull,
-                                     .job = "{\"a\":1}", .model_config = "{\"model_type\":\"gpt2\"}", .ranks = ranks, .round = round, .run_id = long_run};
+    return (struct checkpoint_state){.step = step,
+                                     .epoch = 1,
+                                     .position = 77,
+                                     .tokens = 1000,
+                                     .optimizer_steps = step,
+                                     .seed = 42,
+                                     .data_hash = 0xfedcba9876543210ull,
+                                     .job = "{\"a\":1}",
+                                     .model_config = "{\"model_type\":\"gpt2\"}",
+                                     .ranks = ranks,
+                                     .round = round,
+                                     .run_id = long_run};
 }
 
 /* Rank r of n owns an equal part of both tensors, for two purposes. */
@@ -181,7 +192,8 @@ static void old_ones_and_leftovers_are_removed(void **unused)
         assert_int_equal(save(step, 2, 0, 2, &err), 0);
         assert_int_equal(newest(NULL, 0), step);
     }
-    char *leftover = dt_format("%s/step-00000055.tmp-0/x", dir), *gone = dt_format("%s/step-00000030", dir), *kept = dt_format("%s/step-00000040", dir);
+    char *leftover = dt_format("%s/step-00000055.tmp-0/x", dir), *gone = dt_format("%s/step-00000030", dir),
+         *kept = dt_format("%s/step-00000040", dir);
     assert_false(dt_file_exists(gone));
     assert_true(dt_file_exists(kept));
     assert_int_equal(dt_file_mkdirs(leftover, &err), 0);
@@ -301,13 +313,32 @@ static void cut_missing_and_swapped_files_are_found(void **unused)
         char *other = dt_format("%s/step-00000002/slices-00001-of-00002.safetensors", dir), *moved = dt_format("%s/moved", dir);
         char *manifest = dt_format("%s/step-00000002/manifest.json", dir), *older = dt_format("%s/step-00000001/manifest.json", dir);
         switch (kind) {
-        case 0: assert_int_equal(truncate(path, 5000), 0); break;
-        case 1: assert_int_equal(truncate(path, 0), 0); break;
-        case 2: assert_int_equal(unlink(path), 0); break;
-        case 3: assert_int_equal(rename(path, moved), 0); assert_int_equal(symlink(moved, path), 0); break;
-        case 4: assert_int_equal(unlink(path), 0); assert_int_equal(mkfifo(path, 0600), 0); break;
-        case 5: assert_int_equal(unlink(path), 0); assert_int_equal(mkdir(path, 0700), 0); break;
-        case 6: assert_int_equal(rename(path, moved), 0); assert_int_equal(rename(other, path), 0); assert_int_equal(rename(moved, other), 0); break;
+        case 0:
+            assert_int_equal(truncate(path, 5000), 0);
+            break;
+        case 1:
+            assert_int_equal(truncate(path, 0), 0);
+            break;
+        case 2:
+            assert_int_equal(unlink(path), 0);
+            break;
+        case 3:
+            assert_int_equal(rename(path, moved), 0);
+            assert_int_equal(symlink(moved, path), 0);
+            break;
+        case 4:
+            assert_int_equal(unlink(path), 0);
+            assert_int_equal(mkfifo(path, 0600), 0);
+            break;
+        case 5:
+            assert_int_equal(unlink(path), 0);
+            assert_int_equal(mkdir(path, 0700), 0);
+            break;
+        case 6:
+            assert_int_equal(rename(path, moved), 0);
+            assert_int_equal(rename(other, path), 0);
+            assert_int_equal(rename(moved, other), 0);
+            break;
         default: {
             struct dt_text t;
             dt_text_init(&t);
@@ -335,15 +366,33 @@ static void lying_manifests_are_refused(void **unused)
         const char *entry, *message;
     } bad[] = {
         {"{\"name\":\"../x\",\"size\":1,\"slices\":[]}", "files"},
-        {"{\"name\":\"../x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "not plain"},
-        {"{\"name\":\"/etc/passwd\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "not plain"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "covers only 3"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":1,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "gap or an overlap"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":2,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "elements 2..5 of 4"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":-1,\"count\":3,\"sums\":[\"0000000000000000\"]}]}", "first"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[]}]}", "with 0 checksums"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[1e12,1e12],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "out of range"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"thing\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}", "without purpose"},
+        {"{\"name\":\"../"
+         "x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}",
+         "not plain"},
+        {"{\"name\":\"/etc/"
+         "passwd\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "not plain"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":3,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "covers only 3"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":1,\"count\":3,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "gap or an overlap"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":2,\"count\":3,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "elements 2..5 of 4"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":-1,\"count\":3,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "first"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[]}]}",
+         "with 0 checksums"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[1e12,1e12],\"first\":0,\"count\":4,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "out of range"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"thing\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":["
+         "\"0000000000000000\"]}]}",
+         "without purpose"},
     };
     struct dt_error err;
     fresh_dir();
@@ -376,8 +425,7 @@ int main(void)
         cmocka_unit_test(any_ranks_write_anyone_reads),      cmocka_unit_test(old_ones_and_leftovers_are_removed),
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean), cmocka_unit_test(older_rounds_are_refused),
         cmocka_unit_test(every_flipped_byte_is_found),       cmocka_unit_test(cut_missing_and_swapped_files_are_found),
-        cmocka_unit_test(lying_manifests_are_refused),
-        cmocka_unit_test(one_job_at_a_time_holds_the_folder),
+        cmocka_unit_test(lying_manifests_are_refused),       cmocka_unit_test(one_job_at_a_time_holds_the_folder),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }

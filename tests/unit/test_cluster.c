@@ -37,8 +37,8 @@ static struct cluster detect(const char *words, const char *forced)
     return c;
 }
 
-#define SRUN \
-    "SLURM_JOB_ID=771234 SLURM_STEP_ID=0 SLURM_NNODES=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=a[07-08] SLURM_JOB_NODELIST=a[07-10] " \
+#define SRUN                                                                                                                                         \
+    "SLURM_JOB_ID=771234 SLURM_STEP_ID=0 SLURM_NNODES=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=a[07-08] SLURM_JOB_NODELIST=a[07-10] "            \
     "SLURM_NODEID=1 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)"
 #define OMPI "OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_LOCAL_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1"
 
@@ -55,10 +55,10 @@ static void test_rows(void **state)
         {SRUN, "none", "none", false, 1, 0, 1, 1, 0, 0},
         {SRUN, NULL, "slurm", true, 2, 1, 1, 2, 1, 0},
         {"SLURM_JOB_ID=7 SLURM_NNODES=4 SLURM_NODEID=0 SLURM_RESTART_COUNT=2", NULL, "slurm", false, 4, 0, 1, 1, 0, 2}, /* batch script */
-        {"SLURM_JOB_ID=7 SLURM_NNODES=1 SLURM_STEP_NODELIST=a SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NTASKS=4 SLURM_PROCID=3", NULL, "slurm",
-         true, 1, 0, 4, 4, 3, 0},
-        {"SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a[1-3] SLURM_NNODES=3 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),2 SLURM_NTASKS=10 SLURM_PROCID=9", NULL,
-         "slurm", true, 3, 2, 2, 10, 9, 0},
+        {"SLURM_JOB_ID=7 SLURM_NNODES=1 SLURM_STEP_NODELIST=a SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NTASKS=4 SLURM_PROCID=3", NULL,
+         "slurm", true, 1, 0, 4, 4, 3, 0},
+        {"SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a[1-3] SLURM_NNODES=3 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),2 SLURM_NTASKS=10 SLURM_PROCID=9",
+         NULL, "slurm", true, 3, 2, 2, 10, 9, 0},
         {"SLURM_JOB_ID=7 SLURM_NNODES=x SLURM_NODEID=-1 SLURM_RESTART_COUNT=", NULL, "slurm", false, 1, 0, 1, 1, 0, 0},
         {SRUN " TORCHELASTIC_RUN_ID=x GROUP_RANK=0", NULL, "slurm", false, 2, 1, 1, 1, 0, 0}, /* below another launcher */
         {SRUN " " OMPI, NULL, "mpi", true, 2, 1, 4, 8, 5, 0},                                 /* mpirun inside a SLURM job */
@@ -66,7 +66,8 @@ static void test_rows(void **state)
         {SRUN " PMI_SIZE=2 PMI_RANK=1", NULL, "slurm", true, 2, 1, 1, 2, 1, 0}, /* srun --mpi=pmi2 */
         {SRUN " PET_NNODES=3 PET_NODE_RANK=2", NULL, "kubeflow", true, 3, 2, 1, 1, 0, 0},
         {"PET_NNODES=1:4 PET_RDZV_BACKEND=c10d", NULL, "kubeflow", true, 1, 0, 1, 1, 0, 0},
-        {"OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0", NULL, "mpi", true, 3, 2, 1, 3, 2, 0},
+        {"OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0", NULL, "mpi", true, 3, 2, 1, 3, 2,
+         0},
         {"MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_SIZE=4 PMI_RANK=3", NULL, "mpi", true, 2, 1, 2, 4, 3, 0},
         {"PMI_SIZE=4 PMI_RANK=3", NULL, "mpi", true, 4, 3, 1, 4, 3, 0},
         {"PMIX_RANK=3", NULL, "mpi", true, 1, 0, 1, 1, 3, 0},
@@ -140,8 +141,9 @@ static void test_conflicts(void **state)
     expect_warning(SRUN, two_said, "");
     expect_warning("SLURM_JOB_ID=7 SLURM_NNODES=2", one,
                    "dtrun: slurm: 2 hosts are allocated (SLURM_NNODES), this run uses one; to use all: srun --ntasks-per-node=1 dtrun ...\n");
-    expect_warning("SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=4", one,
-                   "dtrun: slurm: it started 4 tasks on this host, and each is a launcher of its own; start one per host: srun --ntasks-per-node=1\n");
+    expect_warning(
+        "SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=4", one,
+        "dtrun: slurm: it started 4 tasks on this host, and each is a launcher of its own; start one per host: srun --ntasks-per-node=1\n");
     expect_warning("SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=4 SLURM_LOCALID=1", one, ""); /* the first one said it */
     expect_warning("WORLD_SIZE=2 RANK=1", one,
                    "dtrun: WORLD_SIZE=2 and RANK=1 are inherited and not used: this job has 1 host with 4 workers each; if they count hosts: "
@@ -211,8 +213,9 @@ static void test_options_take_them(void **state)
     char *four[] = {"dtrun", "--nproc_per_node=4", "p", NULL};
     char *one[] = {"dtrun", "--nnodes=1", "p", NULL};
     char *job_only[] = {"dtrun", "--cluster=none", "--nproc_per_node=4", "p", NULL};
-    assert_int_equal(options_read(&o, 2, plain, environment("SLURM_JOB_ID=7 SLURM_NNODES=1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=a SLURM_NODEID=0 "
-                                                            "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1"),
+    assert_int_equal(options_read(&o, 2, plain,
+                                  environment("SLURM_JOB_ID=7 SLURM_NNODES=1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=a SLURM_NODEID=0 "
+                                              "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1"),
                                   &err),
                      0);
     assert_true(o.nnodes_max == 1 && o.standalone && o.warnings.size == 0);
@@ -244,7 +247,7 @@ static void test_options_take_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),  cmocka_unit_test(test_ids_stay_apart), cmocka_unit_test(test_conflicts),
+        cmocka_unit_test(test_rows),  cmocka_unit_test(test_ids_stay_apart),    cmocka_unit_test(test_conflicts),
         cmocka_unit_test(test_hosts), cmocka_unit_test(test_options_take_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,8 +244,9 @@ static void test_guard(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),   cmocka_unit_test(test_event_orders_streams), cmocka_unit_test(test_failure_travels),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_options),              cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_order),           cmocka_unit_test(test_event_orders_streams),
+        cmocka_unit_test(test_failure_travels), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_options),         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_guard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -116,7 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_its_own_addresses), cmocka_unit_test(the_first_to_bind_hosts), cmocka_unit_test(others_join),
-        cmocka_unit_test(listens_in_a_range), cmocka_unit_test(publishes_the_route),
+        cmocka_unit_test(listens_in_a_range),      cmocka_unit_test(publishes_the_route),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,8 @@ static void test_hostfile(void **state)
     (void)state;
     assert_string_equal(read_list(hostlist_read_hostfile, "# both racks\nworker-1 slots=4 # old\n\n  worker-2\tslots = 2 max_slots=8\r\nworker-3"),
                         "worker-1:4 worker-2:2 worker-3");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1\n\na slots=1"), "line 3: a slots=1: this host is there twice; write it once with all its slots");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1\n\na slots=1"),
+                        "line 3: a slots=1: this host is there twice; write it once with all its slots");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=0"), "line 1: slots=0: slots must be a number from 1 to 65536");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1 slots=2"), "line 1: slots=2: slots is given twice");
     assert_string_equal(read_list(hostlist_read_hostfile, "a gpus=1"), "line 1: gpus=1: after a host only slots=N is known; example: node1 slots=8");

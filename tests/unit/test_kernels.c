@@ -155,8 +155,8 @@ static void check_shape(const struct kernel_case *c, const int64_t *n)
             close_device(&d, s);
             double e = worst();
             if (!(e <= c->bound)) {
-                fail_msg("%s %s (%lld, %lld, %lld, %lld) with %d threads: off by %g, bound %g", isas[i], c->name, (long long)n[0],
-                         (long long)n[1], (long long)n[2], (long long)n[3], threads, e, c->bound);
+                fail_msg("%s %s (%lld, %lld, %lld, %lld) with %d threads: off by %g, bound %g", isas[i], c->name, (long long)n[0], (long long)n[1],
+                         (long long)n[2], (long long)n[3], threads, e, c->bound);
             }
             for (int b = 0; b < BUFFERS && buf[b].count > 0; b++) {
                 size_t size = (size_t)buf[b].count * sizeof(float);
@@ -214,11 +214,20 @@ static void run_matmul(const struct run *r)
     const int64_t *n = r->n;
     bool ta = (n[3] & 1) != 0, tb = (n[3] & 2) != 0;
     int64_t extra = n[5];
-    r->k->matmul(r->s, &(struct dt_matmul_args){.c = at(r, 0), .a = at(r, 1), .b = at(r, 2), .bias = n[4] != 0 ? NULL : at(r, 3),
-                                                .m = n[0], .n = n[1], .k = n[2], .a_transposed = ta, .b_transposed = tb,
+    r->k->matmul(r->s, &(struct dt_matmul_args){.c = at(r, 0),
+                                                .a = at(r, 1),
+                                                .b = at(r, 2),
+                                                .bias = n[4] != 0 ? NULL : at(r, 3),
+                                                .m = n[0],
+                                                .n = n[1],
+                                                .k = n[2],
+                                                .a_transposed = ta,
+                                                .b_transposed = tb,
                                                 .lda = extra != 0 ? (ta ? n[0] : n[2]) + extra : 0,
                                                 .ldb = extra != 0 ? (tb ? n[2] : n[1]) + extra : 0,
-                                                .ldc = extra != 0 ? n[1] + extra : 0, .accumulate = n[4] != 0, .type = r->type});
+                                                .ldc = extra != 0 ? n[1] + extra : 0,
+                                                .accumulate = n[4] != 0,
+                                                .type = r->type});
 }
 
 /* rows, cols, accumulate */
@@ -252,19 +261,37 @@ static void make_layernorm(const int64_t *n)
 static void run_layernorm(const struct run *r)
 {
     bool full = r->n[2] == 0;
-    r->k->layernorm(r->s, &(struct dt_layernorm_args){.y = at(r, 0), .residual_out = full ? at(r, 1) : NULL, .mean = at(r, 2), .rstd = at(r, 3),
-                                                      .residual = at(r, 4), .branch = full ? at(r, 5) : NULL, .gamma = at(r, 6), .beta = at(r, 7),
-                                                      .row_count = r->n[0], .col_count = r->n[1], .eps = 1e-5, .type = r->type});
+    r->k->layernorm(r->s, &(struct dt_layernorm_args){.y = at(r, 0),
+                                                      .residual_out = full ? at(r, 1) : NULL,
+                                                      .mean = at(r, 2),
+                                                      .rstd = at(r, 3),
+                                                      .residual = at(r, 4),
+                                                      .branch = full ? at(r, 5) : NULL,
+                                                      .gamma = at(r, 6),
+                                                      .beta = at(r, 7),
+                                                      .row_count = r->n[0],
+                                                      .col_count = r->n[1],
+                                                      .eps = 1e-5,
+                                                      .type = r->type});
 }
 
 static void run_layernorm_backward(const struct run *r)
 {
     run_layernorm(r);
     bool full = r->n[2] == 0;
-    r->k->layernorm_backward(r->s, &(struct dt_layernorm_backward_args){.dx = at(r, 0), .dgamma = at(r, 8), .dbeta = at(r, 9), .dy = at(r, 5),
-                                                                        .x = full ? at(r, 1) : at(r, 4), .gamma = at(r, 6), .mean = at(r, 2),
-                                                                        .rstd = at(r, 3), .dresidual = full ? at(r, 4) : NULL, .row_count = r->n[0],
-                                                                        .col_count = r->n[1], .accumulate = !full, .type = r->type});
+    r->k->layernorm_backward(r->s, &(struct dt_layernorm_backward_args){.dx = at(r, 0),
+                                                                        .dgamma = at(r, 8),
+                                                                        .dbeta = at(r, 9),
+                                                                        .dy = at(r, 5),
+                                                                        .x = full ? at(r, 1) : at(r, 4),
+                                                                        .gamma = at(r, 6),
+                                                                        .mean = at(r, 2),
+                                                                        .rstd = at(r, 3),
+                                                                        .dresidual = full ? at(r, 4) : NULL,
+                                                                        .row_count = r->n[0],
+                                                                        .col_count = r->n[1],
+                                                                        .accumulate = !full,
+                                                                        .type = r->type});
 }
 
 /* B, T, H, D, KV, causal */
@@ -281,11 +308,28 @@ static void make_attention(const int64_t *n)
 static void run_attention(const struct run *r)
 {
     const int64_t *n = r->n;
-    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1), .lse = at(r, 2), .qkv = at(r, 0), .batch = n[0], .positions = n[1],
-                                                      .heads = n[2], .head_size = n[3], .kv_heads = n[4], .causal = n[5] != 0, .type = r->type});
-    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4), .dout = at(r, 3), .out = at(r, 1), .qkv = at(r, 0),
-                                                                        .lse = at(r, 2), .batch = n[0], .positions = n[1], .heads = n[2],
-                                                                        .head_size = n[3], .kv_heads = n[4], .causal = n[5] != 0, .type = r->type});
+    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1),
+                                                      .lse = at(r, 2),
+                                                      .qkv = at(r, 0),
+                                                      .batch = n[0],
+                                                      .positions = n[1],
+                                                      .heads = n[2],
+                                                      .head_size = n[3],
+                                                      .kv_heads = n[4],
+                                                      .causal = n[5] != 0,
+                                                      .type = r->type});
+    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4),
+                                                                        .dout = at(r, 3),
+                                                                        .out = at(r, 1),
+                                                                        .qkv = at(r, 0),
+                                                                        .lse = at(r, 2),
+                                                                        .batch = n[0],
+                                                                        .positions = n[1],
+                                                                        .heads = n[2],
+                                                                        .head_size = n[3],
+                                                                        .kv_heads = n[4],
+                                                                        .causal = n[5] != 0,
+                                                                        .type = r->type});
 }
 
 /* rows, T, C, V, accumulate */
@@ -325,9 +369,17 @@ static void run_entropy(const struct run *r)
     double *losses = malloc((size_t)(n[0] + 3) * sizeof(double));
     int64_t valid = 10, correct = 0;
     losses[n[0]] = 0.5;
-    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = at(r, 0), .targets = ids, .row_loss = losses, .loss_sum = losses + n[0],
-                                                              .valid_count = &valid, .correct_count = &correct, .row_count = n[0],
-                                                              .col_count = n[1], .grad_scale = 0.25, .with_grad = n[2] != 0, .type = r->type});
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = at(r, 0),
+                                                              .targets = ids,
+                                                              .row_loss = losses,
+                                                              .loss_sum = losses + n[0],
+                                                              .valid_count = &valid,
+                                                              .correct_count = &correct,
+                                                              .row_count = n[0],
+                                                              .col_count = n[1],
+                                                              .grad_scale = 0.25,
+                                                              .with_grad = n[2] != 0,
+                                                              .type = r->type});
     losses[n[0] + 1] = (double)valid;
     losses[n[0] + 2] = (double)correct;
     for (int64_t i = 0; i < n[0] + 3; i++) {
@@ -355,24 +407,63 @@ static void run_optimizer(const struct run *r)
 {
     const int64_t *n = r->n;
     double clip = 0.75;
-    r->k->adamw(r->s, &(struct dt_adamw_args){.w = at(r, 0), .m = at(r, 1), .v = at(r, 2), .grad = at(r, 3), .clip = &clip, .count = n[0],
-                                              .step = n[1], .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
-                                              .grad_scale = 0.5, .type = r->type});
-    r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4), .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL, .grad = at(r, 3), .clip = NULL,
-                                          .count = n[0], .step = n[1], .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_scale = 0.5,
-                                          .nesterov = n[2] == 2, .type = r->type});
+    r->k->adamw(r->s, &(struct dt_adamw_args){.w = at(r, 0),
+                                              .m = at(r, 1),
+                                              .v = at(r, 2),
+                                              .grad = at(r, 3),
+                                              .clip = &clip,
+                                              .count = n[0],
+                                              .step = n[1],
+                                              .lr = 1e-3,
+                                              .beta1 = 0.9,
+                                              .beta2 = 0.95,
+                                              .eps = 1e-8,
+                                              .weight_decay = 0.1,
+                                              .grad_scale = 0.5,
+                                              .type = r->type});
+    r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4),
+                                          .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL,
+                                          .grad = at(r, 3),
+                                          .clip = NULL,
+                                          .count = n[0],
+                                          .step = n[1],
+                                          .lr = 0.1,
+                                          .momentum = 0.9,
+                                          .weight_decay = 0.01,
+                                          .grad_scale = 0.5,
+                                          .nesterov = n[2] == 2,
+                                          .type = r->type});
 }
 
 static const struct kernel_case cases[] = {
     {"add, scale", make_elements, run_elements, 1e-6, {{1}, {17}, {70001}}},
     {"activation", make_elements, run_activation, 4e-6, {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
-    {"matmul", make_matmul, run_matmul, 2e-5,
-     {{1, 1, 1, 0, 0, 0}, {7, 65, 33, 0, 0, 0}, {300, 50, 70, 1, 1, 0}, {129, 77, 40, 2, 0, 5}, {66, 131, 600, 1, 0, 3}, {520, 9, 11, 3, 1, 0}, {64, 48, 16, 2, 1, 0}, {700, 400, 450, 0, 0, 0}}},
+    {"matmul",
+     make_matmul,
+     run_matmul,
+     2e-5,
+     {{1, 1, 1, 0, 0, 0},
+      {7, 65, 33, 0, 0, 0},
+      {300, 50, 70, 1, 1, 0},
+      {129, 77, 40, 2, 0, 5},
+      {66, 131, 600, 1, 0, 3},
+      {520, 9, 11, 3, 1, 0},
+      {64, 48, 16, 2, 1, 0},
+      {700, 400, 450, 0, 0, 0}}},
     {"column_sum", make_column_sum, run_column_sum, 1e-5, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
     {"layernorm", make_layernorm, run_layernorm, 2e-5, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
     {"layernorm_backward", make_layernorm, run_layernorm_backward, 2e-5, {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},
-    {"attention", make_attention, run_attention, 2e-5,
-     {{1, 1, 1, 1, 0, 1}, {2, 5, 3, 8, 0, 1}, {1, 64, 2, 16, 0, 1}, {1, 130, 2, 20, 0, 1}, {2, 70, 4, 8, 2, 1}, {1, 67, 2, 12, 0, 0}, {1, 33, 4, 4, 1, 0}}},
+    {"attention",
+     make_attention,
+     run_attention,
+     2e-5,
+     {{1, 1, 1, 1, 0, 1},
+      {2, 5, 3, 8, 0, 1},
+      {1, 64, 2, 16, 0, 1},
+      {1, 130, 2, 20, 0, 1},
+      {2, 70, 4, 8, 2, 1},
+      {1, 67, 2, 12, 0, 0},
+      {1, 33, 4, 4, 1, 0}}},
     {"embedding", make_embedding, run_embedding, 1e-6, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
     {"cross_entropy", make_entropy, run_entropy, 5e-6, {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}}},
     {"optimizers", make_optimizer, run_optimizer, 2e-6, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
@@ -417,8 +508,16 @@ static double difference(const struct run *r, void (*forward)(const struct run *
 static void forward_attention(const struct run *r)
 {
     const int64_t *n = r->n;
-    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1), .lse = at(r, 2), .qkv = at(r, 0), .batch = n[0], .positions = n[1],
-                                                      .heads = n[2], .head_size = n[3], .kv_heads = n[4], .causal = n[5] != 0, .type = r->type});
+    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1),
+                                                      .lse = at(r, 2),
+                                                      .qkv = at(r, 0),
+                                                      .batch = n[0],
+                                                      .positions = n[1],
+                                                      .heads = n[2],
+                                                      .head_size = n[3],
+                                                      .kv_heads = n[4],
+                                                      .causal = n[5] != 0,
+                                                      .type = r->type});
 }
 
 static void forward_activation(const struct run *r)
@@ -430,8 +529,8 @@ static void forward_entropy(const struct run *r)
 {
     double sum[64];
     memcpy(buf[2].d, buf[0].d, (size_t)buf[0].count * sizeof(double));
-    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = buf[2].d, .targets = ids, .row_loss = sum, .row_count = r->n[0],
-                                                              .col_count = r->n[1], .type = DT_F64});
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){
+                                  .logits = buf[2].d, .targets = ids, .row_loss = sum, .row_count = r->n[0], .col_count = r->n[1], .type = DT_F64});
     buf[3].d[0] = 0;
     for (int64_t i = 0; i < r->n[0]; i++) {
         buf[3].d[0] += sum[i];
@@ -529,7 +628,8 @@ static void test_adamw_offsets(void **unused)
         struct dt_device d;
         struct dt_stream *s = NULL;
         open_device(&d, "cpu", 1, &s);
-        struct dt_adamw_args a = {.step = 3, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0 / 3, .type = DT_F32};
+        struct dt_adamw_args a = {
+            .step = 3, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0 / 3, .type = DT_F32};
         for (int length = 0; length <= 67; length++) {
             for (int offset = 0; offset < 16; offset++) {
                 struct dt_adamw_args b = a;
@@ -691,7 +791,8 @@ static void test_errors(void **unused)
         float logits[4] = {0};
         double loss[2];
         int32_t targets[2] = {1, 2};
-        d.kernels->cross_entropy(s, &(struct dt_cross_entropy_args){.logits = logits, .targets = targets, .row_loss = loss, .row_count = 2, .col_count = 2});
+        d.kernels->cross_entropy(
+            s, &(struct dt_cross_entropy_args){.logits = logits, .targets = targets, .row_loss = loss, .row_count = 2, .col_count = 2});
         struct dt_error err = {0};
         assert_true(dt_stream_failed(s, &err));
         assert_int_equal(err.status, DT_INVALID);
@@ -710,9 +811,8 @@ static void test_errors(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_twin), cmocka_unit_test(test_differences), cmocka_unit_test(test_adamw_offsets),
-        cmocka_unit_test(test_norm),         cmocka_unit_test(test_sum_slices),  cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_against_twin), cmocka_unit_test(test_differences), cmocka_unit_test(test_adamw_offsets), cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_sum_slices),   cmocka_unit_test(test_cast),        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

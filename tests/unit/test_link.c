@@ -30,7 +30,7 @@ struct agent {
     int port, ups, downs, deaths, messages, failures;
     uint64_t last_up, last_down;
     size_t bytes;
-    char text[64]; /* the newest message */
+    char text[64];        /* the newest message */
     struct dt_text order; /* first bytes of all messages */
     struct dt_error err;
 };
@@ -89,7 +89,12 @@ static bool allow(void *user, const struct sockaddr *from)
 static struct link_options options_of(struct agent *a, uint64_t id, const struct secure_key *key)
 {
     a->id = id;
-    return (struct link_options){.id = id, .port = a->port, .run_id = "test", .key = *key, .time_scale = 4, .handshake_s = 30,
+    return (struct link_options){.id = id,
+                                 .port = a->port,
+                                 .run_id = "test",
+                                 .key = *key,
+                                 .time_scale = 4,
+                                 .handshake_s = 30,
                                  .hooks = {.user = a, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed}};
 }
 
@@ -122,15 +127,15 @@ static void begin(void)
     assert_int_equal(uv_timer_start(&waker, on_wake, 10, 10), 0);
 }
 
-#define wait_until(condition)                                            \
-    do {                                                                 \
-        double until_s = dt_now_s() + wait_s;                            \
-        while (!(condition)) {                                           \
-            if (dt_now_s() > until_s) {                                  \
-                fail_msg("waited in vain for %s", #condition);           \
-            }                                                            \
-            (void)uv_run(&loop, UV_RUN_ONCE);                            \
-        }                                                                \
+#define wait_until(condition)                                                                                                                        \
+    do {                                                                                                                                             \
+        double until_s = dt_now_s() + wait_s;                                                                                                        \
+        while (!(condition)) {                                                                                                                       \
+            if (dt_now_s() > until_s) {                                                                                                              \
+                fail_msg("waited in vain for %s", #condition);                                                                                       \
+            }                                                                                                                                        \
+            (void)uv_run(&loop, UV_RUN_ONCE);                                                                                                        \
+        }                                                                                                                                            \
     } while (0)
 
 static void run_for(double seconds)
@@ -380,7 +385,6 @@ static void all_addresses_are_tried(void **state)
 
 /* ---- an agent in a process of its own ---- */
 
-
 /* Links with the agent at `port`, then waits to be killed; after `messages` messages it ends without a word. */
 static void child_main(int port, int messages)
 {
@@ -602,7 +606,8 @@ static void recorded_bytes_are_refused(void **state)
 static void strangers_change_nothing(void **state)
 {
     (void)state;
-    static const char *const lines[] = {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "SSH-2.0-x\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc", "DTL\x09", "\xff\xfe\xfd", "DTLx"};
+    static const char *const lines[] = {
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "SSH-2.0-x\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc", "DTL\x09", "\xff\xfe\xfd", "DTLx"};
     struct agent a[2];
     int fds[6];
     begin();
@@ -710,11 +715,21 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     dt_log_open(DT_LOG_ERROR, -1, 2);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_kernel_tells_of_deaths), cmocka_unit_test(two_agents_talk_and_part), cmocka_unit_test(both_ways_of_connecting_give_one_link),
-        cmocka_unit_test(three_agents_and_urgent_messages), cmocka_unit_test(many_agents_in_one_process), cmocka_unit_test(refused_for_a_reason),
-        cmocka_unit_test(a_slow_name_stops_nobody), cmocka_unit_test(all_addresses_are_tried), cmocka_unit_test(a_reset_alone_is_no_death),
-        cmocka_unit_test(a_second_link_replaces_the_first), cmocka_unit_test(recorded_bytes_are_refused), cmocka_unit_test(strangers_change_nothing),
-        cmocka_unit_test(half_open_ones_are_few_and_end), cmocka_unit_test(a_peer_that_does_not_read_is_reset), cmocka_unit_test(the_store_serves_the_job_alone),
+        cmocka_unit_test(the_kernel_tells_of_deaths),
+        cmocka_unit_test(two_agents_talk_and_part),
+        cmocka_unit_test(both_ways_of_connecting_give_one_link),
+        cmocka_unit_test(three_agents_and_urgent_messages),
+        cmocka_unit_test(many_agents_in_one_process),
+        cmocka_unit_test(refused_for_a_reason),
+        cmocka_unit_test(a_slow_name_stops_nobody),
+        cmocka_unit_test(all_addresses_are_tried),
+        cmocka_unit_test(a_reset_alone_is_no_death),
+        cmocka_unit_test(a_second_link_replaces_the_first),
+        cmocka_unit_test(recorded_bytes_are_refused),
+        cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(half_open_ones_are_few_and_end),
+        cmocka_unit_test(a_peer_that_does_not_read_is_reset),
+        cmocka_unit_test(the_store_serves_the_job_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

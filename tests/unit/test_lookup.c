@@ -162,8 +162,9 @@ static void addresses_compare_by_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_literals_and_unknown_names), cmocka_unit_test(a_slow_resolver_blocks_nobody), cmocka_unit_test(giving_up_ends_the_loop_at_once),
-        cmocka_unit_test(families_take_turns), cmocka_unit_test(addresses_compare_by_host),
+        cmocka_unit_test(answers_literals_and_unknown_names), cmocka_unit_test(a_slow_resolver_blocks_nobody),
+        cmocka_unit_test(giving_up_ends_the_loop_at_once),    cmocka_unit_test(families_take_turns),
+        cmocka_unit_test(addresses_compare_by_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

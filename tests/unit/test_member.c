@@ -24,7 +24,7 @@ enum { NONE = -1, FIRST_PORT = 10000 };
 #else
 #define SCHEDULES 2000
 #endif
-#define KILL_S 0.3      /* workers that are told to leave are gone within this */
+#define KILL_S 0.3 /* workers that are told to leave are gone within this */
 #define DETECT_EOF_S 0.05
 
 enum happening { H_MESSAGE, H_UP, H_DOWN, H_TICK, H_WORKERS_DONE, H_WORKERS_GONE, H_WORKER_BAD, H_FAULT, H_START, H_AGENT };
@@ -46,7 +46,10 @@ struct sim_agent {
     double seen_tick_s;
     struct member member;
     struct agent agent;
-    struct { enum agent_event event; int value; } queue[64];
+    struct {
+        enum agent_event event;
+        int value;
+    } queue[64];
     int queued, taken;
     bool draining;
     uint64_t id, nonce; /* nonce: of the run that the workers belong to */
@@ -243,13 +246,16 @@ static void sim_say(void *user, const char *line)
 
 static void sim_act(void *user, const struct action *a, const struct record *record, const char *why)
 {
-    static const enum agent_event events[] = {[ACTION_START] = AGENT_ON_START, [ACTION_END] = AGENT_ON_END, [ACTION_STOP] = AGENT_ON_STOP,
-                                              [ACTION_FINISH] = AGENT_ON_VERDICT, [ACTION_REFUSE] = AGENT_ON_VERDICT};
+    static const enum agent_event events[] = {[ACTION_START] = AGENT_ON_START,
+                                              [ACTION_END] = AGENT_ON_END,
+                                              [ACTION_STOP] = AGENT_ON_STOP,
+                                              [ACTION_FINISH] = AGENT_ON_VERDICT,
+                                              [ACTION_REFUSE] = AGENT_ON_VERDICT};
     struct sim_agent *agent = &sim.agents[(intptr_t)user];
     if (sim.verbose) {
         static const char *const names[] = {"START", "END", "STOP", "FINISH", "REFUSE"};
-        (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user, names[a->kind], a->place.round, a->code,
-                      (unsigned long long)record->nonce[0], why != NULL ? why : "");
+        (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user, names[a->kind], a->place.round,
+                      a->code, (unsigned long long)record->nonce[0], why != NULL ? why : "");
     }
     if (a->kind == ACTION_START) {
         agent->round = a->place.round;
@@ -284,8 +290,14 @@ static void workers_gone_soon(int i, double in_s)
 static void do_one(int i, enum agent_do what)
 {
     struct sim_agent *a = &sim.agents[i];
-    struct event e = {.round = a->round, .local_world_size = 1 + i % 3, .order = -1, .role = "default", .failure = a->agent.failure, .code = a->agent.failure_code,
-                      .step = (int64_t)(sim.now_s * 10), .saved_step = -1};
+    struct event e = {.round = a->round,
+                      .local_world_size = 1 + i % 3,
+                      .order = -1,
+                      .role = "default",
+                      .failure = a->agent.failure,
+                      .code = a->agent.failure_code,
+                      .step = (int64_t)(sim.now_s * 10),
+                      .saved_step = -1};
     switch (what) {
     case AGENT_DO_SPAWN:
         a->running = true;
@@ -369,8 +381,14 @@ static void start_agent(int i)
     a->workers_token = token;
     a->alive = true;
     a->id = (uint64_t)(i + 1) << 32 | (uint64_t)generation;
-    struct member_options o = {.rounds = {.nodes_min = sim.min, .nodes_max = sim.max, .restarts_max = sim.restarts, .join_timeout_s = 600, .last_call_s = 8},
-                               .beat_s = 1, .lease_s = 10, .dead_s = 15, .retry_s = 0.5, .self = {.id = a->id, .order = -1, .pid = i}, .nonce = {a->id, 1}};
+    struct member_options o = {
+        .rounds = {.nodes_min = sim.min, .nodes_max = sim.max, .restarts_max = sim.restarts, .join_timeout_s = 600, .last_call_s = 8},
+        .beat_s = 1,
+        .lease_s = 10,
+        .dead_s = 15,
+        .retry_s = 0.5,
+        .self = {.id = a->id, .order = -1, .pid = i},
+        .nonce = {a->id, 1}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
     o.self.port = FIRST_PORT + i;
@@ -521,7 +539,8 @@ static bool handle(struct happen *h)
         break;
     case H_MESSAGE: {
         if (sim.trace) {
-            (void)fprintf(stderr, "%8.3f %d -> %d kind %d sub %d\n", sim.now_s, h->peer, h->node, (uint8_t)h->bytes.data[1], (uint8_t)h->bytes.data[18]);
+            (void)fprintf(stderr, "%8.3f %d -> %d kind %d sub %d\n", sim.now_s, h->peer, h->node, (uint8_t)h->bytes.data[1],
+                          (uint8_t)h->bytes.data[18]);
         }
         static struct message m;
         struct dt_error err;
@@ -576,8 +595,9 @@ static void show_leaders(void)
         if (!sim.agents[i].alive || m->role != MEMBER_LEADING) {
             continue;
         }
-        (void)fprintf(stderr, "leader %d: term %llu round %d committed %d preparing %d fenced %d (%d) starts %d running %d wake %.3f; nodes", i, (unsigned long long)m->record.term,
-                      m->record.round, m->record.committed, m->preparing, m->fenced, m->fence_count, m->start_count, m->coordinator->running, m->wake_s);
+        (void)fprintf(stderr, "leader %d: term %llu round %d committed %d preparing %d fenced %d (%d) starts %d running %d wake %.3f; nodes", i,
+                      (unsigned long long)m->record.term, m->record.round, m->record.committed, m->preparing, m->fenced, m->fence_count,
+                      m->start_count, m->coordinator->running, m->wake_s);
         for (int k = 0; k < m->coordinator->node_count; k++) {
             (void)fprintf(stderr, " %d:%d", m->coordinator->nodes[k].node, (int)m->coordinator->nodes[k].state);
         }
@@ -683,7 +703,11 @@ static const char *one_schedule(uint64_t seed)
         for (int i = 0; i < count; i++) {
             const struct sim_agent *a = &sim.agents[i];
             size_t used = strlen(why);
-            (void)snprintf(why + used, sizeof why - used, " %d:%s/%d", i, a->finished ? "done" : !a->alive ? "dead" : agent_state_name(a->agent.state), (int)a->member.role);
+            (void)snprintf(why + used, sizeof why - used, " %d:%s/%d", i,
+                           a->finished ? "done"
+                           : !a->alive ? "dead"
+                                       : agent_state_name(a->agent.state),
+                           (int)a->member.role);
         }
     } else if (well == 0 && !(2 * min <= count && sim.kills > 0)) {
         /* Faults were free (lost nodes) or within the budget (failed workers). But where two halves could both go on, and an agent died that others could
@@ -713,7 +737,8 @@ static void schedules_hold_the_promises(void **state)
     for (uint64_t seed = first; seed < first + count; seed++) {
         const char *why = one_schedule(seed);
         if (why != NULL && failed++ < 400) {
-            print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 8), 1 + (int)(seed / 8 % (1 + seed % 8)), why);
+            print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 8),
+                        1 + (int)(seed / 8 % (1 + seed % 8)), why);
         }
     }
     if (waited_in_vain > 2 + (int)count / 100) { /* less than one in a thousand, usually */

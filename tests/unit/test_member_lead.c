@@ -59,8 +59,13 @@ static void nothing_say(void *user, const char *line)
 static void ten_thousand_nodes_join(void **state)
 {
     (void)state;
-    struct member_options o = {.rounds = {.nodes_min = MANY, .nodes_max = MANY, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8}, .beat_s = 1, .lease_s = 10, .dead_s = 15,
-                               .retry_s = 0.5, .self = {.id = 1, .order = -1}, .nonce = {1, 2}};
+    struct member_options o = {.rounds = {.nodes_min = MANY, .nodes_max = MANY, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8},
+                               .beat_s = 1,
+                               .lease_s = 10,
+                               .dead_s = 15,
+                               .retry_s = 0.5,
+                               .self = {.id = 1, .order = -1},
+                               .nonce = {1, 2}};
     struct member_hooks h = {NULL, many_send, many_act, nothing_connect, nothing_drop, nothing_say};
     static struct message join;
     clock_t begun = clock();
@@ -124,8 +129,14 @@ static void lead_say(void *user, const char *line)
 
 static void begin_lead(int min, int max)
 {
-    struct member_options o = {.rounds = {.nodes_min = min, .nodes_max = max, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8}, .beat_s = 1, .lease_s = 10, .dead_s = 15,
-                               .retry_s = 0.5, .self = {.id = 1, .order = -1}, .nonce = {1, 2}, .digest = "nnodes 3\ncommand a"};
+    struct member_options o = {.rounds = {.nodes_min = min, .nodes_max = max, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8},
+                               .beat_s = 1,
+                               .lease_s = 10,
+                               .dead_s = 15,
+                               .retry_s = 0.5,
+                               .self = {.id = 1, .order = -1},
+                               .nonce = {1, 2},
+                               .digest = "nnodes 3\ncommand a"};
     struct member_hooks h = {NULL, lead_send, lead_act, nothing_connect, nothing_drop, lead_say};
     memset(&lead, 0, sizeof lead);
     member_init(&lead.member, &o, &h);
@@ -212,8 +223,8 @@ static void who_comes_and_goes_has_to_stay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ten_thousand_nodes_join),          cmocka_unit_test(other_options_are_refused),
-        cmocka_unit_test(a_node_rank_belongs_to_one),       cmocka_unit_test(those_who_wait_are_told_for_what),
+        cmocka_unit_test(ten_thousand_nodes_join),        cmocka_unit_test(other_options_are_refused),
+        cmocka_unit_test(a_node_rank_belongs_to_one),     cmocka_unit_test(those_who_wait_are_told_for_what),
         cmocka_unit_test(who_comes_and_goes_has_to_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

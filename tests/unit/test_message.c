@@ -64,18 +64,38 @@ static void fill(struct message *m, enum message_kind kind, bool full)
     fill_info(&m->info, full);
     fill_text(m->role, sizeof m->role, full);
     fill_text(m->text, sizeof m->text, full);
-    *r = (struct record){.nonce = {rnd(), rnd()}, .term = rnd(), .leader = rnd(), .round = number(0, INT32_MAX), .restarts_used = number(0, 99), .no_progress = number(0, 9),
-                         .best_step = (int64_t)rnd(), .best_saved = -1, .next_order = (int64_t)rnd(), .finished = rnd() % 2 != 0, .committed = rnd() % 2 != 0, .code = number(0, 255),
-                         .members = number(0, 20000), .before_leader = rnd()};
+    *r = (struct record){.nonce = {rnd(), rnd()},
+                         .term = rnd(),
+                         .leader = rnd(),
+                         .round = number(0, INT32_MAX),
+                         .restarts_used = number(0, 99),
+                         .no_progress = number(0, 9),
+                         .best_step = (int64_t)rnd(),
+                         .best_saved = -1,
+                         .next_order = (int64_t)rnd(),
+                         .finished = rnd() % 2 != 0,
+                         .committed = rnd() % 2 != 0,
+                         .code = number(0, 255),
+                         .members = number(0, 20000),
+                         .before_leader = rnd()};
     r->council_count = full ? MESSAGE_COUNCIL : number(0, MESSAGE_COUNCIL);
     r->before_count = full ? MESSAGE_COUNCIL : number(0, MESSAGE_COUNCIL);
     for (int i = 0; i < MESSAGE_COUNCIL; i++) {
         fill_info(&r->council[i], full);
         fill_info(&r->before[i], full);
     }
-    m->event = (struct event){.kind = (enum event_kind)number(0, EVENT_TICK), .round = number(0, 1000), .local_world_size = number(0, 65536), .order = (int64_t)rnd(), .role = m->role,
-                              .failure = (enum failure_kind)number(0, FAILURE_START), .code = number(0, 255), .step = (int64_t)rnd(), .saved_step = -1};
-    m->action = (struct action){.kind = (enum action_kind)number(0, ACTION_REFUSE), .code = number(0, 255), .place = {number(0, 9), 1, 2, 3, number(0, 80000), 80000, 4, 5, 8}};
+    m->event = (struct event){.kind = (enum event_kind)number(0, EVENT_TICK),
+                              .round = number(0, 1000),
+                              .local_world_size = number(0, 65536),
+                              .order = (int64_t)rnd(),
+                              .role = m->role,
+                              .failure = (enum failure_kind)number(0, FAILURE_START),
+                              .code = number(0, 255),
+                              .step = (int64_t)rnd(),
+                              .saved_step = -1};
+    m->action = (struct action){.kind = (enum action_kind)number(0, ACTION_REFUSE),
+                                .code = number(0, 255),
+                                .place = {number(0, 9), 1, 2, 3, number(0, 80000), 80000, 4, 5, 8}};
 }
 
 static int decode(struct message *m, const struct dt_text *bytes)
@@ -244,8 +264,8 @@ static void names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_comes_back),        cmocka_unit_test(fields_arrive),
-        cmocka_unit_test(every_cut_is_refused),         cmocka_unit_test(malformed_values_are_refused),
+        cmocka_unit_test(every_kind_comes_back),         cmocka_unit_test(fields_arrive),
+        cmocka_unit_test(every_cut_is_refused),          cmocka_unit_test(malformed_values_are_refused),
         cmocka_unit_test(what_is_accepted_is_canonical), cmocka_unit_test(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,7 +147,9 @@ static void refuses_other_keys_runs_and_versions(void **state)
         const char *run_a, *run_b, *key_a, *key_b, *text;
         bool by_client;
     } cases[] = {
-        {"run", "run", "one", "two", "key files differ", false}, {"run", "run", "one", NULL, "--key_file", true}, {"run", "run", NULL, "two", "--key_file", true},
+        {"run", "run", "one", "two", "key files differ", false},
+        {"run", "run", "one", NULL, "--key_file", true},
+        {"run", "run", NULL, "two", "--key_file", true},
         {"run", "other", NULL, NULL, "run id", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -313,9 +315,10 @@ static void key_files_are_private(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(talks_in_pieces_of_every_size), cmocka_unit_test(refuses_other_keys_runs_and_versions), cmocka_unit_test(refuses_a_false_server),
-        cmocka_unit_test(refuses_replays_and_reflections), cmocka_unit_test(a_duplicate_is_told), cmocka_unit_test(every_changed_byte_is_seen),
-        cmocka_unit_test(lengths_have_a_limit), cmocka_unit_test(key_files_are_private),
+        cmocka_unit_test(talks_in_pieces_of_every_size), cmocka_unit_test(refuses_other_keys_runs_and_versions),
+        cmocka_unit_test(refuses_a_false_server),        cmocka_unit_test(refuses_replays_and_reflections),
+        cmocka_unit_test(a_duplicate_is_told),           cmocka_unit_test(every_changed_byte_is_seen),
+        cmocka_unit_test(lengths_have_a_limit),          cmocka_unit_test(key_files_are_private),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -333,7 +333,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),           cmocka_unit_test(test_mesh),       cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_what_travels),    cmocka_unit_test(test_bytes),      cmocka_unit_test(test_no_allocation_in_a_step),
-        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_stop_in_evaluation), cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_stop_in_evaluation),
+        cmocka_unit_test(test_epochs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -185,14 +185,22 @@ static void attention_backward_part(void *context, int64_t part)
     float *dqkv = (float *)a->dqkv + qkv_at;
     int64_t need = 2 * TILE * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE);
     float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float)), *ds = p + TILE * T;
-    float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D, *tile = packed_k + DT_PACKED(D) * T;
+    float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D,
+          *tile = packed_k + DT_PACKED(D) * T;
     ISA(dt_gemm_pack)(turned_k, qkv + k_at, 1, x->qkv_stride, T, D);
     ISA(dt_gemm_pack)(turned_v, qkv + v_at, 1, x->qkv_stride, T, D);
     ISA(dt_gemm_pack)(packed_k, qkv + k_at, x->qkv_stride, 1, D, T);
     for (int64_t i = g * x->group; i < (g + 1) * x->group; i++) {
         int64_t out_at = b * T * x->out_stride + i * D;
-        struct head h = {.q = qkv + i * D, .turned_k = turned_k, .turned_v = turned_v, .packed_k = packed_k, .dq = dqkv + i * D, .dk = dqkv + k_at, .dv = dqkv + v_at,
-                         .out = (const float *)a->out + out_at, .dout = (const float *)a->dout + out_at,
+        struct head h = {.q = qkv + i * D,
+                         .turned_k = turned_k,
+                         .turned_v = turned_v,
+                         .packed_k = packed_k,
+                         .dq = dqkv + i * D,
+                         .dk = dqkv + k_at,
+                         .dv = dqkv + v_at,
+                         .out = (const float *)a->out + out_at,
+                         .dout = (const float *)a->dout + out_at,
                          .lse = (const float *)a->lse + (b * x->heads + i) * T};
         for (int64_t begin = (T - 1) / TILE * TILE; begin >= 0; begin -= TILE) {
             bool first = i == g * x->group && begin == (T - 1) / TILE * TILE;

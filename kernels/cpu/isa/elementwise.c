@@ -2,9 +2,9 @@
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
-#define PART 32768      /* elements of one part */
-#define COLUMNS 64      /* columns of one part of a column sum */
-#define ROW_BLOCK 32    /* rows that are summed before they join the total */
+#define PART 32768   /* elements of one part */
+#define COLUMNS 64   /* columns of one part of a column sum */
+#define ROW_BLOCK 32 /* rows that are summed before they join the total */
 #define GELU_SCALE 0.79788456080286535588F
 #define GELU_CUBIC 0.044715F
 
@@ -114,9 +114,15 @@ static void activation_part(void *context, int64_t part)
     const float *x = (const float *)a->x + part * PART;
     int64_t n = min64(PART, a->count - part * PART);
     switch (a->kind) {
-    case DT_ACT_GELU: activate(DT_ACT_GELU, y, x, n); break;
-    case DT_ACT_RELU: activate(DT_ACT_RELU, y, x, n); break;
-    case DT_ACT_TANH: activate(DT_ACT_TANH, y, x, n); break;
+    case DT_ACT_GELU:
+        activate(DT_ACT_GELU, y, x, n);
+        break;
+    case DT_ACT_RELU:
+        activate(DT_ACT_RELU, y, x, n);
+        break;
+    case DT_ACT_TANH:
+        activate(DT_ACT_TANH, y, x, n);
+        break;
     }
 }
 
@@ -135,9 +141,15 @@ static void activation_backward_part(void *context, int64_t part)
     const float *dy = (const float *)a->dy + part * PART, *x = (const float *)a->x + part * PART;
     int64_t n = min64(PART, a->count - part * PART);
     switch (a->kind) {
-    case DT_ACT_GELU: activate_backward(DT_ACT_GELU, dx, dy, x, n); break;
-    case DT_ACT_RELU: activate_backward(DT_ACT_RELU, dx, dy, x, n); break;
-    case DT_ACT_TANH: activate_backward(DT_ACT_TANH, dx, dy, x, n); break;
+    case DT_ACT_GELU:
+        activate_backward(DT_ACT_GELU, dx, dy, x, n);
+        break;
+    case DT_ACT_RELU:
+        activate_backward(DT_ACT_RELU, dx, dy, x, n);
+        break;
+    case DT_ACT_TANH:
+        activate_backward(DT_ACT_TANH, dx, dy, x, n);
+        break;
     }
 }
 

@@ -90,17 +90,16 @@ INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row,
     }
 }
 
-#define TILE(rows, width)                                                                                                     \
-    static __attribute__((noinline)) void tile_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b,    \
-                                                                const struct finish *f)                                       \
-    {                                                                                                                         \
-        tile(rows, width, kc, a, a_row, 1, b, f);                                                                             \
-    }                                                                                                                         \
-    static __attribute__((noinline)) void tile_packed_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b, \
-                                                                       const struct finish *f)                                \
-    {                                                                                                                         \
-        (void)a_row;                                                                                                          \
-        tile(rows, width, kc, a, 1, ROWS, b, f);                                                                              \
+#define TILE(rows, width)                                                                                                                            \
+    static __attribute__((noinline)) void tile_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b, const struct finish *f)   \
+    {                                                                                                                                                \
+        tile(rows, width, kc, a, a_row, 1, b, f);                                                                                                    \
+    }                                                                                                                                                \
+    static __attribute__((noinline)) void tile_packed_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b,                    \
+                                                                       const struct finish *f)                                                       \
+    {                                                                                                                                                \
+        (void)a_row;                                                                                                                                 \
+        tile(rows, width, kc, a, 1, ROWS, b, f);                                                                                                     \
     }
 #define TILES(width) TILE(1, width) TILE(2, width) TILE(4, width)
 TILES(1)

@@ -37,18 +37,18 @@ DT_ISA_ROW(sgd)
 DT_ISA_ROW(norm_sum)
 
 /* Defines the row of a kernel: enqueues run_<kernel>, which refuses other types than F32. */
-#define DT_ISA_KERNEL(kernel)                                                                                      \
-    static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                 \
-    {                                                                                                              \
-        struct dt_##kernel##_args *a = args;                                                                       \
-        if (a->type != DT_F32) {                                                                                   \
-            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));             \
-        }                                                                                                          \
-        return kernel##_now(dt_cpu_pool(s), a, err);                                                               \
-    }                                                                                                              \
-    void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a)                                \
-    {                                                                                                              \
-        dt_stream_call(s, run_##kernel, a, sizeof *a);                                                             \
+#define DT_ISA_KERNEL(kernel)                                                                                                                        \
+    static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                                                   \
+    {                                                                                                                                                \
+        struct dt_##kernel##_args *a = args;                                                                                                         \
+        if (a->type != DT_F32) {                                                                                                                     \
+            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));                                               \
+        }                                                                                                                                            \
+        return kernel##_now(dt_cpu_pool(s), a, err);                                                                                                 \
+    }                                                                                                                                                \
+    void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a)                                                                  \
+    {                                                                                                                                                \
+        dt_stream_call(s, run_##kernel, a, sizeof *a);                                                                                               \
     }
 
 INLINE int64_t min64(int64_t a, int64_t b)
