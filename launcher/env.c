@@ -133,6 +133,12 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     set(&b, "DTRUN_PAGE", w->page);
     set(&b, "DTRUN_LOG_DIR", w->log_dir);
     set(&b, "DTRUN_OUTPUT_DIR", w->output_dir);
+    if (o->port_lo > 0) { /* what workers open between hosts stays in the range, too */
+        char range[32];
+        (void)snprintf(range, sizeof range, "%d-%d", o->port_lo, o->port_hi);
+        set(&b, "DTRUN_PORT_RANGE", range);
+    }
+    set(&b, "DTRUN_LOCAL_ADDR", o->local_addr);
     *out = b.list;
     return 0;
 }

@@ -1,0 +1,71 @@
+"""`train` over several hosts (agents of this machine): the bits of one host, also after a worker or a whole host is lost."""
+
+import os
+import random
+import signal
+
+import pytest
+
+import training
+from support import Job, children, wait_until
+from test_nodes import c10d, finish, free_port
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nodes")
+    return folder, training.make_job(folder, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def one_host(place):
+    """Hashes of one host, by number of ranks."""
+    folder, job = place
+    hashes = {}
+    for ranks in (2, 3, 4):
+        out = folder / f"one-{ranks}"
+        result = training.train(job, out, ranks=ranks)
+        assert result.code == 0, result
+        hashes[ranks] = training.hash_of(out)
+    return hashes
+
+
+def start(place, out, port, nnodes, local, *rest):
+    _, job = place
+    return Job(c10d(port, nnodes, f"--nproc_per_node={local}", "train", job, "--output_dir", out, *rest))
+
+
+@pytest.mark.parametrize("layout, strategy", [((1, 1), "ddp"), ((2, 1), "full_shard"), ((1, 2), "zero1"), ((2, 2), "zero2"), ((1, 1, 1), "ddp"), ((3, 1), "full_shard")])
+def test_equal_to_one_host(place, one_host, layout, strategy):
+    folder, _ = place
+    port, out = free_port(), folder / ("hosts-" + "-".join(map(str, layout)) + strategy)
+    jobs = [start(place, out, port, len(layout), local, "--mode", strategy) for local in layout]
+    results = finish(*jobs)
+    assert [r.code for r in results] == [0] * len(layout), results
+    assert training.hash_of(out) == one_host[sum(layout)]
+
+
+def test_a_killed_worker_costs_a_round(place, one_host):
+    folder, _ = place
+    port, out = free_port(), folder / "killed"
+    rng = random.Random(7)
+    with start(place, out, port, 2, 1) as a, start(place, out, port, 2, 1) as b:
+        victim = rng.choice([a, b])
+        victim.agent_pid = victim.agent
+
+        def page_at_20():
+            for pid in children(victim.agent_pid):
+                try:
+                    page = training.Page(pid)
+                except (OSError, KeyError, ValueError):
+                    continue
+                if page.step() >= 20:
+                    return page
+            return None
+
+        os.kill(wait_until(page_at_20, "step 20", step_s=0.001).pid, signal.SIGKILL)
+        results = finish(a, b)
+    assert [r.code for r in results] == [0, 0], results
+    assert training.hash_of(out) == one_host[2]
