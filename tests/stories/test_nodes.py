@@ -1,6 +1,7 @@
 """Jobs on several hosts, each played by an agent of this machine: they meet, number their ranks, lose each other and end alike."""
 
 import os
+import random
 import signal
 import socket
 
@@ -10,9 +11,15 @@ from support import Job, lines_of, script, wait_lines, wait_until
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port below those that the kernel gives to outgoing connections: one of these could take it before the first agent does."""
+    while True:
+        port = random.randrange(15000, 30000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def static(port, rank, nnodes, *rest):

@@ -103,6 +103,7 @@ def test_plan_refuses_what_cannot_run(job):
     assert "unknown" in train("--plan", "--set", "training.lerning_rate=1", job.path, code=2).stderr
 
 
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="sanitizers reserve more address space than any limit")
 def test_limit_of_address_space(job):
     job(model={"n_embd": 512, "n_layer": 8})
     limited = subprocess.run(["sh", "-c", f"ulimit -v 300000; exec {TRAIN} --plan {job.path}"], env=clean_env(), stdout=subprocess.PIPE,
