@@ -1,4 +1,7 @@
-"""Jobs on several hosts, each played by an agent of this machine: they meet, number their ranks, lose each other and end alike."""
+"""Jobs on several hosts, each played by an agent of this machine: they meet, number their ranks, lose each other and end alike.
+run: alone
+run: timeout 400
+"""
 
 import os
 import random
@@ -101,7 +104,7 @@ def test_survivors_of_a_lost_leader_go_on(tmp_path):
              Job(static(port, 2, "2:3", "--last_call=1", "sh", "-c", STAY, "x", tmp_path, "c")) as c:
             wait_until(lambda: all(lines_of(tmp_path / f) and lines_of(tmp_path / f)[-1].split()[1] == "3" for f in "abc"), "a round of three")
             os.kill(a.agent, signal.SIGKILL)
-            wait_until(lambda: all(lines_of(tmp_path / f)[-1].split()[1] == "2" for f in "bc"), "a round of two")
+            wait_until(lambda: all(lines_of(tmp_path / f)[-1].split()[1] == "2" for f in "bc"), "a round of two", timeout_s=150)
             assert lines_of(tmp_path / "b")[-1].split()[2] != str(port)
             a.wait_gone()
             (tmp_path / "go").touch()

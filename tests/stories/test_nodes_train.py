@@ -1,4 +1,7 @@
-"""`train` over several hosts (agents of this machine): the bits of one host, also after a worker or a whole host is lost."""
+"""`train` over several hosts (agents of this machine): the bits of one host, also after a worker is killed.
+run: alone
+run: timeout 400
+"""
 
 import os
 import random
