@@ -109,8 +109,9 @@ static void *wait_for_signals(void *set)
     return NULL;
 }
 
-/* Signals go to a thread of their own, and to no other: a handler's frame on the stack of generated matrix code overwrote what that code keeps
- * below its stack pointer (3 of 70 stops ended in a broken heap). Called before there are other threads, which inherit the mask. */
+/* Signals go to a thread of their own, and to no other: with a handler, 3 of 70 stops ended in a broken heap inside oneDNN, without one none of
+ * 200. Why is not proved; a handler's frame on the stack of generated matrix code is the likely cause. Called before there are other threads,
+ * which inherit the mask. */
 static int catch_signals(struct dt_error *err)
 {
     static sigset_t set;
