@@ -228,6 +228,7 @@ static void order_stop(struct run *r)
     if (r->is_train) {
         r->ending = true;
         workers_order(&r->workers, DT_ORDER_STOP);
+        workers_signal(&r->workers, SIGCONT); /* a stopped one could not save, and the others would wait for it */
     } else {
         end_workers(r, r->agent.signal);
     }

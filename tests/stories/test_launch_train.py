@@ -92,6 +92,9 @@ elif mode == "nosave":
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tell("ready", rank)
+    while page["order"] == 0:
+        time.sleep(0.01)
+    tell("orders", f"{rank} {page['order']}")
     time.sleep(1000)
 '''
 
@@ -161,6 +164,18 @@ def test_a_stop_that_cannot_save_ends_with_the_signal(train, tmp_path):
         job.signal(signal.SIGTERM)
         result = job.finish()
     assert result.code == 143 and "nothing new was saved" in result.err, result
+
+
+def test_a_second_signal_stops_at_once(train, tmp_path):
+    """The first asks for a save that does not come; the second, of the same kind, ends everything."""
+    with train(["--nproc_per_node=2", "--shutdown_timeout=600"], ["job.json", "nosave"], job=True) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(signal.SIGINT)
+        wait_lines(tmp_path / "orders", 2)
+        job.signal(signal.SIGINT)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 130 and "nothing new was saved" in result.err, result
 
 
 def test_a_permanent_failure_is_not_restarted_and_tells_why(train, tmp_path):
