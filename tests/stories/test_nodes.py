@@ -25,12 +25,12 @@ def free_port():
                 continue
 
 
-def static(port, rank, nnodes, *rest):
-    return [f"--nnodes={nnodes}", "--master_addr=127.0.0.1", f"--master_port={port}", f"--node_rank={rank}", *rest]
+def static(port, rank, nnodes, *rest, host="127.0.0.1"):
+    return [f"--nnodes={nnodes}", f"--master_addr={host}", f"--master_port={port}", f"--node_rank={rank}", *rest]
 
 
-def c10d(port, nnodes, *rest):
-    return [f"--nnodes={nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=story",
+def c10d(port, nnodes, *rest, host="127.0.0.1"):
+    return [f"--nnodes={nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint={host}:{port}", "--rdzv_id=story",
             "--rdzv_conf=last_call_timeout=1", *rest]
 
 
