@@ -3,31 +3,19 @@
 #include "launcher/failures.h"
 
 #include "base/clock.h"
-#include "base/file.h"
+#include "launcher/process.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Reads a small file of the kernel; empty when it cannot be read. */
-static void read_small(const char *path, char *out, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, out, size - 1) : 0;
-    out[got > 0 ? got : 0] = 0;
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-}
-
 /* A file of our control group (version 2). False: there is none. */
 static bool read_group(const char *name, char *out, size_t size)
 {
     char groups[4096], path[4400];
-    read_small("/proc/self/cgroup", groups, sizeof groups);
+    process_read("/proc/self/cgroup", groups, sizeof groups);
     char *line = strncmp(groups, "0::", 3) == 0 ? groups : strstr(groups, "\n0::");
     if (line == NULL) {
         return false;
@@ -35,7 +23,7 @@ static bool read_group(const char *name, char *out, size_t size)
     line = strstr(line, "::") + 2;
     line[strcspn(line, "\n")] = 0;
     (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", line, name);
-    read_small(path, out, size);
+    process_read(path, out, size);
     return out[0] != 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "launcher/process.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -127,20 +128,8 @@ static void add_descendants(struct family *f, pid_t root)
 /* Of one process: its own time and that of children it has waited for. */
 static double cpu_of(pid_t pid)
 {
-    char path[64], text[1024];
-    unsigned long long t[4];
-    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    size_t size = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    text[size] = 0;
-    const char *end = strrchr(text, ')');
-    if (end == NULL || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3]) != 4) {
-        return 0;
-    }
-    return (double)(t[0] + t[1] + t[2] + t[3]) / (double)sysconf(_SC_CLK_TCK);
+    struct process_look look;
+    return process_look(pid, &look) ? look.user_s + look.system_s + look.children_s : 0;
 }
 
 double guard_cpu_s(pid_t pid)

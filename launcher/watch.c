@@ -3,13 +3,13 @@
 #include "launcher/watch.h"
 
 #include "launcher/guard.h"
+#include "launcher/process.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SLOW_PHASE 10
+#define WAITING 1.25 /* for one that waits for peers: the agent that has the silent one, maybe of another host, is first to name it */
+#define MARK_S 5.0
 
 static double limit_of(const struct worker *one, const struct watch_options *o)
 {
@@ -18,6 +18,7 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
         enum dt_phase phase = (enum dt_phase)atomic_load(&one->page->phase);
         limit_s = limit_s > 0 ? limit_s : (double)atomic_load(&one->page->pulse_limit_ms) / 1e3;
         limit_s *= phase == DT_PHASE_START || phase == DT_PHASE_SAVE || phase == DT_PHASE_EXIT ? SLOW_PHASE : 1; /* files, devices, first calls */
+        limit_s *= atomic_load(&one->page->in_collective) != 0 ? WAITING : 1;
     }
     return limit_s;
 }
@@ -58,18 +59,52 @@ static void describe(const struct worker *one, const struct watch_options *o, do
     }
 }
 
+/* What it does instead, as far as the kernel tells: computing in a circle and waiting for something look alike from outside. */
+static void describe_process(const struct worker *one, double now_s, struct dt_text *out)
+{
+    struct process_look look;
+    if (!process_look(one->pid, &look)) {
+        return;
+    }
+    double user_s = look.user_s - one->marks[0].user_s, system_s = look.system_s - one->marks[0].system_s;
+    double span_s = one->marks[0].at_s > 0 ? now_s - one->marks[0].at_s : 0;
+    if (span_s > 0) {
+        dt_text_printf(out, "; in the last %.1f s: %.1f s user, %.1f s system time", span_s, user_s, system_s);
+    }
+    if (look.state == 'T' || look.state == 't') {
+        dt_text_printf(out, "%s stopped by somebody (state %c)", span_s > 0 ? ":" : ",", look.state);
+    } else if (span_s > 0 && user_s + system_s > span_s / 2) {
+        dt_text_printf(out, ": it spins (state %c)", look.state);
+    } else {
+        dt_text_printf(out, "%s it waits (state %c)", span_s > 0 ? ":" : ",", look.state);
+        size_t before = out->size;
+        dt_text_puts(out, " in ");
+        process_where(one->pid, out);
+        if (out->size == before + 4) {
+            out->size = before;
+            out->data[before] = '\0';
+        }
+    }
+}
+
+/* Two marks of its CPU time, the older one MARK_S to 2 * MARK_S ago, for a worker that begins to look silent. */
+static void mark_time(struct worker *one, double now_s)
+{
+    struct process_look look;
+    if (now_s - one->seen_s < 1e-9) {
+        one->marks[0].at_s = one->marks[1].at_s = 0;
+    } else if (one->marks[0].at_s == 0 || now_s - one->marks[1].at_s >= MARK_S) {
+        (void)process_look(one->pid, &look);
+        struct worker_mark mark = {.at_s = now_s, .user_s = look.user_s, .system_s = look.system_s};
+        one->marks[0] = one->marks[0].at_s == 0 ? mark : one->marks[1];
+        one->marks[1] = mark;
+    }
+}
+
 static bool is_stopped(pid_t pid)
 {
-    char path[64], text[512];
-    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    text[size > 0 ? size : 0] = 0;
-    const char *end = strrchr(text, ')');
-    return end != NULL && (end[2] == 'T' || end[2] == 't');
+    struct process_look look;
+    return process_look(pid, &look) && (look.state == 'T' || look.state == 't');
 }
 
 /* Of several silent ones the cause is the one that cannot run; then one that is not waiting for others; then the one that is behind. */
@@ -95,6 +130,7 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
             continue;
         }
         notice(one, i, o, now_s);
+        mark_time(one, now_s);
         double limit_s = limit_of(one, o);
         if (limit_s > 0 && now_s - one->seen_s > limit_s && (found < 0 || more_suspect(one, &w->list[found], o->pages))) {
             found = i;
@@ -102,9 +138,7 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
     }
     if (found >= 0) {
         describe(&w->list[found], o, now_s - w->list[found].seen_s, out);
-        if (is_stopped(w->list[found].pid)) {
-            dt_text_puts(out, ", stopped by somebody (state T)");
-        }
+        describe_process(&w->list[found], now_s, out);
         w->list[found].blamed = true;
     }
     return found;
@@ -114,5 +148,6 @@ void watch_forgive(struct workers *w, double now_s)
 {
     for (int i = 0; i < w->count; i++) {
         w->list[i].seen_s = now_s;
+        w->list[i].marks[0].at_s = w->list[i].marks[1].at_s = 0;
     }
 }

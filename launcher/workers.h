@@ -10,6 +10,9 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+struct worker_mark { /* how much CPU time it had used then */
+    double at_s, user_s, system_s;
+};
 struct worker {
     pid_t pid;    /* 0: not started */
     bool running; /* started and not yet reaped */
@@ -21,6 +24,7 @@ struct worker {
     /* the watch: when anything last changed, and what it was */
     double seen_s;
     double seen_sign, seen_cpu_s;
+    struct worker_mark marks[2]; /* while it is silent; at_s 0: none */
 };
 struct workers {
     struct worker *list;

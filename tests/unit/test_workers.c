@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "launcher/guard.h"
+#include "launcher/process.h"
 #include "launcher/watch.h"
 #include "launcher/workers.h"
 
@@ -205,22 +206,84 @@ static void the_watch_names_the_silent_one(void **state)
     assert_int_equal(watch_look(&w, &o, t + 159, &words), -1);
     dt_page_pulse(w.list[0].page);
     assert_int_equal(watch_look(&w, &o, t + 161, &words), 1); /* not the one that waits for it in a collective */
-    assert_string_equal(dt_text_str(&words), "no pulse for 61.0 s at step 310, phase none, last collective 17 all_reduce");
+    assert_non_null(strstr(dt_text_str(&words),
+                           "no pulse for 61.0 s at step 310, phase none, last collective 17 all_reduce; in the last 2.0 s: 0.0 s user, "
+                           "0.0 s system time: it waits (state S)"));
     dt_text_reset(&words);
-    assert_int_equal(watch_look(&w, &o, t + 162, &words), 2);
+    assert_int_equal(watch_look(&w, &o, t + 174, &words), -1); /* who waits for peers is given more time: theirs may be elsewhere */
+    assert_int_equal(watch_look(&w, &o, t + 176, &words), 2);
     o = (struct watch_options){.limit_s = 5}; /* a foreign program that sleeps */
     w.list[0].seen_s = t;
     w.list[0].seen_sign = 0;
     w.list[0].seen_cpu_s = guard_cpu_s(w.list[0].pid);
     dt_text_reset(&words);
     assert_int_equal(watch_look(&w, &o, t + 6, &words), 0);
-    assert_string_equal(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5)");
+    assert_non_null(strstr(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5)"));
     workers_signal(&w, SIGKILL);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(wait_for(&w, i), -9);
     }
     dt_text_clear(&words);
     workers_close(&w);
+}
+
+/* What the three files of /proc say, from kernels of several kinds. */
+static void where_a_process_waits(void **state)
+{
+    static const struct {
+        const char *wchan, *stack, *call, *said;
+    } cases[] = {
+        {"futex_wait_queue", "", "202 0x7f 0x80", "futex_wait_queue"},
+        {"0", "[<0>] __switch_to_asm+0x70/0x70\n", "running\n", ""},
+        {"0", "[<0>] hrtimer_nanosleep+0x74/0xf0\n[<0>] __x64_sys_clock_nanosleep+0xce/0x140\n[<0>] do_syscall_64+0x71/0x280\n", "230 0x0",
+         "kernel stack: hrtimer_nanosleep < __x64_sys_clock_nanosleep"},
+        {"pipe_read", "[<0>] a+1/2\n[<0>] b\n[<0>] c.isra.0+1/2\n[<0>] d\n[<0>] e\n[<0>] f\n", "0 0x0",
+         "pipe_read; kernel stack: a < b < c.isra.0 < d < e"},
+        {"", "", "7 0x0 0x1\n", "system call 7"},
+        {"\033[2J", "] ] ]\n\n] \033\n", "", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_text words;
+        dt_text_init(&words);
+        process_where_text(cases[i].wchan, cases[i].stack, cases[i].call, &words);
+        assert_string_equal(dt_text_str(&words), cases[i].said);
+        dt_text_clear(&words);
+    }
+}
+
+/* Stopped, computing and waiting are told apart. */
+static void the_watch_says_what_a_silent_one_does(void **state)
+{
+    static const char *const programs[] = {"while :; do :; done", "exec sleep 100", "kill -STOP $$"};
+    static const char *const said[] = {": it spins (state ", ": it waits (state S)", ": stopped by somebody (state T)"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct workers w;
+        struct dt_error err;
+        struct dt_text words;
+        struct process_look look;
+        struct watch_options o = {.pages = true};
+        dt_text_init(&words);
+        assert_int_equal(workers_open(&w, 1, &err), 0);
+        assert_int_equal(workers_begin(&w, 1, &err), 0);
+        assert_int_equal(spawn_shell(&w, 0, programs[i], -1, &err), 0);
+        atomic_store(&w.list[0].page->pulse_limit_ms, 1);
+        double t = w.list[0].seen_s + 0.0005;
+        assert_int_equal(watch_look(&w, &o, t, &words), -1);
+        do {
+            dt_sleep_s(0.01);
+            assert_true(process_look(w.list[0].pid, &look));
+        } while (dt_now_s() < t + 60 && (i == 0 ? look.user_s < 0.15 : i == 1 ? look.state != 'S' : look.state != 'T'));
+        assert_int_equal(watch_look(&w, &o, t + 0.2, &words), 0);
+        if (strstr(dt_text_str(&words), said[i]) == NULL) {
+            fail_msg("%s", dt_text_str(&words));
+        }
+        workers_signal(&w, SIGKILL);
+        assert_int_equal(wait_for(&w, 0), -9);
+        dt_text_clear(&words);
+        workers_close(&w);
+    }
 }
 
 /* A grandchild in a session of its own whose parent is gone comes to the subreaper and is found. */
@@ -249,6 +312,8 @@ int main(void)
         cmocka_unit_test(two_hundred_rounds_leak_nothing),
         cmocka_unit_test(orders_only_grow),
         cmocka_unit_test(the_watch_names_the_silent_one),
+        cmocka_unit_test(where_a_process_waits),
+        cmocka_unit_test(the_watch_says_what_a_silent_one_does),
         cmocka_unit_test(descendants_are_found_and_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

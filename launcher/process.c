@@ -1,0 +1,94 @@
+/* /proc/PID/stat, wchan and stack. The name in stat may hold anything, blanks and brackets too: fields are counted from the last ')'. */
+#include "launcher/process.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STACK_FRAMES = 5, NAME_BYTES = 48 };
+
+void process_read(const char *path, char *out, size_t out_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, out, out_bytes - 1) : 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    out[size > 0 ? size : 0] = '\0';
+}
+
+bool process_look(pid_t pid, struct process_look *out)
+{
+    char path[64], text[1024];
+    unsigned long long ticks[4];
+    long long resident;
+    *out = (struct process_look){0};
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    process_read(path, text, sizeof text);
+    const char *end = strrchr(text, ')');
+    char state;
+    int threads;
+    if (end == NULL || sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %d %*d %*u %*u %lld", &state,
+                              &ticks[0], &ticks[1], &ticks[2], &ticks[3], &threads, &resident) != 7) {
+        return false;
+    }
+    double tick_s = 1.0 / (double)sysconf(_SC_CLK_TCK);
+    *out = (struct process_look){.state = state,
+                                 .user_s = (double)ticks[0] * tick_s,
+                                 .system_s = (double)ticks[1] * tick_s,
+                                 .children_s = (double)(ticks[2] + ticks[3]) * tick_s,
+                                 .thread_count = threads,
+                                 .resident_bytes = (double)resident * (double)sysconf(_SC_PAGESIZE)};
+    return true;
+}
+
+/* Appends the name of a kernel function at `text`, without what follows it; false when there is none, or one that says nothing. */
+static bool add_function(const char *before, const char *text, struct dt_text *out)
+{
+    static const char *const entries[] = {"__switch_to_asm", "do_syscall_64", "entry_SYSCALL_64_after_hwframe", "el0_svc", "el0t_64_sync", "0"};
+    size_t n = 0;
+    while (isalnum((unsigned char)text[n]) || text[n] == '_' || text[n] == '.') {
+        n++;
+    }
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) { /* 0: wchan of a process that runs, or where it is hidden */
+        if (n == strlen(entries[i]) && strncmp(entries[i], text, n) == 0) {
+            return false;
+        }
+    }
+    if (n > 0) {
+        dt_text_puts(out, before);
+        dt_text_add(out, text, n < NAME_BYTES ? n : NAME_BYTES);
+    }
+    return n > 0;
+}
+
+void process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out)
+{
+    bool known = add_function("", wchan, out);
+    int count = 0;
+    for (const char *line = stack; *line != '\0' && count < STACK_FRAMES;) { /* [<0>] futex_wait_queue+0x5f/0x90 */
+        const char *end = line + strcspn(line, "\n");
+        const char *name = memmem(line, (size_t)(end - line), "] ", 2);
+        if (name != NULL) {
+            count += add_function(count > 0 ? " < " : known ? "; kernel stack: " : "kernel stack: ", name + 2, out);
+        }
+        line = end + (*end != '\0');
+    }
+    if (!known && count == 0 && isdigit((unsigned char)call[0])) { /* "202 0x7f... ": its number; "running" while it computes */
+        dt_text_printf(out, "system call %.*s", (int)strspn(call, "0123456789"), call);
+    }
+}
+
+void process_where(pid_t pid, struct dt_text *out)
+{
+    char path[64], wchan[256], stack[4096], call[256];
+    (void)snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
+    process_read(path, wchan, sizeof wchan);
+    (void)snprintf(path, sizeof path, "/proc/%d/stack", (int)pid); /* root's alone */
+    process_read(path, stack, sizeof stack);
+    (void)snprintf(path, sizeof path, "/proc/%d/syscall", (int)pid);
+    process_read(path, call, sizeof call);
+    process_where_text(wchan, stack, call, out);
+}

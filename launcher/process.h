@@ -1,0 +1,29 @@
+/* What the kernel tells of a process that is not ours: its state, the time it used, and where it waits. Reads small files of /proc; a
+ * process that has gone meanwhile is no error. */
+#ifndef DT_LAUNCHER_PROCESS_H
+#define DT_LAUNCHER_PROCESS_H
+
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct process_look {
+    char state;              /* as ps shows it: R, S, D (in the kernel, deaf to signals), T (stopped), t, Z */
+    double user_s, system_s; /* used so far by all its threads */
+    double children_s;       /* by children that it has waited for */
+    int thread_count;
+    double resident_bytes;
+};
+
+/* False (out zeroed) when there is no such process. */
+bool process_look(pid_t pid, struct process_look *out);
+/* Appends where its main thread is in the kernel, as far as we may read it: "futex_wait_queue", "; kernel stack: futex_wait_queue < futex_wait <
+ * do_futex", or "system call 202". Nothing when the kernel does not say, or the process computes. */
+void process_where(pid_t pid, struct dt_text *out);
+/* The same of what the three files of /proc hold. */
+void process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out);
+/* Reads a small file whole, as text; empty when it cannot be read. */
+void process_read(const char *path, char *out, size_t out_bytes);
+
+#endif
