@@ -1,5 +1,5 @@
 /* dtckpt: looks at checkpoints. Every command takes a checkpoint (.../step-00000300), a checkpoints folder or a run's folder; the last two mean
- * the newest complete checkpoint there. */
+ * the newest complete checkpoint there, and every one of them for list and verify. */
 #include "base/arena.h"
 #include "base/file.h"
 #include "worker/checkpoint.h"
@@ -18,7 +18,8 @@ static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
                            "checkpoints or of a run, which means the newest complete one in it.\n"
                            "\n"
                            "  list PATH           step, size and state of each checkpoint in the folder\n"
-                           "  verify PATH...      reads everything, compares every checksum\n"
+                           "  verify PATH...      reads everything, compares every checksum; of a folder\n"
+                           "                      each checkpoint in it, and names the damaged ones\n"
                            "  hash PATH...        one hash over the logical weights (names, shapes, dtypes,\n"
                            "                      values): the same for every world size and strategy\n"
                            "  diff PATH PATH      the tensors whose weights differ, and by how much\n"
@@ -111,7 +112,25 @@ static bool list_one(const char *folder, const char *name)
     return sound;
 }
 
-static int list(const char *path)
+/* Reads one checkpoint whole and says what is wrong with it. */
+static bool verify_one(const char *folder, const char *name)
+{
+    struct dt_error err;
+    struct checkpoint *c = NULL;
+    char *full = *name != 0 ? dt_format("%s/%s", folder, name) : dt_strdup(folder);
+    bool cut = strstr(name, ".tmp-") != NULL, sound = cut || (checkpoint_open(&c, full, &err) == 0 && checkpoint_verify(c, &err) == 0);
+    if (!sound) {
+        (void)fprintf(stderr, "dtckpt: damaged: %s\n", err.text);
+    } else if (!cut) {
+        printf("%s: step %" PRId64 ": every checksum is right\n", full, checkpoint_get_state(c)->step);
+    }
+    checkpoint_close(c);
+    free(full);
+    return sound;
+}
+
+/* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged, 2 when there is none. */
+static int each(const char *path, const char *heading, bool (*one)(const char *folder, const char *name))
 {
     struct dt_error err;
     char *below = dt_format("%s/checkpoints", path);
@@ -138,9 +157,9 @@ static int list(const char *path)
         goto out;
     }
     qsort(names, count, sizeof *names, compare_names);
-    printf("%-16s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters", "state");
+    (void)fputs(heading, stdout);
     for (size_t i = 0; i < count; i++) {
-        damaged += !list_one(folder, names[i]);
+        damaged += !one(folder, names[i]);
     }
     code = damaged > 0 ? 1 : 0;
 out:
@@ -150,7 +169,32 @@ out:
     return code == 2 ? fail(&err, 2) : code;
 }
 
-static int verify_or_hash(const char *path, bool hash, bool show_path)
+static int list(const char *path)
+{
+    char heading[96];
+    (void)snprintf(heading, sizeof heading, "%-16s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters", "state");
+    return each(path, heading, list_one);
+}
+
+/* A checkpoint itself, or every one in a folder: whoever asks wants to know about all that a later start may need. */
+static int verify(const char *path)
+{
+    const char *name = strrchr(path, '/') != NULL && strrchr(path, '/')[1] != 0 ? strrchr(path, '/') + 1 : path;
+    char *manifest = dt_format("%s/manifest.json", path);
+    bool itself = dt_file_exists(manifest) || strncmp(name, "step-", 5) == 0;
+    free(manifest);
+    if (!itself) {
+        return each(path, "", verify_one);
+    }
+    struct dt_error err;
+    if (!dt_file_exists(path)) {
+        (void)dt_fail(&err, DT_NOT_FOUND, "%s: no such folder", path);
+        return fail(&err, 2);
+    }
+    return verify_one(path, "") ? 0 : 1;
+}
+
+static int hash(const char *path, bool show_path)
 {
     struct dt_error err;
     struct checkpoint *c = open_at(path, &err);
@@ -158,10 +202,8 @@ static int verify_or_hash(const char *path, bool hash, bool show_path)
         return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
     }
     char text[33] = "";
-    int result = hash ? checkpoint_hash(c, text, &err) : checkpoint_verify(c, &err);
-    if (result == 0 && !hash) {
-        printf("%s: step %" PRId64 ": every checksum is right\n", path, checkpoint_get_state(c)->step);
-    } else if (result == 0) {
+    int result = checkpoint_hash(c, text, &err);
+    if (result == 0) {
         printf(show_path ? "%s  %s\n" : "%s\n", text, path);
     }
     checkpoint_close(c);
@@ -237,7 +279,7 @@ static int run(int argc, char **argv)
     if ((strcmp(command, "hash") == 0 || strcmp(command, "verify") == 0) && argc >= 3) {
         int worst = 0;
         for (int i = 2; i < argc; i++) {
-            int code = verify_or_hash(argv[i], command[0] == 'h', argc > 3);
+            int code = command[0] == 'h' ? hash(argv[i], argc > 3) : verify(argv[i]);
             worst = code > worst ? code : worst;
         }
         return worst;

@@ -218,8 +218,9 @@ void metrics_log(struct metrics *m, const char *fmt, ...)
     log_line(m);
 }
 
-int metrics_cut(struct metrics *m, int64_t step, struct dt_error *err)
+int metrics_cut(struct metrics *m, int64_t step, bool *evaluated, struct dt_error *err)
 {
+    *evaluated = false;
     if (!m->path || !dt_file_exists(m->path)) {
         return 0;
     }
@@ -235,8 +236,10 @@ int metrics_cut(struct metrics *m, int64_t step, struct dt_error *err)
     bool changed = false;
     while ((size = getline(&line, &room, f)) > 0) {
         long long at;
-        if (line[size - 1] == '\n' && (sscanf(line, "{\"step\": %lld", &at) != 1 || at <= step)) {
+        bool of_step = sscanf(line, "{\"step\": %lld", &at) == 1;
+        if (line[size - 1] == '\n' && (!of_step || at <= step)) {
             dt_text_add(&kept, line, (size_t)size);
+            *evaluated |= of_step && at == step && strstr(line, "\"val_loss\":") != NULL;
         } else {
             changed = true;
         }

@@ -37,8 +37,9 @@ void metrics_event(struct metrics *m, const char *name, const char *fields);
 /* A plain line on rank 0's stderr and in every rank's log; metrics_log: only in the log. */
 void metrics_say(struct metrics *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void metrics_log(struct metrics *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Takes out of metrics.jsonl what comes after `step`, where the run goes on, and a last line that a kill cut short. */
-int metrics_cut(struct metrics *m, int64_t step, struct dt_error *err);
+/* Takes out of metrics.jsonl what comes after `step`, where the run goes on, and a last line that a kill cut short. *evaluated: it holds an
+ * evaluation of `step`. */
+int metrics_cut(struct metrics *m, int64_t step, bool *evaluated, struct dt_error *err);
 /* Resident memory of this process now, in bytes. */
 double metrics_memory(void);
 

@@ -367,13 +367,38 @@ static void compare_memory(struct trainer *t, double measured_bytes)
     metrics_event(&t->metrics, "memory", fields);
 }
 
+/* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here begins with it. */
+static int evaluate(struct trainer *t, const struct metrics_step *m, struct dt_error *err)
+{
+    double loss;
+    if (!t->eval_due || t->stop_wanted) {
+        return 0;
+    }
+    if (trainer_evaluate(t, &loss, err) != 0) {
+        return -1;
+    }
+    if (!t->stop_wanted) {
+        t->eval_due = false;
+        metrics_val(&t->metrics, m, loss);
+    }
+    return 0;
+}
+
+static bool eval_falls_on(const struct trainer *t, int64_t step)
+{
+    return t->has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->total_steps);
+}
+
 static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt_error *err)
 {
     const struct job *job = t->job;
     bool files = !hooks->no_files;
-    int64_t evaluated = -1, steps_here = 0;
+    int64_t steps_here = 0;
     set_pulse_limit(t, 0);
     struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
+    if (evaluate(t, &m, err) != 0) {
+        return -1;
+    }
     while (t->step < t->total_steps && !t->stop_wanted) {
         struct trainer_result r;
         if (trainer_step(t, &r, err) != 0) {
@@ -386,31 +411,16 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         if (++steps_here == 3) {
             compare_memory(t, m.memory_bytes);
         }
-        metrics_step(&t->metrics, &m, due(t->step, job->logging.log_every_n_steps) || end || t->stop_wanted);
+        metrics_step(&t->metrics, &m, due(t->step, job->logging.log_every_n_steps) || end);
         if (hooks->after_step) {
             hooks->after_step(t, &r, hooks->context);
         }
-        if (t->has_val && !t->stop_wanted && due(t->step, job->training.eval_every_n_steps)) {
-            double loss;
-            if (trainer_evaluate(t, &loss, err) != 0) {
-                return -1;
-            }
-            evaluated = t->step;
-            if (!t->stop_wanted) {
-                metrics_val(&t->metrics, &m, loss);
-            }
+        t->eval_due = eval_falls_on(t, t->step);
+        if (evaluate(t, &m, err) != 0) {
+            return -1;
         }
         if (files && due(t->step, job->checkpointing.save_every_n_steps) && !end && !t->stop_wanted && save(t, false, err) != 0) {
             return -1;
-        }
-    }
-    if (t->has_val && !t->stop_wanted && evaluated != t->step) {
-        double loss;
-        if (trainer_evaluate(t, &loss, err) != 0) {
-            return -1;
-        }
-        if (!t->stop_wanted) {
-            metrics_val(&t->metrics, &m, loss);
         }
     }
     if (files && t->saved_step != t->step && save(t, true, err) != 0) {
@@ -441,20 +451,22 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
-    if (metrics_cut(&t.metrics, t.step, err) != 0) {
+    bool evaluated;
+    if (metrics_cut(&t.metrics, t.step, &evaluated, err) != 0 || (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
+    t.eval_due = !evaluated && (found || t.total_steps == 0) && eval_falls_on(&t, t.step);
     if (!found && trainer_init_weights(&t, err) != 0) {
         goto out;
     }
-    if (found && t.step >= t.total_steps) {
+    if (found && t.step >= t.total_steps && !t.eval_due) {
         metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
         t.finished_before = true;
     } else if (train(&t, hooks, err) != 0) {
         goto out;
     }
     set_pulse_limit(&t, START_LIMIT_S);
-    *exit_code = t.step >= t.total_steps ? DT_EXIT_DONE : DT_EXIT_STOPPED;
+    *exit_code = t.step >= t.total_steps && !t.eval_due ? DT_EXIT_DONE : DT_EXIT_STOPPED;
     if (*exit_code == DT_EXIT_DONE && !hooks->no_files && w->rank == 0 && trainer_export(&t, err) != 0) {
         goto out;
     }

@@ -41,6 +41,7 @@ struct trainer {
     int64_t step, epoch, position, tokens, total_steps;
     int64_t saved_step;
     bool stop_wanted;     /* by any rank, known to all */
+    bool eval_due;        /* the evaluation that falls on this step was not made yet */
     bool finished_before; /* a finished run was found: nothing was done */
     bool inspecting;      /* tests: opened without output folder */
     int failed_saves;
@@ -98,6 +99,8 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
 int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
 /* All ranks together. A full disk is DT_IO: the run may go on. */
 int trainer_save(struct trainer *t, struct dt_error *err);
+/* Rank 0's *flag becomes everybody's. */
+int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);
 /* Rank 0: writes output_dir/model from the newest checkpoint. */
 int trainer_export(struct trainer *t, struct dt_error *err);
 /* Rank 0: output_dir with job.json and env.json. */

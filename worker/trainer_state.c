@@ -156,6 +156,17 @@ static void set_failure(struct dt_text *text, const struct dt_error *err)
     dt_text_printf(text, "!%d %s", (int)err->status, err->text);
 }
 
+int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, *flag ? "yes" : "no");
+    int rc = agree(t, key, &text, AGREE_TIMEOUT_S, err);
+    *flag = rc == 0 && strcmp(dt_text_str(&text), "yes") == 0;
+    dt_text_clear(&text);
+    return rc;
+}
+
 /* ---- resume ---- */
 
 /* A path that is not there yet: path.old-1, path.old-2, ... */

@@ -209,6 +209,22 @@ def test_a_damaged_checkpoint(place, kind):
     assert training.hash_of(out) == expected
 
 
+@pytest.mark.parametrize("kind", ["bit", "short", "gone", "empty", "manifest"])
+def test_verify_names_each_damaged_checkpoint(place, kind):
+    """Of a run or of a folder of checkpoints: the newest being damaged is no reason to look at the one before alone."""
+    out = place[0] / f"out-verify-{kind}"
+    shutil.copytree(place[0] / "plain", out)
+    assert training.dtckpt("verify", out)[0] == 0
+    damage(out / "checkpoints" / "step-00000020", kind)
+    for path in (out, out / "checkpoints"):
+        code, text, err = training.dtckpt("verify", path)
+        assert code == 1 and "step-00000010: step 10: every checksum is right" in text, (code, text, err)
+        assert "damaged: " in err and "step-00000020" in err and "step-00000020" not in text, (text, err)
+    assert training.dtckpt("verify", out / "checkpoints" / "step-00000020")[0] == 1
+    assert training.dtckpt("verify", out / "checkpoints" / "step-00000010")[0] == 0
+    assert training.dtckpt("verify", out / "checkpoints" / "step-00000015")[0] == 2
+
+
 def test_all_checkpoints_damaged(place):
     """A named checkpoint that is damaged is refused, not replaced."""
     folder, job, _ = place

@@ -74,6 +74,55 @@ static void test_stopped_equals_uninterrupted(void **state)
     }
 }
 
+/* "STEP KEY VALUE" of each line of metrics.jsonl; the arena owns it. */
+static const char *told(struct job *job)
+{
+    struct dt_text text, out;
+    struct dt_error err;
+    char *path = dt_format("%s/metrics.jsonl", job->output_dir);
+    dt_text_init(&text);
+    dt_text_init(&out);
+    assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
+    for (char *line = text.data, *rest = NULL; (line = strtok_r(line, "\n", &rest)) != NULL; line = NULL) {
+        const char *val = strstr(line, "\"val_loss\": "), *loss = strstr(line, "\"loss\": "), *from = val ? val : loss;
+        dt_text_printf(&out, "%d %.*s\n", atoi(line + strlen("{\"step\": ")), (int)strcspn(from, ","), from);
+    }
+    const char *kept = dt_arena_strdup(&job->arena, dt_text_str(&out));
+    dt_text_clear(&text);
+    dt_text_clear(&out);
+    free(path);
+    return kept;
+}
+
+/* Stopped in an evaluation, at a step before one, or in the last one of all, and continued: the lines are those of an undisturbed run. */
+static void test_a_stop_loses_no_evaluation(void **state)
+{
+    (void)state;
+    static const int stops[] = {2, 3, 6}; /* in an evaluation; in the step before one; in the last one */
+    const char *whole = NULL;
+    struct job job;
+    set(&job, "zero1", 1);
+    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.training.eval_every_n_steps = 2;
+    job.logging.log_every_n_steps = 4;
+    for (size_t i = 0; i < 1 + sizeof stops / sizeof stops[0]; i++) {
+        struct ranks_outcome out;
+        job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", folder, i);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        if (i > 0) {
+            train(&job, 2, &(struct ranks_options){.files = true, .stop_after = stops[i - 1], .stop_rank = 1}, &out);
+            assert_int_equal(out.exit_code[0], DT_EXIT_STOPPED);
+            ranks_clear(&out);
+        }
+        train(&job, 2, &files, &out);
+        assert_int_equal(out.exit_code[0], DT_EXIT_DONE);
+        ranks_clear(&out);
+        whole = i == 0 ? told(&job) : whole;
+        assert_string_equal(told(&job), whole);
+    }
+    dt_arena_clear(&job.arena);
+}
+
 /* Saved on A ranks, loaded on B: the weights are the same, and training goes on with the same samples. */
 static void test_all_pairs(void **state)
 {
@@ -220,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_stop_loses_no_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_pairs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_job_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_a_run_leaves, setup, teardown),
