@@ -28,7 +28,7 @@ void dial_end(struct dial *d, const struct dt_error *err)
         next = c->next;
         if (c->dial == d) {
             c->dial = NULL;
-            link_conn_close(c);
+            conn_close(c);
         }
     }
     struct dial **place = &l->dials;
@@ -72,14 +72,14 @@ static void on_connect(uv_connect_t *request, int status)
         (void)dt_fail(&err, silent ? DT_TIMEOUT : DT_PEER, "%s: connect: %s%s", name, uv_strerror(status),
                       status == UV_ECONNREFUSED ? "; nobody listens there" : "");
         dial_lost(c, &err);
-        link_conn_close(c);
+        conn_close(c);
         return;
     }
     c->state = CONN_GREETING;
-    link_conn_tune(c);
+    conn_tune(c);
     secure_begin(&c->secure, &c->out);
-    if (link_conn_read(c) == 0) {
-        link_conn_flush(c);
+    if (conn_read(c) == 0) {
+        conn_flush(c);
     }
 }
 
@@ -89,7 +89,7 @@ static void connect_next(struct dial *d, double now_s)
     struct link *l = d->link;
     const struct sockaddr_storage *to = &d->list.addresses[d->next_address++];
     d->next_at_s = now_s + stagger_s;
-    struct conn *c = link_conn_new(l, true);
+    struct conn *c = conn_new(l, true);
     if (c == NULL) {
         (void)dt_fail(&d->err, DT_IO, "too many open files");
         return;
@@ -108,7 +108,7 @@ static void connect_next(struct dial *d, double now_s)
         (void)dt_fail(&err, DT_IO, "%s: connect: %s", lookup_name((const struct sockaddr *)to, name, sizeof name), uv_strerror(rc));
         free(request);
         dial_lost(c, &err);
-        link_conn_close(c);
+        conn_close(c);
     }
 }
 

@@ -1,10 +1,11 @@
-/* Between link.c (connections and peers) and link_dial.c (attempts to connect, and probes of peers whose link was reset). */
+/* Between the parts of a link: link.c (the whole, the sweep), link_conn.c (one connection and its queues), link_greet.c (handshakes, decisions,
+ * what comes in), link_known.c (peers and strangers), link_dial.c (attempts to connect, and probes of peers whose link was reset). */
 #ifndef DT_LAUNCHER_LINK_PRIVATE_H
 #define DT_LAUNCHER_LINK_PRIVATE_H
 
 #include "launcher/link.h"
 
-enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_STRANGERS = 64, LINK_KNOWN_MAX = 4096 };
+enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_STRANGERS = 64, LINK_KNOWN_MAX = 4096, LINK_LINE_S = 60 };
 
 enum conn_state {
     CONN_CONNECTING,
@@ -103,15 +104,34 @@ struct link {
 };
 
 /* link.c */
-struct conn *link_conn_new(struct link *l, bool client);
-void link_conn_close(struct conn *c);
-void link_conn_tune(struct conn *c);
-int link_conn_read(struct conn *c);
-void link_conn_flush(struct conn *c);
-struct conn *link_find(const struct link *l, uint64_t peer);
 void link_handle_closed(struct link *l);
+void link_close_rest(struct link *l);
 double link_now(const struct link *l);
 void link_watch(struct link *l); /* the sweep is needed */
+/* link_conn.c */
+struct conn *conn_new(struct link *l, bool client); /* null: too many open files */
+void conn_close(struct conn *c);
+void conn_list(struct link *l, struct conn *c); /* into the list of the unsettled */
+void conn_unlist(struct link *l, struct conn *c);
+bool conn_is_half_open(const struct conn *c);
+void conn_set_state(struct conn *c, enum conn_state state);
+void conn_tune(struct conn *c);
+void conn_flush(struct conn *c);
+void conn_flush_all(struct link *l);
+void conn_leave(struct conn *c); /* one that is up goes in order: no hook */
+/* link_greet.c */
+int conn_read(struct conn *c);
+/* One that was up is gone. ask: it was reset, which does not prove that the process is gone. */
+void conn_lost(struct conn *c, bool dead, bool ask);
+void conn_refuse(struct conn *c, const char *why);
+void conn_give_up(struct conn *c, const struct dt_error *err); /* one that was never up ends */
+/* link_known.c */
+struct conn *link_find(const struct link *l, uint64_t peer);
+void link_add(struct link *l, struct conn *c);
+void link_remove(struct link *l, const struct conn *c);
+struct known *known_find(const struct link *l, uint64_t id);
+void known_add(struct link *l, const struct conn *c);
+struct stranger *stranger_of(struct link *l, const struct sockaddr_storage *host);
 /* link_dial.c */
 void dial_lost(struct conn *c, const struct dt_error *err); /* one connection of a dial came to nothing */
 void dial_end(struct dial *d, const struct dt_error *err);  /* err null: done, nothing to tell */

@@ -1,0 +1,104 @@
+/* Who is known to a link: peers that are up, agents that proved themselves (newest session and host), and hosts that were refused. */
+#include "launcher/link_private.h"
+
+#include "launcher/endpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- peers, sorted by id ---- */
+
+/* Index of the first peer whose id is not smaller. */
+static int place_of(const struct link *l, uint64_t peer)
+{
+    int low = 0, high = l->peer_count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (l->peers[middle]->secure.peer_id < peer) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+struct conn *link_find(const struct link *l, uint64_t peer)
+{
+    int i = place_of(l, peer);
+    return i < l->peer_count && l->peers[i]->secure.peer_id == peer ? l->peers[i] : NULL;
+}
+
+void link_add(struct link *l, struct conn *c)
+{
+    int i = place_of(l, c->secure.peer_id);
+    if (l->peer_count == l->peer_capacity) {
+        l->peer_capacity = l->peer_capacity > 0 ? l->peer_capacity * 2 : 16;
+        l->peers = dt_realloc(l->peers, (size_t)l->peer_capacity * sizeof(struct conn *));
+    }
+    memmove(l->peers + i + 1, l->peers + i, (size_t)(l->peer_count - i) * sizeof(struct conn *));
+    l->peers[i] = c;
+    l->peer_count++;
+}
+
+void link_remove(struct link *l, const struct conn *c)
+{
+    int i = place_of(l, c->secure.peer_id);
+    memmove(l->peers + i, l->peers + i + 1, (size_t)(l->peer_count - i - 1) * sizeof(struct conn *));
+    l->peer_count--;
+}
+
+/* ---- agents that proved themselves ---- */
+
+struct known *known_find(const struct link *l, uint64_t id)
+{
+    for (int i = 0; i < l->known_count; i++) {
+        if (l->known[i].id == id) {
+            return &l->known[i];
+        }
+    }
+    return NULL;
+}
+
+void known_add(struct link *l, const struct conn *c)
+{
+    struct known *k = known_find(l, c->secure.peer_id);
+    if (k == NULL && l->known_count < LINK_KNOWN_MAX) {
+        if (l->known_count == l->known_capacity) {
+            l->known_capacity = l->known_capacity > 0 ? l->known_capacity * 2 : 16;
+            l->known = dt_realloc(l->known, (size_t)l->known_capacity * sizeof *l->known);
+        }
+        k = &l->known[l->known_count++];
+    } else if (k == NULL) {
+        k = &l->known[l->known_next++ % LINK_KNOWN_MAX];
+    }
+    *k = (struct known){.id = c->secure.peer_id, .host = c->from};
+    memcpy(k->session, c->secure.session, sizeof k->session);
+}
+
+bool link_allow(void *user, const struct sockaddr *from)
+{
+    const struct link *l = user;
+    for (int i = 0; i < l->known_count; i++) {
+        if (lookup_same_host((const struct sockaddr *)&l->known[i].host, from)) {
+            return true;
+        }
+    }
+    return endpoint_is_local(from);
+}
+
+/* ---- strangers ---- */
+
+struct stranger *stranger_of(struct link *l, const struct sockaddr_storage *host)
+{
+    struct stranger *oldest = &l->strangers[0];
+    for (int i = 0; i < LINK_STRANGERS; i++) {
+        struct stranger *s = &l->strangers[i];
+        if (s->host.ss_family != AF_UNSPEC && lookup_same_host((struct sockaddr *)&s->host, (const struct sockaddr *)host)) {
+            return s;
+        }
+        oldest = s->window_s < oldest->window_s ? s : oldest;
+    }
+    *oldest = (struct stranger){.host = *host, .line_s = -LINK_LINE_S};
+    return oldest;
+}
