@@ -119,6 +119,8 @@ static int catch_signals(struct dt_error *err)
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGUSR1); /* a scheduler's warning goes to every process of the step, not to the launcher alone */
+    sigaddset(&set, SIGUSR2);
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may go away */
     int rc = pthread_sigmask(SIG_BLOCK, &set, NULL);
     rc = rc != 0 ? rc : pthread_create(&thread, NULL, wait_for_signals, &set);

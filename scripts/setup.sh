@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--lint]
+# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--lint|--slurm]
 # Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
 set -u
 packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libdnnl-dev libxxhash-dev libcmocka-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables"
@@ -9,7 +9,8 @@ for option in "$@"; do
     case $option in
     --lint) packages="clang-format cppcheck"; what="check the source" ;;
     --peers) peers=1; packages="python3 python3-venv"; what="run PyTorch beside dtrun" ;;
-    *) echo "setup.sh: unknown option $option; there are --peers and --lint" >&2; exit 2 ;;
+    --slurm) packages="slurm-wlm slurm-client munge iproute2 openssh-client openssh-server"; what="test under a real SLURM and a real sshd" ;;
+    *) echo "setup.sh: unknown option $option; there are --peers, --lint and --slurm" >&2; exit 2 ;;
     esac
 done
 
