@@ -60,6 +60,68 @@ static const char *find(int argc, char **argv, const char *name, bool *bare)
     return NULL;
 }
 
+enum { MAX_OPTIONS = 16, NAME_BYTES = 64 };
+
+struct known {
+    char names[MAX_OPTIONS][NAME_BYTES];
+    const char *forms[MAX_OPTIONS]; /* "=1..101", "=NAME" or nothing, up to the next blank */
+    size_t count;
+};
+
+static void read_known(struct known *k, const char *options)
+{
+    k->count = 0;
+    for (const char *word = options; *word != '\0' && k->count < MAX_OPTIONS; word += strspn(word, " ")) {
+        size_t size = strcspn(word, "= ");
+        (void)snprintf(k->names[k->count], NAME_BYTES, "%.*s", (int)size, word);
+        k->forms[k->count++] = word + size;
+        word += strcspn(word, " ");
+    }
+}
+
+static int unknown(const struct known *k, const char *bench, const char *word, struct dt_error *err)
+{
+    const char *names[MAX_OPTIONS];
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    for (size_t i = 0; i < k->count; i++) {
+        names[i] = k->names[i];
+    }
+    const char *near = strncmp(name, "--", 2) == 0 ? dt_text_nearest(name, names, k->count) : NULL;
+    return dt_fail(err, DT_INVALID, "%s: %s: unknown option; %s%s%s", bench, name, near != NULL ? "did you mean " : "see bench --help",
+                   near != NULL ? near : "", near != NULL ? "?" : "");
+}
+
+int dt_bench_check(int argc, char **argv, const char *options, struct dt_error *err)
+{
+    struct known k;
+    read_known(&k, options);
+    for (int i = 1; i < argc; i++) {
+        size_t size = strcspn(argv[i], "="), which = 0;
+        while (which < k.count && (strlen(k.names[which]) != size || strncmp(argv[i], k.names[which], size) != 0)) {
+            which++;
+        }
+        if (which == k.count) {
+            return unknown(&k, argv[0], argv[i], err);
+        }
+        const char *name = k.names[which], *form = k.forms[which], *given = argv[i][size] == '=' ? argv[i] + size + 1 : NULL;
+        bool takes = *form == '=';
+        int shown = takes ? (int)strcspn(form + 1, " ") : 0;
+        if (!takes && given != NULL) {
+            return dt_fail(err, DT_INVALID, "%s: %s: takes no value; write %s alone", argv[0], name, name);
+        }
+        if (takes && given == NULL && (++i == argc || strncmp(argv[i], "--", 2) == 0)) {
+            return dt_fail(err, DT_INVALID, "%s: %s: needs a value; write %s=%.*s", argv[0], name, name, shown, form + 1);
+        }
+        given = given != NULL ? given : argv[i];
+        long long lo, hi, value;
+        if (takes && sscanf(form, "=%lld..%lld", &lo, &hi) == 2 && (!dt_parse_int64(given, &value) || value < lo || value > hi)) {
+            return dt_fail(err, DT_INVALID, "%s: %s: %s: must be a whole number from %lld to %lld", argv[0], name, given, lo, hi);
+        }
+    }
+    return 0;
+}
+
 const char *dt_bench_option(int argc, char **argv, const char *name, const char *fallback)
 {
     bool bare;

@@ -2,6 +2,8 @@
 #ifndef DT_BASE_BENCH_H
 #define DT_BASE_BENCH_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -18,6 +20,9 @@ void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count
 /* The median; sorts the samples. 0 without any. */
 double dt_bench_median(double *samples, size_t count);
 
+/* Refuses what is not among the options, a list like "--repeats=1..101 --op=NAME --peer": LO..HI asks for a whole number in that range, another
+ * word for any value, none for none. argv[0] is the benchmark's name. */
+int dt_bench_check(int argc, char **argv, const char *options, struct dt_error *err);
 /* Value of --name in argv (as `--name value` or `--name=value`), or fallback. */
 const char *dt_bench_option(int argc, char **argv, const char *name, const char *fallback);
 long dt_bench_number(int argc, char **argv, const char *name, long fallback);

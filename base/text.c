@@ -227,6 +227,24 @@ size_t dt_text_distance(const char *a, const char *b, size_t limit)
     return row[m] <= limit ? row[m] : limit + 1;
 }
 
+void dt_text_wrap(struct dt_text *out, const char *text, int column)
+{
+    for (int at = column; *text != '\0'; text += strspn(text, " ")) {
+        int word = (int)strcspn(text, " ");
+        if (at > column && at + 1 + word > 80) {
+            dt_text_printf(out, "\n%*s", column, "");
+            at = column;
+        } else if (at > column) {
+            dt_text_puts(out, " ");
+            at++;
+        }
+        dt_text_add(out, text, (size_t)word);
+        at += word;
+        text += word;
+    }
+    dt_text_puts(out, "\n");
+}
+
 const char *dt_text_nearest(const char *word, const char *const *candidates, size_t count)
 {
     size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;

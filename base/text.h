@@ -38,6 +38,8 @@ bool dt_parse_double(const char *s, double *out); /* finite, decimal, locale-fre
 size_t dt_text_distance(const char *a, const char *b, size_t limit);
 /* The candidate nearest to `word` within a third of its length (at least 2 edits), or null. */
 const char *dt_text_nearest(const char *word, const char *const *candidates, size_t count);
+/* Appends words of `text` in a column from `column` to 80, where the first line already stands, and a newline. */
+void dt_text_wrap(struct dt_text *out, const char *text, int column);
 /* 12345678 -> "11.8 MiB", as people read it. `out` of at least 32 bytes; returns out. */
 char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes);
 

@@ -1,4 +1,7 @@
-/* bench NAME [options]: measures one thing and prints one JSON line per case. To add a benchmark: a function, and a row here. */
+/* bench NAME [options]: measures one thing and prints one JSON line per case. To add a benchmark: a function, and a row here; its options
+ * are checked, and shown by --help, as the row spells them. */
+#include "base/bench.h"
+#include "base/text.h"
 #include "collectives/bench_collectives.h"
 #include "collectives/bench_first.h"
 #include "launcher/bench_start.h"
@@ -9,23 +12,34 @@
 #include <string.h>
 
 static const struct {
-    const char *name, *help;
+    const char *name, *help, *options;
     int (*run)(int argc, char **argv);
 } benches[] = {
-    {"collectives", "sums and copies between ranks, by size: --ranks N or under dtrun  --op NAME  --max BYTES", bench_collectives},
-    {"first", "one sum under dtrun, the worker of start: --file FILE  --kill", bench_first},
-    {"start", "dtrun from command to end: --nproc 1,2,8,64  --repeats N  --dtrun PATH  --peer", bench_start},
-    {"step", "training steps of train: --ranks N  --strategy LIST  --size L6C384  --steps N  --repeats N  --peer", bench_step},
-    {"store", "requests, connections, wake-ups: --ops N  --clients N  --repeats N  --peer", bench_store},
+    {"collectives", "sums and copies between ranks, by size; under dtrun one rank of it, otherwise so many threads",
+     "--ranks=1..256 --hosts=1..256 --op=NAME --min=1..1073741824 --max=1..1073741824 --factor=2..1024 --seconds=S --heap --no-floor",
+     bench_collectives},
+    {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
+    {"start", "dtrun from command to end", "--nproc=LIST --repeats=1..101 --dtrun=PATH --peer", bench_start},
+    {"step", "training steps of train", "--ranks=1..64 --strategy=LIST --size=L6C384 --steps=4..500 --repeats=1..21 --script=PATH --peer",
+     bench_step},
+    {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --peer", bench_store},
 };
 
 static void print_help(FILE *out)
 {
-    (void)fprintf(
-        out, "usage: bench NAME [options]\nOne JSON line per case: value is the median, floor what the machine allows, peer another system.\n\n");
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, "usage: bench NAME [options]\n"
+                        "One JSON line per case: value is the median, floor what the machine allows,\n"
+                        "peer another system measured in the same run.\n\n");
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
-        (void)fprintf(out, "  %-12s %s\n", benches[i].name, benches[i].help);
+        dt_text_printf(&text, "  %-13s", benches[i].name);
+        dt_text_wrap(&text, benches[i].help, 15);
+        dt_text_printf(&text, "%15s", "");
+        dt_text_wrap(&text, benches[i].options, 15);
     }
+    (void)fputs(dt_text_str(&text), out);
+    dt_text_clear(&text);
 }
 
 int main(int argc, char **argv)
@@ -38,13 +52,19 @@ int main(int argc, char **argv)
         return printf("bench %s\n", DT_VERSION) < 0;
     }
     for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof *benches; i++) {
-        if (strcmp(argv[1], benches[i].name) == 0) {
-            return benches[i].run(argc - 1, argv + 1);
+        struct dt_error err;
+        if (strcmp(argv[1], benches[i].name) != 0) {
+            continue;
         }
+        if (dt_bench_check(argc - 1, argv + 1, benches[i].options, &err) != 0) {
+            (void)fprintf(stderr, "bench: %s\n", err.text);
+            return DT_EXIT_USAGE;
+        }
+        return benches[i].run(argc - 1, argv + 1);
     }
     if (argc > 1) {
         (void)fprintf(stderr, "bench: %s: no such benchmark\n", argv[1]);
     }
     print_help(stderr);
-    return 2;
+    return DT_EXIT_USAGE;
 }

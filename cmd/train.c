@@ -147,22 +147,54 @@ static void free_options(struct options *o)
     free(o->set);
 }
 
+static int add_job(struct options *o, const char *path)
+{
+    if (o->job.path) {
+        fprintf(stderr, "train: %s: one job file, please, and %s is given already; see train --help\n", path, o->job.path);
+        return -1;
+    }
+    o->job.path = path;
+    return 0;
+}
+
+/* getopt's own lines know neither the nearest name nor our grammar. */
+static void say_wrong(bool lacks_value, const char *word)
+{
+    const char *names[sizeof long_options / sizeof *long_options];
+    char name[64];
+    size_t count = 0;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    const char *stem = name + strspn(name, "-");
+    for (const struct option *x = long_options; x->name; x++) {
+        if (strcmp(x->name, stem) == 0) {
+            fprintf(stderr, "train: %s: %s; see train --help\n", name, x->has_arg == no_argument ? "takes no value" : "needs a value");
+            return;
+        }
+        names[count++] = x->name;
+    }
+    const char *near = lacks_value ? NULL : dt_text_nearest(stem, names, count);
+    fprintf(stderr, "train: %s: %s%s%s\n", name,
+            near          ? "unknown option; did you mean --"
+            : lacks_value ? "needs a value"
+                          : "unknown option",
+            near ? near : "; see train --help", near ? "?" : "");
+}
+
 /* -1: go on; otherwise the exit code. */
 static int read_options(struct options *o, int argc, char **argv)
 {
     struct dt_text text;
     dt_text_init(&text);
+    opterr = 0;
     for (;;) {
         long long number = 0;
-        int option = getopt_long(argc, argv, "h", long_options, NULL);
+        int option = getopt_long(argc, argv, ":h", long_options, NULL);
         switch (option) {
         case -1:
-            if (optind < argc) {
-                o->job.path = argv[optind++];
-            }
-            if (optind < argc) {
-                fprintf(stderr, "train: %s: one job file, please; see train --help\n", argv[optind]);
-                return DT_EXIT_USAGE;
+            for (; optind < argc; optind++) {
+                if (add_job(o, argv[optind]) != 0) {
+                    return DT_EXIT_USAGE;
+                }
             }
             if ((o->nproc > 0 || o->json) && !o->plan) {
                 fprintf(stderr, "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
@@ -187,7 +219,9 @@ static int read_options(struct options *o, int argc, char **argv)
             o->job.fresh = true;
             break;
         case OPT_CONFIG:
-            o->job.path = optarg;
+            if (add_job(o, optarg) != 0) {
+                return DT_EXIT_USAGE;
+            }
             break;
         case OPT_SET:
             add_set(o, "", optarg);
@@ -206,7 +240,7 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
-                fprintf(stderr, "train: --nproc: %s: not a number of ranks\n", optarg);
+                fprintf(stderr, "train: --nproc: %s: must be a whole number from 1 to %d; example: --nproc 4\n", optarg, 1 << 20);
                 return DT_EXIT_USAGE;
             }
             o->nproc = (int)number;
@@ -228,8 +262,8 @@ static int read_options(struct options *o, int argc, char **argv)
         case OPT_VERSION:
             printf("train %s\n", DT_VERSION);
             return DT_EXIT_DONE;
-        default: /* getopt has told */
-            fprintf(stderr, "train: wrong option; see train --help\n");
+        default:
+            say_wrong(option == ':', optopt > 0 && optopt < OPT_PLAN ? (const char[]){'-', (char)optopt, 0} : argv[optind - 1]);
             return DT_EXIT_USAGE;
         }
     }

@@ -304,11 +304,8 @@ static int as_process(const struct settings *set)
     return b.failed;
 }
 
-static const char usage[] =
-    "bench collectives [--ranks N] [--hosts N] [--op NAME] [--min BYTES] [--max BYTES] [--factor N] [--seconds S] [--heap] [--no-floor]\n"
-    "  Under dtrun one rank of it, otherwise N threads (2); consecutive ranks are taken for hosts. Sizes from min by factor to max: by default 1 "
-    "KiB, 64 KiB, 1 MiB, 25 MiB.\n";
-
+/* Under dtrun one rank of it, otherwise 2 threads; consecutive ranks are taken for hosts. Sizes from min by factor to max, by default 1 KiB, 64 KiB,
+ * 1 MiB, 25 MiB. */
 int bench_collectives(int argc, char **argv)
 {
     enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR, HOSTS };
@@ -325,7 +322,7 @@ int bench_collectives(int argc, char **argv)
         double d = 0;
         bool number = o == RANKS || o == MIN || o == MAX || o == FACTOR || o == HOSTS;
         if (o == '?' || (number && (!dt_parse_int64(optarg, &n) || n < 1)) || (o == SECONDS && (!dt_parse_double(optarg, &d) || d <= 0))) {
-            (void)fputs(usage, stderr);
+            (void)fprintf(stderr, "bench: collectives: wrong option; see bench --help\n");
             return DT_EXIT_USAGE;
         }
         set.ranks = o == RANKS ? (int)(n < RANKS_MAX ? n : RANKS_MAX) : set.ranks;

@@ -228,8 +228,12 @@ static char *find_program(const struct options *o, char *const *inherited, struc
         if (is_program(name)) {
             return dt_arena_strdup(arena, name);
         }
+        struct stat st;
+        bool there = stat(name, &st) == 0;
         (void)dt_fail(err, DT_NOT_FOUND, "%s: %s", name,
-                      !dt_file_exists(name) ? "no such file" : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
+                      !there                ? "no such file; check the name"
+                      : S_ISDIR(st.st_mode) ? "is a directory; give a program in it"
+                                            : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
         return NULL;
     }
     char *found = o->bundled ? search_own(arena, name) : NULL;

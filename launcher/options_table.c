@@ -109,26 +109,6 @@ bool option_variable(const struct option_row *row, char *out, size_t out_bytes)
     return true;
 }
 
-/* Text in a column from `column` to 80, words kept whole; the first line starts at column `at`. */
-static void wrap(struct dt_text *out, const char *text, int at, int column)
-{
-    while (*text != '\0') {
-        int word = (int)strcspn(text, " ");
-        if (at > column && at + 1 + word > 80) {
-            dt_text_printf(out, "\n%*s", column, "");
-            at = column;
-        } else if (at > column) {
-            dt_text_puts(out, " ");
-            at++;
-        }
-        dt_text_add(out, text, (size_t)word);
-        at += word;
-        text += word;
-        text += strspn(text, " ");
-    }
-    dt_text_puts(out, "\n");
-}
-
 static void help_row(struct dt_text *out, const struct option_row *row, bool all)
 {
     enum { COLUMN = 30 };
@@ -158,7 +138,7 @@ static void help_row(struct dt_text *out, const struct option_row *row, bool all
     if (all && option_variable(row, variable, sizeof variable)) {
         dt_text_printf(&text, " %s", variable);
     }
-    wrap(out, dt_text_str(&text), COLUMN, COLUMN);
+    dt_text_wrap(out, dt_text_str(&text), COLUMN);
     dt_text_clear(&text);
 }
 

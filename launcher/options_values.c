@@ -97,7 +97,8 @@ int option_parse_flag(struct options *o, const struct option_row *row, const cha
 int option_parse_int(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     if (!read_int(text, (long long)row->lo, (long long)row->hi, MEMBER(int))) {
-        return must_be(err, text, "a whole number from %.0f to %.0f; example: --%s=%.0f", row->lo, row->hi, row->name, row->lo > 0 ? row->lo : 1);
+        double example = strcmp(row->shown, "PORT") == 0 ? 29500 : row->lo > 0 ? row->lo : 1;
+        return must_be(err, text, "a whole number from %.0f to %.0f; example: --%s=%.0f", row->lo, row->hi, row->name, example);
     }
     return 0;
 }
@@ -106,7 +107,7 @@ int option_parse_number(struct options *o, const struct option_row *row, const c
 {
     double value;
     if (!dt_parse_double(text, &value) || value < row->lo || value > row->hi) {
-        return must_be(err, text, "a number from %g to %g", row->lo, row->hi);
+        return must_be(err, text, "a number from %.10g to %.10g; example: --%s=10", row->lo, row->hi, row->name);
     }
     *MEMBER(double) = value;
     return 0;
@@ -203,13 +204,13 @@ int option_parse_nnodes(struct options *o, const struct option_row *row, const c
         }
         int lo;
         int hi;
-        if (read_int(buffer, 1, 65536, &lo) && read_int(colon != NULL ? colon + 1 : buffer, lo, 65536, &hi)) {
+        if (read_int(buffer, 1, OPTIONS_MAX_NODES, &lo) && read_int(colon != NULL ? colon + 1 : buffer, lo, OPTIONS_MAX_NODES, &hi)) {
             o->nnodes_min = lo;
             o->nnodes_max = hi;
             return 0;
         }
     }
-    return must_be(err, text, "N or MIN:MAX with 1 <= MIN <= MAX; example: --nnodes=2:4");
+    return must_be(err, text, "N or MIN:MAX with 1 <= MIN <= MAX <= %d; example: --nnodes=2:4", OPTIONS_MAX_NODES);
 }
 
 int option_parse_nproc(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
@@ -253,7 +254,8 @@ int option_parse_mask(struct options *o, const struct option_row *row, const cha
         }
         p = end + 3;
     }
-    return must_be(err, text, "0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks with masks; examples: --%s=3, --%s=0:1,1:3", row->name, row->name);
+    return must_be(err, text, "0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to %d) with masks; examples: --%s=3, --%s=0:1,1:3",
+                   OPTIONS_MAX_LOCAL - 1, row->name, row->name);
 }
 
 int option_parse_filter(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
@@ -266,12 +268,12 @@ int option_parse_filter(struct options *o, const struct option_row *row, const c
         size_t n = strcspn(p, ",");
         int rank;
         if (n >= sizeof piece) {
-            return must_be(err, text, "local ranks, separated by commas; example: --%s=0,2", row->name);
+            return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2", OPTIONS_MAX_LOCAL - 1, row->name);
         }
         memcpy(piece, p, n);
         piece[n] = '\0';
         if (!read_int(piece, 0, OPTIONS_MAX_LOCAL - 1, &rank) || (p[n] == ',' && p[n + 1] == '\0')) {
-            return must_be(err, text, "local ranks, separated by commas; example: --%s=0,2", row->name);
+            return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2", OPTIONS_MAX_LOCAL - 1, row->name);
         }
         o->shown[rank] = true;
         p += n + (p[n] == ',');
@@ -440,7 +442,7 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
             if (strcmp(piece, known[i].key) == 0) {
                 if (!dt_parse_double(value, &seconds) || seconds <= 0 || seconds > 864000) {
                     char shown[64];
-                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0", piece, option_show(value, shown));
+                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", piece, option_show(value, shown));
                 }
                 if (o->sources[option_find(known[i].option)] == OPTIONS_FROM_DEFAULT) {
                     *(double *)(void *)((char *)o + known[i].offset) = seconds;

@@ -176,8 +176,17 @@ static void write_text(struct job *job)
     job->text = t.data;
 }
 
+/* Three columns; the source of a value that is too long for its column stands in the next line. */
 static void print_sources(struct job *job, const struct dt_config *c, struct dt_text *out)
 {
+    enum { VALUE = 24 };
+    int width = 0;
+    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
+        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
+            int size = (int)(strlen(s->name) + 1 + strlen(f->key));
+            width = size > width ? size : width;
+        }
+    }
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
             char path[128];
@@ -185,7 +194,11 @@ static void print_sources(struct job *job, const struct dt_config *c, struct dt_
             struct dt_text value;
             dt_text_init(&value);
             dt_config_format(f, section_of(job, s), &value);
-            dt_text_printf(out, "%-46s %-24s %s\n", path, dt_text_str(&value), dt_config_source(c, path));
+            dt_text_printf(out, "%-*s %-*s", width, path, VALUE, dt_text_str(&value));
+            if (value.size > VALUE) {
+                dt_text_printf(out, "\n%*s", width + 1 + VALUE, "");
+            }
+            dt_text_printf(out, " %s\n", dt_config_source(c, path));
             dt_text_clear(&value);
         }
     }

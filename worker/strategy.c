@@ -105,20 +105,18 @@ void strategy_list(struct dt_text *out)
         dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced %s\n", r->name, r->help, r->weights->name,
                        r->grads->name, r->optimizer == PART_WHOLE ? "whole" : "sliced",
                        r->reduce == REDUCE_BOUNDARY ? "once a step" : "every micro-step");
-        int width = 0;
+        struct dt_text names;
+        dt_text_init(&names);
         for (int j = 0; j < ALIAS_COUNT; j++) {
             if (aliases[j].row && strcmp(aliases[j].row, r->name) == 0) {
-                if (width == 0 || width + (int)strlen(aliases[j].name) > 60) {
-                    dt_text_printf(out, "%s%s", width ? "\n" : "", width ? "                " : "    also named: ");
-                    width = 0;
-                }
-                dt_text_printf(out, "%s ", aliases[j].name);
-                width += (int)strlen(aliases[j].name) + 1;
+                dt_text_printf(&names, "%s%s", names.size > 0 ? " " : "", aliases[j].name);
             }
         }
-        if (width) {
-            dt_text_puts(out, "\n");
+        if (names.size > 0) {
+            dt_text_puts(out, "    also named: ");
+            dt_text_wrap(out, dt_text_str(&names), 16);
         }
+        dt_text_clear(&names);
     }
     dt_text_puts(out, "not there yet:\n");
     for (int j = 0; j < ALIAS_COUNT; j++) {

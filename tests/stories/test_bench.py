@@ -29,7 +29,11 @@ def test_help_and_usage():
     assert bench().returncode == 2
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
-    assert bench("store", "--repeats", "0").returncode == 2
+    assert max(map(len, bench("--help").stdout.splitlines())) <= 80
+    for name in ("collectives", "first", "start", "step", "store"):
+        done = bench(name, "--bogus")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
+    assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
 
 
 def test_store():

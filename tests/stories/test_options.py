@@ -53,7 +53,7 @@ def test_version_and_completion():
     ([], {"PET_MAX_RESTARTS": "many"}, "PET_MAX_RESTARTS: many: must be a whole number from 0 to 1000000; example: --max_restarts=1"),
     (["--nproc-per-nod3", "2"], {}, "--nproc-per-nod3: unknown option; did you mean --nproc_per_node?"),
     (["--nnodes=2", "--standalone"], {}, "--standalone: is for one host; leave it out, or use --nnodes=1"),
-    (["--tee", "4"], {}, "--tee: 4: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks with masks; examples: --tee=3, --tee=0:1,1:3"),
+    (["--tee", "4"], {}, "--tee: 4: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to 4095) with masks; examples: --tee=3, --tee=0:1,1:3"),
     (["--log_dir=/dev/null/x", "-r3"], {}, None),
 ])
 def test_a_wrong_value_is_one_line_and_2(args, env, said):

@@ -67,14 +67,22 @@ def test_help_fits_a_terminal():
     assert text.startswith("usage: train [options] job.json")
     assert max(len(line) for line in text.splitlines()) <= 80
     assert train("--version").stdout.startswith("train ")
-    assert "hybrid_shard_zero2" in train("--list-strategies").stdout
+    strategies = train("--list-strategies").stdout
+    assert "hybrid_shard_zero2" in strategies
+    assert all(len(x) <= 80 and x == x.rstrip() for x in strategies.splitlines())
     assert json.loads(train("--schema").stdout)["type"] == "object"
 
 
 def test_wrong_use():
     assert "no job file" in train(code=2).stderr
-    assert "see train --help" in train("--nonsense", code=2).stderr
-    assert "not a number of ranks" in train("--plan", "--nproc", "x", "job.json", code=2).stderr
+    assert train("--nonsense", code=2).stderr == "train: --nonsense: unknown option; see train --help\n"
+    assert train("--list-strategy", code=2).stderr == "train: --list-strategy: unknown option; did you mean --list-strategies?\n"
+    assert train("-xy", code=2).stderr == "train: -x: unknown option; see train --help\n"
+    assert train("--seed", code=2).stderr == "train: --seed: needs a value; see train --help\n"
+    assert train("--fresh=1", code=2).stderr == "train: --fresh: takes no value; see train --help\n"
+    assert "--nproc: x: must be a whole number from 1 to 1048576" in train("--plan", "--nproc", "x", "job.json", code=2).stderr
+    for files in (["a", "b"], ["--config", "a", "b"], ["--config", "a", "--config", "b"]):
+        assert train(*files, code=2).stderr == "train: b: one job file, please, and a is given already; see train --help\n"
     assert "nowhere.json" in train("nowhere.json", code=2).stderr
 
 

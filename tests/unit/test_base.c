@@ -1,5 +1,6 @@
 /* base/: errors, text, numbers, files. */
 #include "base/arena.h"
+#include "base/bench.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/page.h"
@@ -81,6 +82,44 @@ static void nearest_word(void **state)
     assert_string_equal(dt_text_nearest("maxsteps", words, 4), "max_steps");
     assert_null(dt_text_nearest("learning_rate", words, 4));
     assert_null(dt_text_nearest("x", words, 4));
+}
+
+static void words_are_wrapped_at_80_columns(void **state)
+{
+    (void)state;
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_wrap(&t, "one two", 70);
+    assert_string_equal(dt_text_str(&t), "one two\n");
+    dt_text_reset(&t);
+    dt_text_wrap(&t, "one  two three", 70);
+    char expected[100];
+    (void)snprintf(expected, sizeof expected, "one two\n%70sthree\n", "");
+    assert_string_equal(dt_text_str(&t), expected);
+    dt_text_clear(&t);
+}
+
+static const char *bench_says(const char *word, const char *next)
+{
+    static struct dt_error err;
+    char *argv[] = {(char *)"store", (char *)word, (char *)next, NULL};
+    return dt_bench_check(next != NULL ? 3 : 2, argv, "--ops=1..100 --name=TEXT --peer", &err) == 0 ? "" : err.text;
+}
+
+static void options_of_benchmarks_are_checked(void **state)
+{
+    (void)state;
+    assert_string_equal(bench_says("--ops=7", "--peer"), "");
+    assert_string_equal(bench_says("--ops", "100"), "");
+    assert_string_equal(bench_says("--name=a=b", NULL), "");
+    assert_string_equal(bench_says("--bogus", NULL), "store: --bogus: unknown option; see bench --help");
+    assert_string_equal(bench_says("--opps=3", NULL), "store: --opps: unknown option; did you mean --ops?");
+    assert_string_equal(bench_says("7", NULL), "store: 7: unknown option; see bench --help");
+    assert_string_equal(bench_says("--ops=0", NULL), "store: --ops: 0: must be a whole number from 1 to 100");
+    assert_string_equal(bench_says("--ops", "many"), "store: --ops: many: must be a whole number from 1 to 100");
+    assert_string_equal(bench_says("--ops", "--peer"), "store: --ops: needs a value; write --ops=1..100");
+    assert_string_equal(bench_says("--name", NULL), "store: --name: needs a value; write --name=TEXT");
+    assert_string_equal(bench_says("--peer=1", NULL), "store: --peer: takes no value; write --peer alone");
 }
 
 static void bytes_as_people_read_them(void **state)
@@ -175,6 +214,8 @@ int main(void)
         cmocka_unit_test(text_grows_and_quotes),
         cmocka_unit_test(numbers_are_whole),
         cmocka_unit_test(nearest_word),
+        cmocka_unit_test(words_are_wrapped_at_80_columns),
+        cmocka_unit_test(options_of_benchmarks_are_checked),
         cmocka_unit_test(bytes_as_people_read_them),
         cmocka_unit_test(arena_is_aligned_and_zeroed),
         cmocka_unit_test(files_are_written_whole_or_not),

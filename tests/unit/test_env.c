@@ -229,6 +229,10 @@ static void test_command(void **state)
     assert_int_equal(env_command(&o, 0, inherited, &arena, &path, &argv, &err), -1);
     assert_non_null(strstr(err.text, "is not an executable file"));
     close_options();
+    OPEN("/tmp");
+    assert_int_equal(env_command(&o, 0, inherited, &arena, &path, &argv, &err), -1);
+    assert_string_equal(err.text, "/tmp: is a directory; give a program in it");
+    close_options();
     OPEN("/nowhere/x.py");
     assert_int_equal(env_command(&o, 0, inherited, &arena, &path, &argv, &err), -1);
     assert_string_equal(err.text, "/nowhere/x.py: no such file");

@@ -276,9 +276,14 @@ static void test_print(void **state)
     dt_text_init(&problems);
     write_file(job_path, SMALL);
     assert_int_equal(job_print_config(&args, &out, &problems, &err), 0);
-    assert_non_null(strstr(out.data, "training.seed                                  7                        --set training.seed=7\n"));
-    assert_non_null(strstr(out.data, "training.max_grad_norm                         1                        default\n"));
+    assert_non_null(strstr(out.data, "training.seed                                      7                        --set training.seed=7\n"));
+    assert_non_null(strstr(out.data, "training.max_grad_norm                             1                        default\n"));
     assert_non_null(strstr(out.data, "job.json:1:38\n"));
+    for (const char *line = out.data; *line != 0; line += strcspn(line, "\n") + 1) { /* the third column begins at the same place everywhere */
+        size_t size = strcspn(line, "\n");
+        assert_true(size < 76 || line[75] == ' ');
+        assert_true(line[0] == ' ' ? strspn(line, " ") == 76 : size < 76 || line[76] != ' ');
+    }
     assert_non_null(strstr(out.data, "model.n_positions\n"));
     dt_text_clear(&out);
     dt_text_clear(&problems);
