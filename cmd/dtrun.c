@@ -5,6 +5,7 @@
 #include "launcher/options.h"
 #include "launcher/run.h"
 #include "launcher/serve.h"
+#include "launcher/status.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -44,6 +45,9 @@ static int begin(struct options *o)
     (void)fputs(dt_text_str(&o->warnings), stderr);
     if (o->action == OPTIONS_SERVE_STORE) {
         return serve_store(o);
+    }
+    if (o->action == OPTIONS_STATUS) {
+        return status_ask(o->status_run, o->json);
     }
     if (o->action != OPTIONS_RUN && o->action != OPTIONS_DRY_RUN) {
         return print(o);

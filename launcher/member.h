@@ -156,5 +156,7 @@ double member_tick(struct member *m, double now_s);
 void member_leave(struct member *m);
 /* Our leader's addresses, or null while seeking. */
 const struct peer_info *member_leader(const struct member *m);
+/* Appends, for `dtrun --status`, members of a JSON object: "role", "term", "members" (hosts as far as this agent knows them, at most 256). */
+void member_status(const struct member *m, double now_s, struct dt_text *out);
 
 #endif

@@ -412,6 +412,11 @@ int nodes_restarts_used(const struct nodes *n, bool failed)
     return m->coordinator != NULL ? m->coordinator->restarts_used : m->record.restarts_used + failed;
 }
 
+void nodes_status(const struct nodes *n, struct dt_text *out)
+{
+    member_status(&n->member, dt_now_s(), out);
+}
+
 /* ---- end ---- */
 
 void nodes_close(struct nodes *n)

@@ -29,6 +29,8 @@ struct store_server *nodes_store(const struct nodes *n);
 void nodes_tell(struct nodes *n, const struct event *e);
 /* Restarts that the job has used, as far as is known here; with `failed`, including the one that a failure here is about to cost. */
 int nodes_restarts_used(const struct nodes *n, bool failed);
+/* member_status of ours. */
+void nodes_status(const struct nodes *n, struct dt_text *out);
 /* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds at most), then nodes_free. */
 void nodes_close(struct nodes *n);
 void nodes_free(struct nodes *n);

@@ -213,6 +213,25 @@ static int read_serve_store(struct options *o, const struct given *g, struct dt_
     return 0;
 }
 
+/* --status [RUN_ID] [--json], in any order. */
+static int read_status(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
+{
+    const char *id = g->value[option_find("status")];
+    for (int i = first; i < argc; i++) {
+        char shown[64];
+        if (strcmp(argv[i], "--json") == 0) {
+            o->json = true;
+        } else if (id[0] != '\0' || argv[i][0] == '-') {
+            return dt_fail(err, DT_INVALID, "--status: %s: one run id at most; usage: dtrun --status [RUN_ID] [--json]", option_show(argv[i], shown));
+        } else {
+            id = argv[i];
+        }
+    }
+    o->status_run = id[0] != '\0' ? dt_arena_strdup(&o->arena, id) : NULL;
+    o->action = OPTIONS_STATUS;
+    return 0;
+}
+
 /* Sets *on when the flag is given and not 0; a variable that is no number is an error. */
 static int flag_on(const struct given *g, const char *name, bool *on, struct dt_error *err)
 {
@@ -439,6 +458,10 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     if (read_words(o, g, argc, argv, &first, err) != 0 || o->action != OPTIONS_RUN) {
         return o->action != OPTIONS_RUN ? 0 : -1;
     }
+    if (g->value[option_find("status")] != NULL) {
+        o->json = g->value[option_find("json")] != NULL;
+        return read_status(o, g, argc, argv, first, err);
+    }
     read_variables(o, g, env);
     if (option_read_cluster(o, g, env, err) != 0 || read_values(o, g, err) != 0) {
         return -1;
@@ -449,6 +472,9 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     }
     if (o->serve_store != NULL) {
         return read_serve_store(o, g, err);
+    }
+    if (o->json) {
+        return dt_fail(err, DT_INVALID, "--json: goes with --status only");
     }
     bool dry = false;
     if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 || count_workers(o, g, env, err) != 0 ||

@@ -17,7 +17,7 @@
 #define OPTIONS_MAX_CODES 64
 #define OPTIONS_MAX_ROWS 96
 
-enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_HELP_ALL, OPTIONS_VERSION, OPTIONS_DRY_RUN, OPTIONS_COMPLETION, OPTIONS_SERVE_STORE };
+enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_HELP_ALL, OPTIONS_VERSION, OPTIONS_DRY_RUN, OPTIONS_COMPLETION, OPTIONS_SERVE_STORE, OPTIONS_STATUS };
 enum options_entry {
     OPTIONS_ENTRY_PROGRAM, /* run as it is: --no_python, or a program that is no .py file */
     OPTIONS_ENTRY_PYTHON,  /* interpreter -u script */
@@ -80,6 +80,8 @@ struct options {
     char *cluster;      /* --cluster=NAME, or null: detect */
     struct cluster here;
     char *completion;  /* shell of --print_completion */
+    char *status_run;  /* with --status: run id, or null for all */
+    bool json;         /* with --status */
     char *serve_store; /* --serve_store as written; its host and port are in master_addr and master_port */
 
     struct dt_text warnings;                         /* one line each, ready to print on stderr */

@@ -61,7 +61,8 @@ const struct option_row option_rows[] = {
     {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0},
     {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "hosts to start on, lines: host slots=N", false, HOSTS, NULL, 0, 0, 0},
     {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "COMMAND", "how to reach the hosts of --hostfile", false, HOSTS, NULL, 0, 0, 0},
-    {"status", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "RUN_ID", "ask a running job", false, "not there yet; see events.jsonl in the job's log folder", NULL, 0, 0, 0},
+    {"status", 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0},
+    {"json", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, NULL, option_parse_flag, AT(json), 0, 0},
     {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "run the worker store alone until INT or TERM; port 0: any free one", false, NULL, option_parse_text, AT(serve_store), 0, 0},
     /* devices and surroundings */
     {"virtual_local_rank", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0},

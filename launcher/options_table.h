@@ -9,7 +9,7 @@ enum option_family {
     OPTION_TORCH_ONLY, /* torchrun's, without a variable */
     OPTION_OURS        /* variable DTRUN_<NAME> */
 };
-enum option_arity { OPTION_VALUE, OPTION_FLAG, OPTION_MAYBE /* --help, --help=all */ };
+enum option_arity { OPTION_VALUE, OPTION_FLAG, OPTION_MAYBE /* --help, --help=all; --status, --status=RUN_ID */ };
 
 struct option_row {
     const char *name; /* with underscores */

@@ -589,6 +589,10 @@ static int open_all(struct run *r, struct dt_error *err)
     } else if (logs_dir(r->logs) != NULL) {
         r->events_path = dt_format("%s/events.jsonl", logs_dir(r->logs));
     }
+    struct dt_error ignored;
+    if (status_open(&r->status, &r->loop, run_status, r, &ignored) != 0) {
+        dt_log(DT_LOG_INFO, "agent", "--status will not find this job: %s", ignored.text);
+    }
     r->watch_options = (struct watch_options){.pages = r->agent.options.bundled, .limit_s = r->o->hang_timeout_s, .output_s = output_of, .user = r};
     if (r->watch_options.pages || r->watch_options.limit_s > 0) {
         double step_s = r->o->hang_timeout_s > 0 && r->o->hang_timeout_s < 4 ? r->o->hang_timeout_s / 4 : 1;
@@ -610,6 +614,9 @@ static void close_all(struct run *r)
 {
     struct dt_text lost;
     dt_text_init(&lost);
+    if (r->status != NULL) {
+        status_close(r->status);
+    }
     if (r->logs != NULL) {
         logs_close(r->logs, 5, &lost);
     }
@@ -639,7 +646,7 @@ int run_job(const struct options *o, char *const *env)
 {
     struct run *r = &run;
     struct dt_error err;
-    *r = (struct run){.o = o, .env = env, .signal_fd = -1, .code = DT_EXIT_TEMPORARY, .failures = {.root = -1}};
+    *r = (struct run){.o = o, .env = env, .signal_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
     if (open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);

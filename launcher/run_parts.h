@@ -8,6 +8,7 @@
 #include "launcher/logs.h"
 #include "launcher/nodes.h"
 #include "launcher/options.h"
+#include "launcher/status.h"
 #include "launcher/store_server.h"
 #include "launcher/watch.h"
 #include "launcher/workers.h"
@@ -36,6 +37,8 @@ struct run {
     int master_port;
     struct store_server *store;
     struct logs *logs;
+    struct status *status; /* null: nobody can ask */
+    double begin_s;
     struct failures failures;
     char *output_dir, *events_path;
     struct {
@@ -61,5 +64,7 @@ int run_restarts_used(const struct run *r, bool failed);
 void run_say_cause(struct run *r);
 /* The last word after a stop. */
 void run_say_stopped(const struct run *r);
+/* Appends what `dtrun --status` is told; user is the run. */
+void run_status(void *user, struct dt_text *out);
 
 #endif

@@ -535,23 +535,49 @@ void store_server_close(struct store_server *s, void (*closed)(void *user), void
 
 /* ---- statistics ---- */
 
+enum { WAIT_KEYS = 64 }; /* enough to see for whom everybody waits */
+
 struct waits {
-    struct dt_text *out;
-    double now_s;
-    size_t shown;
+    struct {
+        struct dt_bytes key;
+        const struct dt_store_waiter *oldest;
+        size_t count;
+    } keys[WAIT_KEYS];
+    size_t key_count;
 };
 
-static void show_wait(void *user, const struct dt_store_waiter *w, struct dt_bytes key)
+static void note_wait(void *user, const struct dt_store_waiter *w, struct dt_bytes key)
 {
     struct waits *l = user;
-    if (l->shown >= 64) { /* enough to see for whom everybody waits */
+    size_t i = 0;
+    while (i < l->key_count && (l->keys[i].key.size != key.size || memcmp(l->keys[i].key.data, key.data, key.size) != 0)) {
+        i++;
+    }
+    if (i == WAIT_KEYS) {
         return;
     }
-    char name[320], text[256];
-    dt_text_printf(l->out, "%s{\"peer\":\"%s\",\"key\":", l->shown++ > 0 ? "," : "", peer_name(w->user, name, sizeof name));
-    (void)dt_store_key_text(key, text, sizeof text);
-    dt_text_json(l->out, text, strlen(text));
-    dt_text_printf(l->out, ",\"missing\":%zu,\"age_s\":%.1f}", w->missing_count, l->now_s - w->since_s);
+    if (i == l->key_count) {
+        l->keys[l->key_count++].key = key;
+    }
+    l->keys[i].count++;
+    if (l->keys[i].oldest == NULL || w->since_s < l->keys[i].oldest->since_s) {
+        l->keys[i].oldest = w;
+    }
+}
+
+static void show_waits(const struct store_server *s, struct dt_text *out)
+{
+    struct waits l = {.key_count = 0};
+    double now_s = (double)uv_now(s->loop) * 1e-3;
+    dt_store_table_each_waiter(s->table, note_wait, &l);
+    for (size_t i = 0; i < l.key_count; i++) {
+        char name[320], text[256];
+        const struct dt_store_waiter *w = l.keys[i].oldest;
+        dt_text_printf(out, "%s{\"peer\":\"%s\",\"key\":", i > 0 ? "," : "", peer_name(w->user, name, sizeof name));
+        (void)dt_store_key_text(l.keys[i].key, text, sizeof text);
+        dt_text_json(out, text, strlen(text));
+        dt_text_printf(out, ",\"count\":%zu,\"missing\":%zu,\"age_s\":%.1f}", l.keys[i].count, w->missing_count, now_s - w->since_s);
+    }
 }
 
 void store_server_stats(const struct store_server *s, struct dt_text *out)
@@ -568,7 +594,6 @@ void store_server_stats(const struct store_server *s, struct dt_text *out)
         }
     }
     dt_text_puts(out, "},\"waits\":[");
-    struct waits l = {out, (double)uv_now(s->loop) * 1e-3, 0};
-    dt_store_table_each_waiter(s->table, show_wait, &l);
+    show_waits(s, out);
     dt_text_puts(out, "]}");
 }

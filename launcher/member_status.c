@@ -1,0 +1,57 @@
+/* The hosts of a job as one agent knows them: all when it leads, its leader and the council otherwise. For `dtrun --status`. */
+#include "launcher/member_parts.h"
+
+#include <string.h>
+
+enum { SHOWN = 256 };
+
+static void add_host(struct dt_text *out, const char *comma, const struct peer_info *who, const char *state, int workers, double heard_s)
+{
+    dt_text_printf(out, "%s{\"host\":", comma);
+    dt_text_json(out, who->host, strlen(who->host));
+    dt_text_puts(out, ",\"address\":");
+    dt_text_json(out, who->address, strlen(who->address));
+    dt_text_printf(out, ",\"pid\":%d,\"order\":%lld,\"state\":\"%s\",\"workers\":%d", who->pid, (long long)who->order, state, workers);
+    if (heard_s >= 0) {
+        dt_text_printf(out, ",\"heard_s\":%.1f", heard_s);
+    }
+    dt_text_puts(out, "}");
+}
+
+static void add_led(const struct member *m, double now_s, struct dt_text *out)
+{
+    static const char *const states[NODE_STATE_COUNT] = {"waiting", "in the round", "done", "stopped"};
+    const struct coordinator *c = m->coordinator;
+    for (int i = 0; i < c->node_count && i < SHOWN; i++) {
+        const struct coordinator_node *n = &c->nodes[i];
+        struct peer_info who = m->options.self;
+        double heard_s = -1;
+        for (int k = 0; k < m->peer_count; k++) {
+            if (m->peers[k].joined && m->peers[k].node == n->node) {
+                who = m->peers[k].info;
+                heard_s = now_s - m->peers[k].heard_s;
+            }
+        }
+        who.order = n->order;
+        add_host(out, i > 0 ? "," : "", &who, states[n->state], n->local_world_size, heard_s);
+    }
+}
+
+void member_status(const struct member *m, double now_s, struct dt_text *out)
+{
+    static const char *const roles[] = {"seeking the others", "following", "leading", "at the end"};
+    const struct peer_info *leader = member_leader(m);
+    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu,\"members\":[", roles[m->role], (unsigned long long)m->record.term);
+    if (m->role == MEMBER_LEADING && m->coordinator != NULL) {
+        add_led(m, now_s, out);
+    } else if (m->role == MEMBER_FOLLOWING && leader != NULL) {
+        add_host(out, "", leader, "leading", 0, now_s - m->leader_heard_s);
+        for (int i = 0; i < m->record.council_count; i++) {
+            const struct peer_info *who = &m->record.council[i];
+            if (who->id != leader->id) {
+                add_host(out, ",", who, who->id == m->options.self.id ? "this one" : "in the council", 0, -1);
+            }
+        }
+    }
+    dt_text_puts(out, "]");
+}

@@ -1,0 +1,104 @@
+/* The state of the agent's process as JSON, for `dtrun --status` (status.h). Reads the pages and /proc; changes nothing. */
+#include "base/clock.h"
+#include "launcher/process.h"
+#include "launcher/run_parts.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { COMMAND_BYTES = 4096 };
+
+static void add_string(struct dt_text *out, const char *key, const char *value)
+{
+    if (value != NULL) {
+        dt_text_printf(out, ",\"%s\":", key);
+        dt_text_json(out, value, strlen(value));
+    }
+}
+
+static void add_command(const struct options *o, struct dt_text *out)
+{
+    struct dt_text command;
+    dt_text_init(&command);
+    dt_text_puts(&command, o->program);
+    for (int i = 0; i < o->arg_count && command.size < COMMAND_BYTES; i++) {
+        dt_text_printf(&command, " %s", o->args[i]);
+    }
+    dt_text_puts(out, ",\"command\":");
+    dt_text_json(out, dt_text_str(&command), command.size < COMMAND_BYTES ? command.size : COMMAND_BYTES);
+    dt_text_clear(&command);
+}
+
+/* What the worker itself says; a program that knows no page says nothing. */
+static void add_page(const struct dt_page *p, double now_s, struct dt_text *out)
+{
+    if (p == NULL || atomic_load(&p->pulse_count) == 0) {
+        return;
+    }
+    char name[sizeof p->collective_name];
+    memcpy(name, p->collective_name, sizeof name);
+    name[sizeof name - 1] = '\0';
+    dt_text_printf(
+        out,
+        ",\"step\":%lld,\"micro_step\":%lld,\"saved_step\":%lld,\"phase\":\"%s\",\"pulse_s\":%.1f,\"in_collective\":%s,\"collective_count\":%lld",
+        (long long)atomic_load(&p->step), (long long)atomic_load(&p->micro_step), (long long)atomic_load(&p->saved_step),
+        dt_phase_name((enum dt_phase)atomic_load(&p->phase)), now_s - atomic_load(&p->pulse_s),
+        atomic_load(&p->in_collective) != 0 ? "true" : "false", (long long)atomic_load(&p->collective_count));
+    if (name[0] != '\0') {
+        add_string(out, "collective", name);
+        dt_text_printf(out, ",\"collective_s\":%.1f", now_s - atomic_load(&p->collective_s));
+    }
+}
+
+static void add_rank(const struct run *r, int i, double now_s, struct dt_text *out)
+{
+    const struct worker *one = &r->workers.list[i];
+    dt_text_printf(out, "%s{\"rank\":%d,\"local_rank\":%d,\"pid\":%d,\"running\":%s", i > 0 ? "," : "", r->place.rank + i, i, (int)one->pid,
+                   one->running ? "true" : "false");
+    if (!one->running) {
+        dt_text_printf(out, ",\"exit_code\":%d}", workers_code(one->status));
+        return;
+    }
+    struct process_look look;
+    if (process_look(one->pid, &look)) {
+        dt_text_printf(out, ",\"state\":\"%c\",\"cpu_s\":%.2f,\"memory_bytes\":%.0f,\"threads\":%d", look.state, look.user_s + look.system_s,
+                       look.resident_bytes, look.thread_count);
+    }
+    dt_text_printf(out, ",\"up_s\":%.1f", now_s - one->start_s);
+    double output_s = logs_last_output_s(r->logs, i);
+    if (output_s > 0) {
+        dt_text_printf(out, ",\"output_s\":%.1f", now_s - output_s);
+    }
+    add_page(one->page, now_s, out);
+    dt_text_puts(out, "}");
+}
+
+void run_status(void *user, struct dt_text *out)
+{
+    const struct run *r = user;
+    const struct options *o = r->o;
+    const struct place *p = &r->place;
+    double now_s = dt_now_s();
+    dt_text_printf(out, "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_pid\":%d,\"up_s\":%.1f",
+                   agent_state_name(r->agent.state), p->round, run_restarts_used(r, false), o->max_restarts, (int)getpid(), (int)getppid(),
+                   now_s - r->begin_s);
+    add_string(out, "run_id", o->run_id);
+    add_string(out, "host", r->failures.host);
+    add_command(o, out);
+    add_string(out, "log_dir", logs_has_files(r->logs) ? logs_dir(r->logs) : NULL);
+    add_string(out, "output_dir", r->output_dir);
+    dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,", p->group_world_size, o->nnodes_min,
+                   o->nnodes_max, p->group_rank, p->world_size);
+    if (r->nodes != NULL) {
+        nodes_status(r->nodes, out);
+    } else {
+        dt_text_puts(out, "\"role\":\"alone\",\"members\":[]");
+    }
+    dt_text_puts(out, ",\"ranks\":[");
+    for (int i = 0; i < r->workers.count && p->round > 0; i++) {
+        add_rank(r, i, now_s, out);
+    }
+    dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(r->store));
+    store_server_stats(r->store, out);
+    dt_text_puts(out, "}");
+}

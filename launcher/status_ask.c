@@ -1,0 +1,379 @@
+/* The other end of status.c: finds the sockets, reads the answers, shows them. A socket without a listener is removed; an agent that does not
+ * answer (stopped, or hanging) is named. What an answer holds comes from workers and peers: bounded, and harmless for a terminal. */
+#include "launcher/status.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/scan.h"
+#include "launcher/log_lines.h"
+
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { COLUMNS = 80, ROWS = 32, ANSWER_BYTES = 8 << 20 };
+#define PATIENCE_S 5.0
+
+/* ---- one answer as text ---- */
+
+static const char *text_of(const cJSON *object, const char *key)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+    return text != NULL ? text : "";
+}
+
+static double number_of(const cJSON *object, const char *key, double otherwise)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
+}
+
+/* A line of at most COLUMNS characters, the rest as "..."; `whole`: never cut. */
+static void add_line(struct dt_text *out, const struct dt_text *line, bool whole)
+{
+    struct dt_text safe;
+    dt_text_init(&safe);
+    log_safe(&safe, dt_text_str(line), line->size, false);
+    const char *s = dt_text_str(&safe);
+    size_t end = 0, cut = 0;
+    for (int columns = 0; s[end] != '\0' && (whole || columns <= COLUMNS); columns++) {
+        cut = columns == COLUMNS - 3 ? end : cut;
+        do {
+            end++;
+        } while ((s[end] & 0xc0) == 0x80); /* the rest of a UTF-8 sequence */
+        if (!whole && columns == COLUMNS) {
+            safe.size = cut;
+        }
+    }
+    dt_text_add(out, s, safe.size);
+    dt_text_puts(out, safe.size < end ? "..." : "");
+    dt_text_puts(out, "\n");
+    dt_text_clear(&safe);
+}
+
+/* "0.4 s", "12 min 31 s", "3 h 20 min". */
+static const char *span(double seconds, char *out, size_t out_bytes)
+{
+    seconds = seconds > 0 && seconds < 1e12 ? seconds : 0;
+    long long s = (long long)seconds;
+    if (seconds < 100) {
+        (void)snprintf(out, out_bytes, "%.1f s", seconds);
+    } else if (s < 6000) {
+        (void)snprintf(out, out_bytes, "%lld min %lld s", s / 60, s % 60);
+    } else {
+        (void)snprintf(out, out_bytes, "%lld h %lld min", s / 3600, s / 60 % 60);
+    }
+    return out;
+}
+
+static void add_members(struct dt_text *out, const cJSON *job)
+{
+    const cJSON *members = cJSON_GetObjectItemCaseSensitive(job, "members"), *m;
+    struct dt_text line;
+    char age[32];
+    int shown = 0;
+    dt_text_init(&line);
+    cJSON_ArrayForEach(m, members)
+    {
+        if (++shown > ROWS) {
+            dt_text_reset(&line);
+            dt_text_printf(&line, "  ... and %d more hosts", cJSON_GetArraySize(members) - ROWS);
+            add_line(out, &line, false);
+            break;
+        }
+        dt_text_reset(&line);
+        dt_text_printf(&line, "  host %s", text_of(m, "host"));
+        if (number_of(m, "order", -1) >= 0) {
+            dt_text_printf(&line, " (node %.0f)", number_of(m, "order", 0));
+        }
+        dt_text_printf(&line, ": %s", text_of(m, "state"));
+        if (number_of(m, "workers", 0) > 0) {
+            dt_text_printf(&line, ", %.0f workers", number_of(m, "workers", 0));
+        }
+        if (number_of(m, "heard_s", -1) >= 0) {
+            dt_text_printf(&line, ", heard from %s ago", span(number_of(m, "heard_s", 0), age, sizeof age));
+        }
+        add_line(out, &line, false);
+    }
+    dt_text_clear(&line);
+}
+
+/* Who is behind comes first: the lowest step, then the oldest sign of life. */
+static int by_suspicion(const void *a, const void *b)
+{
+    const cJSON *x = *(const cJSON *const *)a, *y = *(const cJSON *const *)b;
+    double steps = number_of(x, "step", -1) - number_of(y, "step", -1);
+    double silence = number_of(y, "pulse_s", number_of(y, "output_s", 0)) - number_of(x, "pulse_s", number_of(x, "output_s", 0));
+    double order = number_of(x, "rank", 0) - number_of(y, "rank", 0);
+    double key = steps < 0 || steps > 0 ? steps : silence < 0 || silence > 0 ? silence : order;
+    return key < 0 ? -1 : key > 0;
+}
+
+static void add_rank(struct dt_text *out, const cJSON *r)
+{
+    struct dt_text line;
+    char age[32], memory[32], number[32] = "";
+    dt_text_init(&line);
+    bool running = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "running"));
+    if (!running) {
+        dt_text_printf(&line, "%6.0f %7.0f ended with %.0f", number_of(r, "rank", 0), number_of(r, "pid", 0), number_of(r, "exit_code", 0));
+        add_line(out, &line, false);
+        dt_text_clear(&line);
+        return;
+    }
+    if (number_of(r, "step", -1) >= 0) {
+        (void)snprintf(number, sizeof number, "%.0f", number_of(r, "step", 0));
+    }
+    dt_text_printf(&line, "%6.0f %7.0f %1.1s %9.1f %10s %8s", number_of(r, "rank", 0), number_of(r, "pid", 0), text_of(r, "state"),
+                   number_of(r, "cpu_s", 0), dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number);
+    if (number_of(r, "pulse_s", -1) >= 0) {
+        dt_text_printf(&line, " %s, pulse %s ago", text_of(r, "phase"), span(number_of(r, "pulse_s", 0), age, sizeof age));
+        if (text_of(r, "collective")[0] != '\0') {
+            bool in = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "in_collective"));
+            dt_text_printf(&line, ", %s %s", in ? "in" : "last", text_of(r, "collective"));
+        }
+    } else if (number_of(r, "output_s", -1) >= 0) {
+        dt_text_printf(&line, " output %s ago", span(number_of(r, "output_s", 0), age, sizeof age));
+    }
+    add_line(out, &line, false);
+    dt_text_clear(&line);
+}
+
+static void add_ranks(struct dt_text *out, const cJSON *job)
+{
+    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(job, "ranks"), *r;
+    int count = cJSON_GetArraySize(ranks), n = 0;
+    if (count == 0) {
+        return;
+    }
+    const cJSON **list = dt_alloc((size_t)count * sizeof *list);
+    cJSON_ArrayForEach(r, ranks)
+    {
+        list[n++] = r;
+    }
+    dt_text_puts(out, "  rank     pid S     cpu s     memory     step doing\n");
+    if (count > ROWS) {
+        qsort(list, (size_t)count, sizeof *list, by_suspicion);
+    }
+    for (int i = 0; i < count && i < ROWS; i++) {
+        add_rank(out, list[i]);
+    }
+    if (count > ROWS) {
+        dt_text_printf(out, "  ... and %d more, which are further or newer (--json shows all)\n", count - ROWS);
+    }
+    free(list);
+}
+
+static void add_store(struct dt_text *out, const cJSON *job)
+{
+    const cJSON *store = cJSON_GetObjectItemCaseSensitive(job, "store"), *w;
+    const cJSON *waits = cJSON_GetObjectItemCaseSensitive(store, "waits");
+    struct dt_text line;
+    char bytes[32], age[32];
+    int shown = 0;
+    if (!cJSON_IsObject(store)) {
+        return;
+    }
+    dt_text_init(&line);
+    dt_text_printf(&line, "  store port %.0f: %.0f connections, %.0f keys, %s", number_of(job, "store_port", 0), number_of(store, "clients", 0),
+                   number_of(store, "keys", 0), dt_text_bytes(number_of(store, "bytes", 0), bytes, sizeof bytes));
+    add_line(out, &line, false);
+    cJSON_ArrayForEach(w, waits)
+    {
+        if (++shown > ROWS / 2) {
+            dt_text_printf(out, "    ... and %d more keys\n", cJSON_GetArraySize(waits) - ROWS / 2);
+            break;
+        }
+        dt_text_reset(&line);
+        dt_text_printf(&line, "    %s: %.0f wait%s for %s", span(number_of(w, "age_s", 0), age, sizeof age), number_of(w, "count", 1),
+                       number_of(w, "count", 1) > 1 ? "" : "s", text_of(w, "key"));
+        add_line(out, &line, false);
+    }
+    dt_text_clear(&line);
+}
+
+int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_error *err)
+{
+    cJSON *job = dt_scan_parse(answer, size, "answer", NULL, err);
+    if (job == NULL) {
+        return -1;
+    }
+    struct dt_text line;
+    char age[32];
+    dt_text_init(&line);
+    dt_text_printf(&line, "run %s: %s, ", text_of(job, "run_id"), text_of(job, "state"));
+    if (number_of(job, "round", 0) > 0) {
+        dt_text_printf(&line, "round %.0f, ", number_of(job, "round", 0));
+    }
+    dt_text_printf(&line, "%.0f of %.0f restarts used", number_of(job, "restarts", 0), number_of(job, "max_restarts", 0));
+    add_line(out, &line, false);
+    dt_text_reset(&line);
+    dt_text_printf(&line, "  %.0f host%s, %.0f rank%s; host %s %s, pid %.0f, up %s", number_of(job, "hosts", 1),
+                   number_of(job, "hosts", 1) > 1 ? "s" : "", number_of(job, "world_size", 0), number_of(job, "world_size", 0) > 1 ? "s" : "",
+                   text_of(job, "host"), text_of(job, "role"), number_of(job, "pid", 0), span(number_of(job, "up_s", 0), age, sizeof age));
+    add_line(out, &line, false);
+    dt_text_reset(&line);
+    dt_text_printf(&line, "  command %s", text_of(job, "command"));
+    add_line(out, &line, false);
+    static const char *const folders[] = {"log_dir", "output_dir"}, *const words[] = {"logs", "output"};
+    for (int i = 0; i < 2; i++) {
+        if (text_of(job, folders[i])[0] != '\0') {
+            dt_text_reset(&line);
+            dt_text_printf(&line, "  %s %s", words[i], text_of(job, folders[i]));
+            add_line(out, &line, true); /* of use only when it is whole */
+        }
+    }
+    add_members(out, job);
+    add_ranks(out, job);
+    add_store(out, job);
+    dt_text_clear(&line);
+    cJSON_Delete(job);
+    return 0;
+}
+
+/* ---- asking ---- */
+
+/* Reads until the end. False: not in time, or too much. */
+static bool read_answer(int fd, struct dt_text *out)
+{
+    double until_s = dt_now_s() + PATIENCE_S;
+    char buffer[65536];
+    for (;;) {
+        double left_s = until_s - dt_now_s();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (left_s <= 0 || (poll(&p, 1, (int)(left_s * 1e3) + 1) < 0 && errno != EINTR)) {
+            return false;
+        }
+        ssize_t n = read(fd, buffer, sizeof buffer);
+        if (n == 0) {
+            return out->size > 0;
+        }
+        if (n > 0) {
+            dt_text_add(out, buffer, (size_t)n);
+        } else if (errno != EAGAIN && errno != EINTR) {
+            return false;
+        }
+        if (out->size > ANSWER_BYTES) {
+            return false;
+        }
+    }
+}
+
+struct asking {
+    const char *run_id; /* null: all */
+    bool json;
+    int found, silent;
+    struct dt_text out, ids;
+};
+
+static void ask_one(struct asking *a, const char *path, const char *name)
+{
+    bool stale;
+    struct dt_text answer;
+    struct dt_error err;
+    int fd = status_connect(path, &stale);
+    if (fd < 0) {
+        if (stale) {
+            (void)unlink(path);
+        } else if (errno != ENOENT) { /* EAGAIN: many ask at once, or it does not accept */
+            (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer: %s\n", atoi(name), strerror(errno));
+            a->silent++;
+        }
+        return;
+    }
+    dt_text_init(&answer);
+    if (!read_answer(fd, &answer)) {
+        (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer; it is stopped, or ends just now\n", atoi(name));
+        a->silent++;
+    } else {
+        cJSON *job = dt_scan_parse(answer.data, answer.size, path, NULL, &err);
+        const char *id = text_of(job, "run_id");
+        bool wanted = job != NULL && (a->run_id == NULL || strcmp(id, a->run_id) == 0);
+        if (job == NULL) {
+            (void)fprintf(stderr, "dtrun: --status: %s\n", err.text);
+            a->silent++;
+        } else if (!wanted && a->ids.size < 1000) {
+            dt_text_printf(&a->ids, "%s%s", a->ids.size > 0 ? ", " : "", id);
+        }
+        if (wanted && a->json) {
+            dt_text_add(&a->out, answer.data, answer.size);
+        } else if (wanted) {
+            (void)status_show(answer.data, answer.size, &a->out, NULL);
+        }
+        a->found += wanted;
+        cJSON_Delete(job);
+    }
+    (void)close(fd);
+    dt_text_clear(&answer);
+}
+
+static int by_number(const struct dirent **a, const struct dirent **b)
+{
+    return atoi((*a)->d_name) - atoi((*b)->d_name);
+}
+
+static int only_sockets(const struct dirent *e)
+{
+    return status_is_socket(e->d_name);
+}
+
+static void ask_folder(struct asking *a, const char *folder)
+{
+    struct dirent **list;
+    struct dt_error err;
+    if (status_folder_check(folder, false, &err) != 0) {
+        if (err.status != DT_NOT_FOUND) {
+            (void)fprintf(stderr, "dtrun: --status: %s\n", err.text);
+        }
+        return;
+    }
+    int count = scandir(folder, &list, only_sockets, by_number);
+    for (int i = 0; i < count; i++) {
+        char *path = dt_format("%s/%s", folder, list[i]->d_name);
+        ask_one(a, path, list[i]->d_name);
+        free(path);
+        free(list[i]);
+    }
+    if (count >= 0) {
+        free(list);
+    }
+}
+
+int status_ask(const char *run_id, bool json)
+{
+    struct asking a = {.run_id = run_id, .json = json};
+    char *folder;
+    for (int i = 0; (folder = status_folder(i)) != NULL; i++) {
+        ask_folder(&a, folder);
+        free(folder);
+    }
+    int code = a.silent > 0 ? DT_EXIT_FAILED : DT_EXIT_DONE;
+    if (a.found == 0 && a.silent == 0 && !json) {
+        struct dt_text safe;
+        dt_text_init(&safe);
+        if (run_id == NULL) {
+            dt_text_puts(&safe, "no job of this user runs on this host");
+        } else {
+            log_safe(&safe, run_id, strlen(run_id), false);
+            dt_text_puts(&safe, ": no such run on this host; ");
+            dt_text_puts(&safe, a.ids.size > 0 ? "there are: " : "no job of this user runs here");
+            log_safe(&safe, dt_text_str(&a.ids), a.ids.size, false);
+        }
+        (void)fprintf(stderr, "dtrun: --status: %s\n", dt_text_str(&safe));
+        dt_text_clear(&safe);
+    }
+    if (a.found == 0 && run_id != NULL) {
+        code = DT_EXIT_FAILED;
+    }
+    if (dt_file_write_all(1, dt_text_str(&a.out), a.out.size, "stdout", NULL) != 0) {
+        code = DT_EXIT_FAILED;
+    }
+    dt_text_clear(&a.out);
+    dt_text_clear(&a.ids);
+    return code;
+}

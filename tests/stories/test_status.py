@@ -1,0 +1,210 @@
+"""dtrun --status: what a running job does, asked from elsewhere, without disturbing it."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import struct
+import subprocess
+
+import pytest
+from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, lines_of, run, script, wait_lines, wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder for sockets and what workers need: they wait for the file `go`."""
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    return tmp_path
+
+
+def env(place):
+    return {"DTRUN_RUNTIME_DIR": str(place / "runtime"), "XDG_RUNTIME_DIR": None, "PYTHON_EXEC": PYTHON}
+
+
+def ask(place, *args):
+    return subprocess.run([DTRUN, "--status", *args], env=clean_env(env(place)), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def ask_json(place, *args):
+    return [json.loads(x) for x in ask(place, "--json", *args).stdout.splitlines()]
+
+
+def start(place, run_id, text="", options=(), workers=2):
+    path = script(place, f"{run_id}.py", f"""
+import os, time
+{text}
+with open({str(place / run_id)!r}, "a") as f:
+    f.write(os.environ["RANK"] + "\\n")
+while not os.path.exists({str(place / "go")!r}):
+    time.sleep(0.05)
+""")
+    return Job([f"--nproc_per_node={workers}", "--rdzv_backend=c10d", f"--rdzv_id={run_id}", *options, path], env=env(place))
+
+
+def test_a_job_is_shown_and_goes_on(place):
+    with start(place, "mine", options=["--max_restarts=2"]) as job, start(place, "other", workers=1) as other:
+        wait_lines(place / "mine", 2)
+        wait_lines(place / "other", 1)
+        (mine,) = ask_json(place, "mine")
+        assert mine["run_id"] == "mine" and mine["state"] == "running" and mine["round"] == 1 and mine["pid"] == job.agent
+        assert (mine["world_size"], mine["restarts"], mine["max_restarts"], mine["role"]) == (2, 0, 2, "alone")
+        assert [(r["rank"], r["local_rank"], r["running"]) for r in mine["ranks"]] == [(0, 0, True), (1, 1, True)]
+        assert {r["state"] for r in mine["ranks"]} <= set("RSD")
+        both = ask(place)
+        assert both.returncode == 0 and both.stderr == "", both
+        assert re.search(r"^run mine: running, round 1, 0 of 2 restarts used$", both.stdout, re.M) and "\nrun other: " in "\n" + both.stdout, both
+        assert max(map(len, both.stdout.splitlines())) <= 80
+        one = ask(place, "mine")
+        assert one.stdout.startswith("run mine: ") and "run other" not in one.stdout
+        nobody = ask(place, "nobody")
+        assert nobody.returncode == 1 and nobody.stderr == "dtrun: --status: nobody: no such run on this host; there are: mine, other\n", nobody
+        (place / "go").touch()
+        for j in (job, other):
+            result = j.finish()
+            assert result.code == 0 and result.err.count("\n") <= 1, result
+    after = ask(place)
+    assert after.returncode == 0 and after.stderr == "dtrun: --status: no job of this user runs on this host\n"
+    assert os.listdir(place / "runtime") == []
+
+
+def test_who_waits_in_the_store_is_shown(place):
+    text = f"""
+import socket, struct
+if os.environ["RANK"] != "0":
+    s = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+    key = b"from rank 0"
+    s.sendall(b"\\x00" + struct.pack("<I", 0x3C85F7CE) + b"\\x06" + struct.pack("<Q", 1) + struct.pack("<Q", len(key)) + key)
+"""
+    with start(place, "waits", text, workers=4) as job:
+        store = wait_until(lambda: (lambda s: s["waits"] and s["waits"][0]["count"] == 3 and s)(ask_json(place)[0]["store"]), "three waits")
+        assert [(w["key"], w["missing"]) for w in store["waits"]] == [("from rank 0", 1)] and store["waits"][0]["age_s"] >= 0
+        assert re.search(r"^    \d+\.\d s: 3 wait for from rank 0$", ask(place).stdout, re.M)
+        (place / "go").touch()
+        assert job.finish().code == 0
+
+
+PAGE = """
+import mmap, struct
+with open(os.environ["DTRUN_PAGE"], "r+b") as f:
+    page = mmap.mmap(f.fileno(), 4096)
+now = time.clock_gettime(time.CLOCK_MONOTONIC)
+struct.pack_into("qdqIIqd", page, 24, 9, now - 30, 310, 3, 1, 77, now - 29)
+page[88:105] = b"all_reduce grads\\0"
+"""
+
+
+def test_steps_and_pulses_of_ranks(place):
+    with start(place, "steps", PAGE, workers=1) as job:
+        wait_lines(place / "steps", 1)
+        (rank,) = ask_json(place)[0]["ranks"]
+        assert (rank["step"], rank["phase"], rank["in_collective"], rank["collective_count"], rank["collective"]) == \
+            (310, "backward", True, 77, "all_reduce grads"), rank
+        assert 30 <= rank["pulse_s"] < 30 + DEADLINE_S
+        assert re.search(r"^ +0 +\d+ [RSD] .* 310 backward, pulse \d+\.\d s ago, in", ask(place).stdout, re.M)
+        (place / "go").touch()
+        assert job.finish().code == 0
+
+
+def test_what_workers_choose_is_harmless_on_a_terminal(place):
+    with Job(["--rdzv_backend=c10d", "--rdzv_id=x", "sh", "-c", f": '\033[2J\n\007' {'y' * 5000}; echo > {place}/up; while [ ! -e {place}/go ]; do sleep 0.05; done"],
+             env=env(place)) as job:
+        wait_lines(place / "up", 1)
+        text = ask(place).stdout
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text) and max(map(len, text.splitlines())) <= 80
+        (place / "go").touch()
+        assert job.finish().code == 0
+
+
+def test_a_killed_agent_leaves_nothing_that_misleads(place):
+    runtime = place / "runtime"
+    with start(place, "killed") as job:
+        wait_lines(place / "killed", 2)
+        os.kill(job.agent, signal.SIGKILL)
+        assert job.finish().code == 137
+    assert len(os.listdir(runtime)) == 1
+    result = ask(place)
+    assert result.returncode == 0 and "no job of this user runs" in result.stderr and os.listdir(runtime) == [], result
+
+
+def test_an_agent_that_does_not_answer_is_named(place):
+    with start(place, "stopped") as job:
+        wait_lines(place / "stopped", 2)
+        agent = job.agent
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            result = ask(place)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert result.returncode == 1 and result.stdout == "", result
+        assert result.stderr == f"dtrun: --status: the agent with pid {agent} does not answer; it is stopped, or ends just now\n"
+        (place / "go").touch()
+        assert job.finish().code == 0
+
+
+def test_those_who_ask_and_do_not_read_hold_nobody_up(place):
+    with start(place, "slow") as job, contextlib.ExitStack() as stack:
+        wait_lines(place / "slow", 2)
+        (name,) = os.listdir(place / "runtime")
+        path = place / "runtime" / name
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        for _ in range(6):
+            s = stack.enter_context(socket.socket(socket.AF_UNIX))
+            s.connect(str(path))
+        gone = socket.socket(socket.AF_UNIX)
+        gone.connect(str(path))
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        for _ in range(3):
+            assert ask_json(place)[0]["run_id"] == "slow"
+        (place / "go").touch()
+        assert job.finish().code == 0
+
+
+@pytest.mark.parametrize("how", ["open", "link", "file"])
+def test_a_folder_that_others_could_enter_is_not_used(place, how):
+    runtime = place / "runtime"
+    if how == "open":
+        runtime.chmod(0o755)
+    else:
+        runtime.rmdir()
+        (place / "elsewhere").mkdir(mode=0o700)
+        runtime.symlink_to(place / "elsewhere") if how == "link" else runtime.write_text("x")
+    result = run(["/bin/true"], env={**env(place), "DTRUN_LOG": "info"})
+    assert result.code == 0 and "--status will not find this job: " in result.err, result
+    asked = ask(place)
+    assert f"dtrun: --status: {runtime}: " in asked.stderr, asked
+    if how != "file":
+        assert os.listdir(runtime) == []
+
+
+def test_wrong_words():
+    for args in (["--status", "a", "b"], ["--status=a", "b"], ["--status", "--jsn"], ["--json", "/bin/true"]):
+        result = run(args)
+        assert result.code == 2 and result.err.count("\n") == 1, result
+
+
+def test_two_hosts(place):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    text = f'echo "$RANK" >> {place}/up; while [ ! -e {place}/go ]; do sleep 0.05; done'
+    args = ["--nnodes=2", "--nproc_per_node=2", "--rdzv_id=pair", "--master_addr=127.0.0.1", f"--master_port={port}"]
+    with Job([*args, "--node_rank=0", "sh", "-c", text], env=env(place)) as a, Job([*args, "--node_rank=1", "sh", "-c", text], env=env(place)) as b:
+        wait_lines(place / "up", 4)
+        jobs = {j["pid"]: j for j in ask_json(place, "pair")}
+        leader, follower = jobs[a.agent], jobs[b.agent]
+        assert leader["role"] == "leading" and follower["role"] == "following"
+        assert [(m["order"], m["state"], m["workers"]) for m in leader["members"]] == [(0, "in the round", 2), (1, "in the round", 2)]
+        assert leader["members"][1]["pid"] == b.agent and follower["members"][0]["pid"] == a.agent
+        assert [r["rank"] for r in follower["ranks"]] == [2, 3] and follower["world_size"] == 4
+        text = ask(place).stdout
+        assert re.search(r"^  2 hosts, 4 ranks; host \S+ leading, pid \d+, up ", text, re.M) and len(re.findall(r"^  host .*\(node 1\): in the round", text, re.M)) == 1, text
+        (place / "go").touch()
+        assert a.finish().code == 0 and b.finish().code == 0
+    assert lines_of(place / "up")

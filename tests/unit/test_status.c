@@ -1,0 +1,224 @@
+/* The status socket with an answer larger than any buffer, those who do not read it, and the text made of answers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "launcher/status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { ANSWER = 4 << 20, ASKERS = 8 };
+#define PATIENCE_S 60.0
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    (void)strcpy(folder, "/tmp/test_status_XXXXXX");
+    return mkdtemp(folder) != NULL && setenv("DTRUN_RUNTIME_DIR", folder, 1) == 0 ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* nothing is left in it */
+}
+
+static void describe(void *user, struct dt_text *out)
+{
+    ++*(int *)user;
+    for (int i = 0; i < ANSWER / 16; i++) {
+        dt_text_puts(out, "0123456789abcde\n");
+    }
+}
+
+/* The path of the only socket. */
+static char *find_socket(void)
+{
+    DIR *d = opendir(folder);
+    char *path = NULL;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (status_is_socket(e->d_name)) {
+            assert_null(path);
+            path = dt_format("%s/%s", folder, e->d_name);
+        }
+    }
+    (void)closedir(d);
+    return path;
+}
+
+/* Reads what there is; true at the end of the stream. */
+static bool take(int fd, size_t *got)
+{
+    char buffer[65536];
+    ssize_t n;
+    while ((n = read(fd, buffer, sizeof buffer)) > 0) {
+        *got += (size_t)n;
+    }
+    assert_true(n == 0 || errno == EAGAIN);
+    return n == 0;
+}
+
+static void one_who_does_not_read_keeps_only_its_own_place(void **state)
+{
+    uv_loop_t loop;
+    struct status *s;
+    struct dt_error err;
+    int asked = 0;
+    int fds[ASKERS + 2];
+    size_t got = 0;
+    bool stale;
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(status_open(&s, &loop, describe, &asked, &err), 0);
+    char *path = find_socket();
+    assert_non_null(path);
+    for (int i = 0; i < ASKERS + 2; i++) {
+        fds[i] = status_connect(path, &stale);
+        assert_true(fds[i] >= 0);
+        for (int k = 0; k < 4; k++) {
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+        }
+    }
+    assert_int_equal(asked, ASKERS); /* the others wait: what lies in memory is bounded */
+    (void)close(fds[3]);             /* one gives up */
+    double until_s = dt_now_s() + PATIENCE_S;
+    while (asked < ASKERS + 1 && dt_now_s() < until_s) {
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    assert_int_equal(asked, ASKERS + 1);
+    bool ended = false;
+    while (!ended && dt_now_s() < until_s) {
+        ended = take(fds[ASKERS], &got);
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    assert_true(ended);
+    assert_int_equal(got, ANSWER + 1);
+    status_close(s);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    assert_null(find_socket());
+    for (int i = 0; i < ASKERS + 2; i++) {
+        (void)(i != 3 && close(fds[i]));
+    }
+    free(path);
+}
+
+static void sockets_of_the_dead_are_removed(void **state)
+{
+    uv_loop_t loop;
+    struct status *s;
+    struct dt_error err;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int asked = 0;
+    bool stale;
+    (void)state;
+    (void)snprintf(at.sun_path, sizeof at.sun_path, "%s/1234-dead.sock", folder);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    (void)close(fd);
+    assert_int_equal(status_connect(at.sun_path, &stale), -1);
+    assert_true(stale);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(status_open(&s, &loop, describe, &asked, &err), 0);
+    assert_int_equal(access(at.sun_path, F_OK), -1);
+    status_close(s);
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&loop);
+    assert_int_equal(status_connect("/nonexistent/1-a.sock", &stale), -1);
+    assert_false(stale);
+}
+
+static void add_job(struct dt_text *json, int ranks, int hosts, int waits)
+{
+    dt_text_puts(json, "{\"run_id\":\"\\u001b[2Jr\",\"state\":\"running\",\"command\":\"");
+    for (int i = 0; i < 300; i++) {
+        dt_text_puts(json, "\xc3\xa9");
+    }
+    dt_text_puts(json, "\",\"members\":[");
+    for (int i = 0; i < hosts; i++) {
+        dt_text_printf(json, "%s{\"host\":\"h%d\",\"order\":%d,\"state\":\"in the round\",\"heard_s\":1e9}", i > 0 ? "," : "", i, i);
+    }
+    dt_text_puts(json, "],\"ranks\":[");
+    for (int i = 0; i < ranks; i++) {
+        dt_text_printf(json, "%s{\"rank\":%d,\"pid\":%d,\"running\":true,\"state\":\"R\",\"step\":%d,\"phase\":\"forward\",\"pulse_s\":%d}",
+                       i > 0 ? "," : "", i, i + 100, i == ranks - 1 ? 5 : 9, i);
+    }
+    dt_text_puts(json, "],\"store\":{\"waits\":[");
+    for (int i = 0; i < waits; i++) {
+        dt_text_printf(json, "%s{\"key\":\"k\\n%d\",\"age_s\":1}", i > 0 ? "," : "", i);
+    }
+    dt_text_puts(json, "]}}");
+}
+
+/* Whatever the numbers: few lines, none wider than a terminal, the one who is behind among them. */
+static void the_text_is_bounded(void **state)
+{
+    static const int sizes[][3] = {{0, 0, 0}, {1, 1, 1}, {32, 32, 16}, {33, 33, 17}, {4096, 256, 64}};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct dt_text json, out;
+        struct dt_error err;
+        dt_text_init(&json);
+        dt_text_init(&out);
+        add_job(&json, sizes[i][0], sizes[i][1], sizes[i][2]);
+        assert_int_equal(status_show(json.data, json.size, &out, &err), 0);
+        int lines = 0;
+        for (const char *p = dt_text_str(&out); *p != '\0'; p += strcspn(p, "\n") + 1, lines++) {
+            int columns = 0;
+            for (const char *c = p; *c != '\n'; c++) {
+                columns += (*c & 0xc0) != 0x80;
+                assert_true(*c < 0 || *c >= 32);
+            }
+            assert_in_range(columns, 0, 80);
+        }
+        assert_in_range(lines, 3, 100);
+        assert_true(sizes[i][0] == 0 || strstr(dt_text_str(&out), " 5 forward, pulse ") != NULL);
+        dt_text_clear(&json);
+        dt_text_clear(&out);
+    }
+}
+
+static void answers_that_are_none(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[]",
+                                        "7",
+                                        "{\"ranks\":7,\"members\":{\"a\":[]},\"store\":[1]}",
+                                        "{\"ranks\":[7,null,{}],\"members\":[[]]}",
+                                        "{\"store\":{\"waits\":[null]},\"up_s\":-1e300}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct dt_text out;
+        struct dt_error err;
+        dt_text_init(&out);
+        assert_int_equal(status_show(texts[i], strlen(texts[i]), &out, &err), i < 2 ? -1 : 0);
+        dt_text_clear(&out);
+    }
+}
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN); /* as the agent does */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(one_who_does_not_read_keeps_only_its_own_place, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(sockets_of_the_dead_are_removed, make_folder, remove_folder),
+        cmocka_unit_test(the_text_is_bounded),
+        cmocka_unit_test(answers_that_are_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
