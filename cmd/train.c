@@ -1,6 +1,7 @@
 /* train: trains what a job.json describes, as one rank of dtrun's round or alone. Options in, exit code out. */
 #include "base/file.h"
 #include "base/log.h"
+#include "worker/folder.h"
 #include "worker/trainer.h"
 
 #include <errno.h>
@@ -276,8 +277,8 @@ static int env_number(const char *name, int fallback)
     return text && dt_parse_int64(text, &value) && value >= 1 && value <= 1 << 20 ? (int)value : fallback;
 }
 
-/* train --plan: all that can be known to fail is found here, before any round. */
-static int plan(const struct options *o, const struct job *job, struct dt_error *err)
+/* All that can be known to fail before anything is started. print: also what is known otherwise. */
+static int plan(const struct options *o, const struct job *job, bool print, struct dt_error *err)
 {
     int size = o->nproc > 0 ? o->nproc : env_number("WORLD_SIZE", 1);
     int local = env_number("LOCAL_WORLD_SIZE", size);
@@ -287,9 +288,15 @@ static int plan(const struct options *o, const struct job *job, struct dt_error 
     dt_text_init(&text);
     int rc = trainer_prepare(&t, job, 0, size, local, DT_F32, err);
     if (rc == 0) {
-        trainer_print_plan(&t, local, o->json, &text);
-        fputs(dt_text_str(&text), stdout);
-        rc = trainer_check_memory(&t, local, err);
+        if (print) {
+            trainer_print_plan(&t, local, o->json, &text);
+            fputs(dt_text_str(&text), stdout);
+        }
+        rc = trainer_check_memory(&t, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
+    }
+    if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
+                    folder_check("checkpointing.checkpoint_dir", job->checkpointing.checkpoint_dir, err) != 0)) {
+        rc = -1;
     }
     dt_text_clear(&text);
     trainer_close(&t);
@@ -359,8 +366,11 @@ static int run_all(int argc, char **argv)
     } else if (job_open(&job, &o.job, &problems, &err) != 0) {
         code = refused;
     } else {
-        if (o.plan) {
-            code = plan(&o, &job, &err) == 0 ? DT_EXIT_DONE : fail(NULL, &err, DT_EXIT_USAGE);
+        bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
+        if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
+            code = fail(NULL, &err, DT_EXIT_USAGE);
+        } else if (o.plan) {
+            code = DT_EXIT_DONE;
         } else {
             code = run(&job);
         }

@@ -236,11 +236,63 @@ def test_all_checkpoints_damaged(place):
     assert result.code == 100 and any("step-00000020" in x and x.startswith("train: ") for x in result.err.splitlines()), result
 
 
-def test_output_that_cannot_be_made(place):
+def both_ways(job, out, before=""):
+    """What train alone says to a folder, and under dtrun: the same line, 2, before anything starts. `before` runs in a mount namespace of its own."""
+    for program in (f"'{support.program('train')}'", f"'{support.DTRUN}' --nproc_per_node=2 train"):
+        line = f"{before} exec {program} '{job}' --output_dir '{out}'"
+        argv = ["unshare", "-m", "sh", "-ec", line] if before else ["sh", "-c", line]
+        p = subprocess.run(argv, env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+        assert p.returncode == 2 and p.stdout == "" and p.stderr.count("\n") == 1, p
+        yield p.stderr
+
+
+@pytest.mark.parametrize("below", ["", "run/1"])
+def test_output_that_is_a_file(place, below):
     path = place[0] / "a-file"
     path.write_text("")
-    result = training.train(place[1], path / "run", ranks=2)
-    assert result.code == 2 and f"output_dir: {path}: is not a folder" in result.err, result
+    for said in both_ways(place[1], path / below):
+        assert said == f"train: output_dir: {path}: is not a folder; choose another name, or move the file away\n"
+
+
+@pytest.mark.parametrize("kind, options, said", [
+    ("full", "size=64k", r"its disk is full \(\S+ K?i?B free\); make room there, or choose another folder"),
+    ("read-only", "ro", r"cannot be written to: Read-only file system; choose another folder, or change who may write there"),
+])
+def test_output_on_a_disk_that_cannot_take_it(place, kind, options, said):
+    mount = place[0] / f"disk-{kind}"
+    mount.mkdir()
+    before = f"mount -t tmpfs -o {options} none '{mount}';"
+    if subprocess.run(["unshare", "-m", "sh", "-ec", before], capture_output=True).returncode != 0:
+        pytest.skip("no private mounts here (unshare -m needs root)")
+    before += f" head -c 60000 /dev/zero >'{mount}/much';" if kind == "full" else ""
+    for line in both_ways(place[1], mount / "run", before):
+        assert re.fullmatch(rf"train: output_dir: {re.escape(str(mount))}: {said}\n", line), line
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becoming another user needs root and setpriv")
+def test_output_of_somebody_else(place):
+    home, job = place[0] / "somebody", place[0] / "readable.json"
+    home.mkdir(mode=0o755)
+    shutil.copy(place[1], job)
+    for path in [place[0], *place[0].parents]:  # pytest's folders are for their owner alone
+        if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/"):
+            os.chmod(path, 0o755)
+    somebody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    if subprocess.run([*somebody, "test", "-x", support.program("train")]).returncode != 0:
+        pytest.skip("the programs lie where another user cannot reach them")
+    p = subprocess.run([*somebody, support.program("train"), job, "--output_dir", home / "run"],
+                       env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+    said = f"train: output_dir: {home}: cannot be written to: Permission denied; choose another folder, or change who may write there\n"
+    assert (p.returncode, p.stderr) == (2, said), p
+
+
+def test_a_wrong_job_alone_is_2(place):
+    """What train's help says: nothing was started."""
+    for sets in (["data.train=/nonexistent/*.bin"], ["model.n_head=5"], ["model.n_embd=65536", "model.n_layer=100"]):
+        argv = [support.program("train"), place[1], "--output_dir", place[0] / "wrong-alone", *(x for s in sets for x in ("--set", s))]
+        p = subprocess.run(argv, env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+        assert p.returncode == 2 and p.stderr.startswith("train: ") and p.stderr.count("\n") == 1, p
+        assert not (place[0] / "wrong-alone").exists()
 
 
 def test_disk_full_in_a_save(place):

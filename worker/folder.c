@@ -1,0 +1,63 @@
+/* The nearest existing folder above a path tells whether the path can be made: what it is, who may write, and whether its disk has room. */
+#include "worker/folder.h"
+
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define LEAST_BYTES (64.0 * 1024) /* job.json, env.json and the first lines of the logs */
+
+/* Shortens path to its parent; what is left of "a" is ".", of "/a" "/". */
+static void strip(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash == NULL) {
+        strcpy(path, ".");
+    } else {
+        slash[slash == path] = '\0';
+    }
+}
+
+static int check_room(const char *key, const char *path, struct dt_error *err)
+{
+    struct statvfs fs;
+    char text[32];
+    if (statvfs(path, &fs) != 0 || fs.f_blocks == 0) {
+        return 0; /* it does not tell */
+    }
+    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (free_bytes < LEAST_BYTES) {
+        return dt_fail(err, DT_INVALID, "%s: %s: its disk is full (%s free); make room there, or choose another folder", key, path,
+                       dt_text_bytes(free_bytes, text, sizeof text));
+    }
+    if (fs.f_files > 0 && fs.f_favail == 0) {
+        return dt_fail(err, DT_INVALID, "%s: %s: its disk has no room for another file (inodes); make room there, or choose another folder", key,
+                       path);
+    }
+    return 0;
+}
+
+int folder_check(const char *key, const char *path, struct dt_error *err)
+{
+    char *at = dt_format("%s", *path != '\0' ? path : ".");
+    struct stat st;
+    while (stat(at, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(at, ".") != 0 && strcmp(at, "/") != 0) {
+        strip(at);
+    }
+    int rc = 0;
+    if (stat(at, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        rc = dt_fail(err, DT_INVALID, "%s: %s: is not a folder; choose another name, or move the file away", key, at);
+    } else if (access(at, W_OK | X_OK) != 0) {
+        rc = dt_fail(err, DT_INVALID, "%s: %s: cannot be written to: %s; choose another folder, or change who may write there", key, at,
+                     strerror(errno));
+    } else {
+        rc = check_room(key, at, err);
+    }
+    free(at);
+    return rc;
+}
