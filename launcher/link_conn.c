@@ -85,17 +85,24 @@ struct conn *conn_new(struct link *l, bool client)
     return c;
 }
 
+void conn_reset_at_close(const uv_tcp_t *handle)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+    int fd;
+    if (uv_fileno((const uv_handle_t *)handle, &fd) == 0) {
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    }
+}
+
 void conn_close(struct conn *c)
 {
     struct link *l = c->link;
-    int fd;
     if (c->state == CONN_CLOSED) {
         return;
     }
     bool may_be_up = c->state == CONN_UP || (c->secure.client && c->secure.stage == SECURE_ANSWER) || (c->state == CONN_LEAVING && !c->shut);
-    if (may_be_up && uv_fileno((uv_handle_t *)&c->handle, &fd) == 0) {
-        struct linger now = {.l_onoff = 1, .l_linger = 0}; /* a reset: an orderly end without a goodbye would say that we are dead */
-        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    if (may_be_up) {
+        conn_reset_at_close(&c->handle); /* an orderly end without a goodbye would say that we are dead */
     }
     conn_set_state(c, CONN_CLOSED);
     conn_unlist(l, c);

@@ -57,6 +57,22 @@ void dial_lost(struct conn *c, const struct dt_error *err)
     }
 }
 
+/* To a port of this machine at which nobody listens, the kernel may connect a socket with itself: by chance it gave it that very port. Gone without a
+ * trace, as somebody may want to listen there. */
+static bool is_own_end(const uv_tcp_t *handle)
+{
+    struct sockaddr_storage ours = {0}, theirs = {0};
+    int ours_size = sizeof ours, theirs_size = sizeof theirs;
+    bool own = uv_tcp_getsockname(handle, (struct sockaddr *)&ours, &ours_size) == 0 &&
+               uv_tcp_getpeername(handle, (struct sockaddr *)&theirs, &theirs_size) == 0 &&
+               lookup_same_host((struct sockaddr *)&ours, (struct sockaddr *)&theirs) &&
+               lookup_port((struct sockaddr *)&ours) == lookup_port((struct sockaddr *)&theirs);
+    if (own) {
+        conn_reset_at_close(handle);
+    }
+    return own;
+}
+
 static void on_connect(uv_connect_t *request, int status)
 {
     struct conn *c = request->data;
@@ -64,6 +80,7 @@ static void on_connect(uv_connect_t *request, int status)
     if (c->state != CONN_CONNECTING) {
         return;
     }
+    status = status == 0 && is_own_end(&c->handle) ? UV_ECONNREFUSED : status;
     if (status != 0) {
         struct dt_error err;
         char name[LOOKUP_NAME_BYTES];
@@ -198,13 +215,14 @@ void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *
     add_dial(l, d);
 }
 
-/* ---- probes: refused at its port is gone; an answer, or none, is not. A listener of a process that is just dying takes connections and
- * then resets them, so what ends without an answer is tried again. ---- */
+/* ---- probes. Refused at its port is gone, and so is a peer at whose port another agent of the job answers; its own answer, or none, is no death.
+ * A listener of a process that is just dying takes connections and then resets them, so what ends without an answer is tried again. ---- */
 
 static void on_probe_closed(uv_handle_t *handle)
 {
     struct probe *p = handle->data;
     struct link *l = p->link;
+    secure_clear(&p->secure);
     free(p);
     link_handle_closed(l);
 }
@@ -226,6 +244,12 @@ static void settle(struct probe *p, bool dead)
     }
 }
 
+static void try_again_soon(struct probe *p)
+{
+    (void)uv_read_stop((uv_stream_t *)&p->handle);
+    p->again_at_s = link_now(p->link) + probe_pause_s;
+}
+
 static void on_probe_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     const struct probe *p = handle->data;
@@ -236,12 +260,20 @@ static void on_probe_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 static void on_probe_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
 {
     struct probe *p = stream->data;
-    (void)buf;
-    if (size > 0) {
-        settle(p, false);
-    } else if (size < 0) {
-        (void)uv_read_stop(stream);
-        p->again_at_s = link_now(p->link) + probe_pause_s;
+    struct dt_text none;
+    const uint8_t *data;
+    size_t data_size;
+    struct dt_error err;
+    if (size < 0) {
+        try_again_soon(p);
+        return;
+    }
+    secure_feed(&p->secure, buf->base, (size_t)size);
+    dt_text_init(&none);
+    enum secure_event event = secure_next(&p->secure, &none, &data, &data_size, &err);
+    dt_text_clear(&none);
+    if (event != SECURE_MORE) {
+        settle(p, event == SECURE_ASKED && p->secure.peer_id != p->peer);
     }
 }
 
@@ -251,21 +283,22 @@ static void on_probe(uv_connect_t *request, int status)
     if (uv_is_closing((uv_handle_t *)&p->handle)) {
         return;
     }
-    if (status != 0) {
-        settle(p, status == UV_ECONNREFUSED);
+    if (status == UV_ECONNREFUSED || (status == 0 && is_own_end(&p->handle))) {
+        settle(p, true);
         return;
     }
-    struct secure s;
+    if (status != 0) {
+        try_again_soon(p);
+        return;
+    }
     struct dt_text hello;
     dt_text_init(&hello);
-    secure_init(&s, &p->link->self, true);
-    secure_begin(&s, &hello); /* an agent answers with its own */
+    secure_begin(&p->secure, &hello); /* an agent answers with its own */
     uv_buf_t buf = uv_buf_init(hello.data, (unsigned)hello.size);
     bool sent = uv_try_write((uv_stream_t *)&p->handle, &buf, 1) > 0;
-    secure_clear(&s);
     dt_text_clear(&hello);
     if (!sent || uv_read_start((uv_stream_t *)&p->handle, on_probe_alloc, on_probe_read) != 0) {
-        p->again_at_s = link_now(p->link) + probe_pause_s;
+        try_again_soon(p);
     }
 }
 
@@ -278,11 +311,12 @@ static bool start_probe(struct link *l, uint64_t peer, const struct sockaddr_sto
         return false;
     }
     l->handles++;
+    secure_init(&p->secure, &l->self, true);
     p->handle.data = p->request.data = p;
     p->next = l->probes;
     l->probes = p;
     if (uv_tcp_connect(&p->request, &p->handle, (const struct sockaddr *)to, on_probe) != 0) {
-        p->until_s = 0; /* the sweep tells */
+        try_again_soon(p);
     }
     link_watch(l);
     return true;

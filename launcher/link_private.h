@@ -63,6 +63,7 @@ struct probe { /* a link was reset: is its process still there? */
     uv_connect_t request;
     uint64_t peer; /* 0: nobody waits for it */
     struct sockaddr_storage to;
+    struct secure secure;
     double until_s, again_at_s; /* again_at_s above 0: the connection ended, the next one begins then */
 };
 
@@ -111,7 +112,8 @@ void link_watch(struct link *l); /* the sweep is needed */
 /* link_conn.c */
 struct conn *conn_new(struct link *l, bool client); /* null: too many open files */
 void conn_close(struct conn *c);
-void conn_list(struct link *l, struct conn *c); /* into the list of the unsettled */
+void conn_reset_at_close(const uv_tcp_t *handle); /* and leave nothing of it */
+void conn_list(struct link *l, struct conn *c);   /* into the list of the unsettled */
 void conn_unlist(struct link *l, struct conn *c);
 bool conn_is_half_open(const struct conn *c);
 void conn_set_state(struct conn *c, enum conn_state state);

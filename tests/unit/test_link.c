@@ -8,13 +8,16 @@
 #include "collectives/net.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -442,6 +445,53 @@ static void the_kernel_tells_of_deaths(void **state)
     }
 }
 
+/* In a network of its own, where outgoing connections get this port alone: one to itself, then. Returns 77 where there are no namespaces. */
+static int lonely_main(void)
+{
+    enum { only_port = 40001 };
+    struct agent a;
+    struct dt_net net;
+    struct dt_error err;
+    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    int fd = -1, port = 0;
+    if ((unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) || (fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) < 0 ||
+        ioctl(fd, SIOCSIFFLAGS, &lo) != 0) {
+        return 77;
+    }
+    (void)close(fd);
+    begin();
+    start(&a, 1, &key_one);
+    FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "we");
+    if (range == NULL || fprintf(range, "%d %d", only_port, only_port) < 0 || fclose(range) != 0) {
+        return 77;
+    }
+    link_connect(a.link, 0, "127.0.0.1", only_port);
+    wait_until(a.failures == 1);
+    assert_non_null(strstr(a.err.text, "nobody listens there"));
+    run_for(0.1);
+    assert_int_equal(dt_net_listen(&net, "127.0.0.1", only_port, 0, NULL, &port, &err), 0); /* nothing of it is left */
+    dt_net_close(&net);
+    end(&a, 1);
+    return 0;
+}
+
+static void a_connection_with_itself_is_none(void **state)
+{
+    (void)state;
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)alarm(120);
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1); /* the other tests are not for the child */
+        _exit(lonely_main());
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        skip();
+    }
+    assert_int_equal(status, 0);
+}
+
 /* ---- strangers and hand-made peers ---- */
 
 static int connect_raw(int port)
@@ -543,16 +593,31 @@ static void a_reset_alone_is_no_death(void **state)
     raw_close(&r, true);
     wait_until(a.downs == 2);
     assert_int_equal(a.deaths, 0);
+    raw_open(&r, 6, port, a.port); /* another agent answers there: this one is gone */
+    raw_close(&r, true);
+    wait_until(a.downs == 3);
+    assert_int_equal(a.deaths, 1);
+    struct dt_net dying;
+    struct dt_error err;
+    int dying_port = 0;
+    assert_int_equal(dt_net_listen(&dying, "127.0.0.1", 0, 16, NULL, &dying_port, &err), 0);
+    raw_open(&r, 7, dying_port, a.port); /* its port takes connections, as those of a dying process do, and resets them */
+    raw_close(&r, true);
+    run_for(0.2);
+    assert_int_equal(a.downs, 3);
+    dt_net_close(&dying);
+    wait_until(a.downs == 4);
+    assert_int_equal(a.deaths, 2);
     end_agent(&alive);
     run_for(0.1); /* its listener is closed */
     raw_open(&r, 5, port, a.port);
     raw_close(&r, true);
-    wait_until(a.downs == 3);
-    assert_int_equal(a.deaths, 1);
+    wait_until(a.downs == 5);
+    assert_int_equal(a.deaths, 3);
     raw_open(&r, 5, 0, a.port); /* an end without a goodbye */
     raw_close(&r, false);
-    wait_until(a.downs == 4);
-    assert_int_equal(a.deaths, 2);
+    wait_until(a.downs == 6);
+    assert_int_equal(a.deaths, 4);
     end(&a, 1);
 }
 
@@ -716,6 +781,7 @@ int main(void)
     dt_log_open(DT_LOG_ERROR, -1, 2);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kernel_tells_of_deaths),
+        cmocka_unit_test(a_connection_with_itself_is_none),
         cmocka_unit_test(two_agents_talk_and_part),
         cmocka_unit_test(both_ways_of_connecting_give_one_link),
         cmocka_unit_test(three_agents_and_urgent_messages),
