@@ -1,13 +1,14 @@
 #!/usr/bin/python3
 """Runs the unit tests (cmocka programs) and stories (pytest files), two at a time, and closes with `N passed, N failed, N skipped`.
 
-    scripts/run_tests.py [--full] [--retry] [NAME ...]
+    scripts/run_tests.py [--full] [--retry] [--done=FILE] [NAME ...]
 
 A NAME picks test programs and story files by name (`comm` or `test_comm`). The first lines of a test's source may hold `run:` marks:
   run: alone      nothing else runs beside it
   run: full       only with --full
   run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
-  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds)
+  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
+With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 """
 import os, re, signal, subprocess, sys, tempfile, threading, time
@@ -19,7 +20,7 @@ PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.execu
 
 
 class Test:
-    def __init__(self, kind, name, source, command, cwd):
+    def __init__(self, kind, name, source, command, cwd, patient):
         self.kind, self.name, self.source, self.command, self.cwd = kind, name, source, command, cwd
         with open(source, errors="replace") as f:
             head = "".join(f.readline() for _ in range(30))
@@ -27,7 +28,7 @@ class Test:
         self.full = re.search(r"\brun: full\b", head) is not None
         self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
         limit = re.search(r"\brun: timeout (\d+)", head)
-        self.limit = (int(limit.group(1)) if limit else 120) * (5 if SAN else 1)
+        self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient else 1)
         self.passed = self.failed = self.skipped = 0
         self.reasons = []
         self.output = ""
@@ -97,18 +98,19 @@ class Test:
 def main():
     arguments = sys.argv[1:]
     full, retry = "--full" in arguments, "--retry" in arguments
+    done_file = next((a.split("=", 1)[1] for a in arguments if a.startswith("--done=")), None)
     names = {n if n.startswith("test_") else "test_" + n for n in arguments if not n.startswith("-")}
     tests = []
     unit = os.path.join(ROOT, "tests", "unit")
     for f in sorted(os.listdir(unit)):
         if f.startswith("test_") and f.endswith(".c"):
             program = os.path.join(ROOT, BUILD, "tests", f[:-2])
-            tests.append(Test("unit", f[:-2], os.path.join(unit, f), [program], ROOT))
+            tests.append(Test("unit", f[:-2], os.path.join(unit, f), [program], ROOT, SAN or full))
     stories = os.path.join(ROOT, "tests", "stories")
     for f in sorted(os.listdir(stories)):
         if f.startswith("test_") and f.endswith(".py"):
             command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", "stories/" + f]
-            tests.append(Test("story", f[:-3], os.path.join(stories, f), command, os.path.join(ROOT, "tests")))
+            tests.append(Test("story", f[:-3], os.path.join(stories, f), command, os.path.join(ROOT, "tests"), SAN or full))
     if names:
         known = {t.name for t in tests}
         if names - known:
@@ -116,12 +118,24 @@ def main():
         tests = [t for t in tests if t.name in names]
     left_out = [t for t in tests if (t.full and not full and not names) or (SAN and t.nosan)]
     tests = [t for t in tests if t not in left_out]
-    beside, alone = [t for t in tests if not t.alone], [t for t in tests if t.alone]
+    before = {}
+    if done_file and os.path.exists(done_file):
+        with open(done_file) as f:
+            before = {words[0]: (int(words[1]), int(words[2])) for words in map(str.split, f) if len(words) == 3}
+    for t in tests:
+        if f"{t.kind}:{t.name}" in before:
+            t.passed, t.skipped = before[f"{t.kind}:{t.name}"]
+            print(f"ok   {t.name:34} {t.passed} passed before")
+    waiting = [t for t in tests if f"{t.kind}:{t.name}" not in before]
+    beside, alone = [t for t in waiting if not t.alone], [t for t in waiting if t.alone]
     lock, again = threading.Lock(), []
 
     def report(t, ok, last):
         with lock:
             print(t.line(), flush=True)
+            if ok and done_file:
+                with open(done_file, "a") as f:
+                    f.write(f"{t.kind}:{t.name} {t.passed} {t.skipped}\n")
             if not ok:
                 print("    " + "\n    ".join(t.output.strip().split("\n")[-(60 if last else 25):]), flush=True)
 

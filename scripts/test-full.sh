@@ -1,14 +1,15 @@
 #!/bin/sh
-# Everything this machine can run: all tests in three builds (plain, address and undefined, thread), then longer fuzzing. About an hour; resumable:
-# a finished part is remembered in build/full for this commit.   scripts/test-full.sh [NAME ...]
+# Everything this machine can run: all tests in three builds (plain in their long forms, address and undefined, thread), then longer fuzzing. About
+# an hour; resumable: what passed is remembered in build/full, for this very source.   scripts/test-full.sh [NAME ...]
+# Environment: DTRUN_KILLS, DTRUN_SCHEDULES, FUZZ_COUNT (how many of each), DTRUN_SEED, FUZZ_SEED.
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p build/full
-commit=$(git rev-parse --short HEAD 2>/dev/null || echo none)-$(git diff HEAD 2>/dev/null | cksum | cut -d' ' -f1)
+source=$(git rev-parse --short HEAD 2>/dev/null || echo none)-$(git diff HEAD 2>/dev/null | cksum | cut -d' ' -f1)
+some=$(echo "$*" | tr ' ' +)
 passed=0 failed=0 skipped=0
 part() { # name, command...
-    name=$1
+    name=$1 log=build/full/$1${some:+-$some}-$source.log
     shift
-    log=build/full/$name-$commit.log
     if tail -n 1 "$log" 2>/dev/null | grep -q ', 0 failed,'; then
         echo "== $name: done before, see $log"
     else
@@ -17,32 +18,31 @@ part() { # name, command...
     fi
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
     [ -n "$line" ] || line="0 passed, 1 failed, 0 skipped"
+    # shellcheck disable=SC2086
     set -- $line
     passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
 }
-build_and_test() {
-    [ -z "$1" ] && export DTRUN_KILLS=1000 DTRUN_SCHEDULES=100000 DTRUN_ALL=1
-    make -s -j2 SAN="$1" programs unit fuzz tools || { echo "0 passed, 1 failed, 0 skipped"; return; }
-    b=build
-    [ -n "$1" ] && b=build-$(echo "$1" | tr , -)
+build_and_test() { # sanitizers or nothing, names of tests...
+    san=$1 b=build
+    [ -z "$san" ] || b=build-$(echo "$san" | tr , -)
     shift
-    SAN=${b#build} B=$b scripts/test.sh --full "$@"
-    unset DTRUN_KILLS DTRUN_SCHEDULES DTRUN_ALL
+    make -s -j2 SAN="$san" programs unit fuzz tools || { echo "0 passed, 1 failed, 0 skipped"; return; }
+    SAN=$san B=$b scripts/test.sh --full --done="build/full/$b-$source.done" "$@"
 }
-fuzz_all() { # every fuzz program, a fixed number of seeded mutations, with the address and undefined sanitizers
-    ok=0 bad=0
-    for f in build-address-undefined/fuzz/fuzz_*; do
-        case $f in *.d) continue ;; esac
-        n=$(basename "$f")
-        files=$(find "tests/fuzz/corpus/${n#fuzz_}" -type f 2>/dev/null)
-        # shellcheck disable=SC2086
-        if timeout 900 "$f" -n "${FUZZ_COUNT:-200000}" -s "$(date +%s)" $files; then ok=$((ok + 1)); else bad=$((bad + 1)); fi
-    done
-    echo "$ok passed, $bad failed, 0 skipped"
+long_forms() { # of a few tests; under sanitizers the short ones find as much
+    DTRUN_ALL=1 DTRUN_KILLS=${DTRUN_KILLS:-1000} DTRUN_SCHEDULES=${DTRUN_SCHEDULES:-100000} build_and_test "" "$@"
 }
-part plain build_and_test "" "$@"
+fuzz_all() { # every fuzz program, a number of seeded mutations, with the address and undefined sanitizers, two at a time
+    for f in tests/fuzz/fuzz_*.c; do basename "$f" .c; done | COUNT=${FUZZ_COUNT:-200000} SEED=${FUZZ_SEED:-$(date +%s)} xargs -P 2 -n 1 sh -c '
+        start=$(date +%s)
+        timeout 1800 "build-address-undefined/fuzz/$0" -n "$COUNT" -s "$SEED" "tests/fuzz/corpus/${0#fuzz_}" &&
+        echo "ok   $0, $(($(date +%s) - start)) s" || echo "FAIL $0, seed $SEED"' >build/full/fuzz.txt 2>&1
+    cat build/full/fuzz.txt
+    echo "$(grep -c '^ok   ' build/full/fuzz.txt) passed, $(grep -c '^FAIL ' build/full/fuzz.txt) failed, 0 skipped"
+}
+part plain long_forms "$@"
 part address-undefined build_and_test address,undefined "$@"
 part thread build_and_test thread "$@"
-[ $# -eq 0 ] && part fuzz fuzz_all
+[ $# -gt 0 ] || part fuzz fuzz_all
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

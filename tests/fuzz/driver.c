@@ -1,7 +1,8 @@
 /* Runs a fuzz target without a fuzzing engine:  fuzz_X [-n COUNT] [-s SEED] FILES...
  * First every file (and every file of a folder given) as it is, then COUNT mutations (default 1000) of them from a seeded generator, so that a
- * failure can be repeated. The target is LLVMFuzzerTestOneInput-like, and must neither crash nor leak: run it with SAN=address,undefined.
- * The input being tried is written to fuzz-last.bin when the target ends the program. */
+ * failure can be repeated. The target is LLVMFuzzerTestOneInput-like, and must neither crash nor leak nor hang: run it with SAN=address,undefined.
+ * When an input ends the program, by a signal, a sanitizer's report or INPUT_S seconds without an end, it is written to PROGRAM-last.bin, beside
+ * the program; fixed, it belongs into the corpus. */
 #include "driver.h"
 
 #include <dirent.h>
@@ -15,6 +16,7 @@
 
 #define MAX_BYTES 65536
 #define MAX_INPUTS 4096
+#define INPUT_S 60 /* one input may take; they take microseconds */
 
 static struct input {
     uint8_t *data;
@@ -39,16 +41,45 @@ static size_t below(size_t n)
     return n == 0 ? 0 : (size_t)(next_random() % n);
 }
 
-static void on_crash(int number)
+static char last_path[4096];
+
+static void save_current(void)
 {
-    int fd = open("fuzz-last.bin", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(last_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd >= 0) {
         (void)!write(fd, current, current_size);
         (void)close(fd);
     }
+    static const char said[] = "the input is in ";
+    (void)!write(STDERR_FILENO, said, sizeof said - 1);
+    (void)!write(STDERR_FILENO, last_path, strlen(last_path));
+    (void)!write(STDERR_FILENO, "\n", 1);
+}
+
+static void on_crash(int number)
+{
+    save_current();
     (void)signal(number, SIG_DFL);
     (void)raise(number);
 }
+
+#ifdef DT_SANITIZED
+/* A sanitizer tells what it found and then aborts, instead of an exit that nothing here would notice. */
+const char *__asan_default_options(void);
+const char *__ubsan_default_options(void);
+
+const char *__asan_default_options(void)
+{
+    return "abort_on_error=1";
+}
+const char *__ubsan_default_options(void)
+{
+    return "abort_on_error=1:print_stacktrace=1";
+}
+static const int crashes[] = {SIGABRT, SIGALRM};
+#else
+static const int crashes[] = {SIGABRT, SIGALRM, SIGSEGV, SIGBUS, SIGFPE};
+#endif
 
 static void add_file(const char *path)
 {
@@ -150,7 +181,9 @@ static void try_current(void)
         exit(2);
     }
     memcpy(exact, current, current_size);
+    (void)alarm(INPUT_S);
     (void)dt_fuzz(exact, current_size);
+    (void)alarm(0);
     free(exact);
 }
 
@@ -170,8 +203,10 @@ int main(int argc, char **argv)
         }
     }
     state = seed * 0x9E3779B97F4A7C15ull + 1;
-    (void)signal(SIGABRT, on_crash);
-    (void)signal(SIGSEGV, on_crash);
+    (void)snprintf(last_path, sizeof last_path, "%s-last.bin", argv[0]);
+    for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) {
+        (void)signal(crashes[i], on_crash);
+    }
     for (int i = optind; i < argc; i++) {
         add_path(argv[i]);
     }
