@@ -31,7 +31,7 @@ UNIT := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
-HELPERS := $(wildcard tests/unit/support/*.c)
+HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
 .PHONY: all programs unit fuzz tools setup test test-full demo lint bench install dist clean
 all: programs
@@ -55,9 +55,12 @@ $(B)/libdtrun.a: $(OBJECTS)
 $(B)/bin/%: $(B)/obj/cmd/%.o $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--as-needed $< $(B)/libdtrun.a $(LIBS) -o $@
-$(B)/tests/%: tests/unit/%.c $(HELPERS) $(B)/libdtrun.a Makefile
+$(B)/libsupport.a: $(HELPERS)
+	@rm -f $@
+	@ar rcs $@ $^
+$(B)/tests/%: tests/unit/%.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(HELPERS) $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -lcmocka -o $@
+	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libsupport.a $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -lcmocka -o $@
 $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< tests/fuzz/driver.c $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
@@ -90,4 +93,4 @@ dist:
 clean:
 	rm -rf build build-*
 
--include $(OBJECTS:.o=.d) $(PROGRAMS:$(B)/bin/%=$(B)/obj/cmd/%.d) $(UNIT:=.d) $(FUZZ:=.d) $(TOOLS:=.d)
+-include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(PROGRAMS:$(B)/bin/%=$(B)/obj/cmd/%.d) $(UNIT:=.d) $(FUZZ:=.d) $(TOOLS:=.d)

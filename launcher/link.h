@@ -16,12 +16,18 @@
 #include <stdint.h>
 #include <uv.h>
 
+enum link_end {
+    LINK_LOST,  /* the peer may live */
+    LINK_ENDED, /* its kernel closed the link in order: the process is gone, and all that it had sent has come */
+    LINK_RESET  /* the process is gone, and something that it had sent may be lost */
+};
+
 struct link_hooks { /* called from the loop only, never from within a call below; they may call anything below */
     void *user;
     /* A link with this agent is there; host: its numeric address. A second link of the same peer replaces the first, after down. */
     void (*up)(void *user, uint64_t peer, const char *host);
-    /* It is gone. dead: and so is the peer's process. Not called after link_drop and link_close. */
-    void (*down)(void *user, uint64_t peer, bool dead);
+    /* It is gone. Not called after link_drop and link_close. */
+    void (*down)(void *user, uint64_t peer, enum link_end end);
     void (*message)(void *user, uint64_t peer, const void *bytes, size_t size);
     /* A link_connect came to nothing; err tells refused, no answer, look-up and wrong key apart. May be null. */
     void (*failed)(void *user, uint64_t peer, const struct dt_error *err);

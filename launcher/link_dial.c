@@ -228,7 +228,7 @@ static void on_probe_closed(uv_handle_t *handle)
 }
 
 /* Closes the probe and tells, if anybody waits. */
-static void settle(struct probe *p, bool dead)
+static void settle(struct probe *p, enum link_end end)
 {
     struct link *l = p->link;
     uint64_t peer = p->peer;
@@ -240,7 +240,7 @@ static void settle(struct probe *p, bool dead)
     p->peer = 0;
     uv_close((uv_handle_t *)&p->handle, on_probe_closed);
     if (peer != 0 && !l->closing) {
-        l->options.hooks.down(l->options.hooks.user, peer, dead);
+        l->options.hooks.down(l->options.hooks.user, peer, end);
     }
 }
 
@@ -273,7 +273,7 @@ static void on_probe_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf
     enum secure_event event = secure_next(&p->secure, &none, &data, &data_size, &err);
     dt_text_clear(&none);
     if (event != SECURE_MORE) {
-        settle(p, event == SECURE_ASKED && p->secure.peer_id != p->peer);
+        settle(p, event == SECURE_ASKED && p->secure.peer_id != p->peer ? LINK_RESET : LINK_LOST);
     }
 }
 
@@ -284,7 +284,7 @@ static void on_probe(uv_connect_t *request, int status)
         return;
     }
     if (status == UV_ECONNREFUSED || (status == 0 && is_own_end(&p->handle))) {
-        settle(p, true);
+        settle(p, LINK_RESET);
         return;
     }
     if (status != 0) {
@@ -338,7 +338,7 @@ static void probe_again(struct probe *p)
 {
     struct probe old = *p;
     p->peer = 0;
-    settle(p, false);
+    settle(p, LINK_LOST);
     if (!start_probe(old.link, old.peer, &old.to, old.until_s)) {
         old.link->options.hooks.down(old.link->options.hooks.user, old.peer, false);
     }
@@ -349,7 +349,7 @@ bool probe_forget(struct link *l, uint64_t peer)
     for (struct probe *p = l->probes; p != NULL; p = p->next) {
         if (p->peer == peer) {
             p->peer = 0;
-            settle(p, false);
+            settle(p, LINK_LOST);
             return true;
         }
     }
@@ -372,7 +372,7 @@ static bool sweep_dial(struct dial *d, double now_s)
 static bool sweep_probe(struct probe *p, double now_s)
 {
     if (now_s > p->until_s) {
-        settle(p, false);
+        settle(p, LINK_LOST);
         return false;
     }
     if (p->again_at_s > 0 && now_s > p->again_at_s) {

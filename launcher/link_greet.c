@@ -22,7 +22,7 @@ void conn_lost(struct conn *c, bool dead, bool ask)
     bool asked = ask && probe_open(l, c);
     conn_close(c);
     if (!asked && !l->closing) {
-        l->options.hooks.down(l->options.hooks.user, peer, dead);
+        l->options.hooks.down(l->options.hooks.user, peer, dead ? LINK_ENDED : LINK_LOST);
     }
 }
 
@@ -45,7 +45,7 @@ static void be_up(struct conn *c)
     c->until_s = 0;
     known_add(l, c);
     if (old != NULL || waited) {
-        l->options.hooks.down(l->options.hooks.user, peer, false);
+        l->options.hooks.down(l->options.hooks.user, peer, LINK_LOST);
     }
     if (l->closing || link_find(l, peer) != NULL) {
         conn_close(c);

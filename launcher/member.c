@@ -158,6 +158,24 @@ void member_seek(struct member *m, double now_s)
     seek(m, now_s);
 }
 
+/* Whether we keep the state: those who do are linked with each other. */
+static bool is_keeper(const struct member *m)
+{
+    const struct record *r = &m->record;
+    return place_of(r->council, r->council_count, m->options.self.id) >= 0 || place_of(r->before, r->before_count, m->options.self.id) >= 0;
+}
+
+/* All others need their leader only. What they opened to find it is closed again: ten thousand links to each keeper would stay for nothing. */
+static void let_others_go(struct member *m)
+{
+    for (int i = m->peer_count - 1; i >= 0 && !is_keeper(m); i--) {
+        if (m->peers[i].id != m->leader) {
+            m->hooks.drop(m->hooks.user, m->peers[i].id);
+            member_remove_peer(m, &m->peers[i]);
+        }
+    }
+}
+
 static void follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
     bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term; /* the same agent may lead again without our news */
@@ -179,14 +197,20 @@ static void follow(struct member *m, uint64_t leader, uint64_t term, double now_
         m->joined = leader;
         send_join(m, leader);
     }
+    if (other) {
+        let_others_go(m);
+    }
 }
 
-/* Links to all who may know a leader, and our wish to those that are there. */
+/* Links to those who may know a leader, and our wish to those that are there. Keepers look for all of them, as they elect; the others, who may be
+ * thousands, for two more at each try. */
 static void look_around(struct member *m)
 {
     const struct record *r = &m->record;
+    int count = r->council_count + r->before_count, tries = is_keeper(m) ? count : count < 2 ? count : 2;
     m->hooks.connect(m->hooks.user, NULL);
-    for (int k = 0; k < r->council_count + r->before_count; k++) {
+    for (int i = 0; i < tries; i++) {
+        int k = (int)((m->options.self.id % 1009 + m->look_count++) % (uint64_t)count);
         const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
         if (p->id != m->options.self.id && !member_is_dead(m, p->id) && member_find(m, p->id) == NULL) {
             m->hooks.connect(m->hooks.user, p);
@@ -339,6 +363,7 @@ static void tell(struct member *m, const struct record *r)
 static void on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
+    p->same_run = same;
     p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
     if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !newer(&in->record, &m->record)) {
         return;
@@ -422,7 +447,7 @@ static void give_up_leader(struct member *m, double now_s)
     member_say(m, "host %s: no heartbeat for %.1f s; looking for another coordinator", m->leader_info.id == leader ? m->leader_info.host : "?",
                now_s - m->lease_s);
     m->hooks.drop(m->hooks.user, leader);
-    member_down(m, leader, false, now_s);
+    member_down(m, leader, MEMBER_LOST, now_s);
 }
 
 static void on_action(struct member *m, uint64_t peer, const struct message *in, double now_s)
@@ -439,6 +464,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
             return;
         }
         m->record = in->record;
+        let_others_go(m);
         m->last_round = in->record.round;
         m->options.self.order = in->info.order;
         m->waiting = false;
@@ -446,6 +472,8 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
     if (in->action.kind == ACTION_FINISH) {
         m->role = MEMBER_OVER;
         m->waiting = false;
+        m->record.finished = true;
+        m->record.code = in->action.code;
     }
     if (in->action.kind == ACTION_END && m->waiting) {
         return; /* we had not begun it */
@@ -453,13 +481,24 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
     m->hooks.act(m->hooks.user, &in->action, &m->record, NULL);
 }
 
-static void on_join_elsewhere(struct member *m, uint64_t peer)
+/* To a node that asks when the run is over: one of it hears the verdict, which it may have missed with its leader; a newcomer is too late. */
+void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run)
 {
+    struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
+    if (of_this_run && m->record.finished) {
+        out.code = m->record.code;
+    } else {
+        (void)snprintf(out.text, sizeof out.text, "this run ended");
+    }
+    member_send(m, p->id, &out);
+}
+
+static void on_join_elsewhere(struct member *m, const struct member_peer *p, const struct message *in)
+{
+    uint64_t peer = p->id;
     const struct peer_info *leader = member_leader(m);
     if (m->role == MEMBER_OVER) {
-        struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
-        (void)snprintf(out.text, sizeof out.text, "this run ended");
-        member_send(m, peer, &out);
+        member_tell_end(m, p, memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0);
     } else if (leader != NULL && leader->id != peer) {
         struct message out = {.kind = MESSAGE_REDIRECT, .info = *leader};
         member_send(m, peer, &out);
@@ -492,7 +531,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         if (m->role == MEMBER_LEADING) {
             member_on_join(m, p, in, now_s);
         } else {
-            on_join_elsewhere(m, peer);
+            on_join_elsewhere(m, p, in);
         }
         break;
     case MESSAGE_REFUSE:
@@ -528,7 +567,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         on_keep(m, p, in, now_s);
         break;
     case MESSAGE_BYE:
-        member_down(m, peer, true, now_s);
+        member_down(m, peer, MEMBER_ENDED, now_s);
         break;
     case MESSAGE_BEAT_ACK:
         p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
@@ -561,22 +600,29 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     }
 }
 
-void member_down(struct member *m, uint64_t peer, bool dead, double now_s)
+/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but while beats went to and fro, its round and its
+ * leader were ours. */
+static bool knew_all(const struct member *m, const struct member_peer *p, enum member_end end, double now_s)
+{
+    return p->told && (end == MEMBER_ENDED || now_s - p->heard_s < m->options.lease_s);
+}
+
+void member_down(struct member *m, uint64_t peer, enum member_end end, double now_s)
 {
     m->now_s = now_s;
     struct member_peer *p = member_find(m, peer);
     if (p == NULL) {
         return;
     }
-    if (dead) {
-        member_bury(m, peer, p->told);
+    if (end != MEMBER_LOST) {
+        member_bury(m, peer, knew_all(m, p, end, now_s));
     }
     struct member_peer gone = *p;
     member_remove_peer(m, p);
     if (m->role == MEMBER_LEADING) {
         member_lost_peer(m, &gone, now_s);
     } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
-        member_lose_leader(m, dead, now_s);
+        member_lose_leader(m, end != MEMBER_LOST, now_s);
     } else if (m->role == MEMBER_SEEKING) {
         count_votes(m, now_s); /* one less to ask */
     }

@@ -9,10 +9,11 @@
  * Who is gone for certain does not count in a quorum, if nothing is lost with it: each agent of a council tells the others that it is linked with of every
  * record before it acknowledges it, and its newest record when a link comes up, so the end of the link comes after all that it knew. *
  * What the links must do. One link per peer, bytes in order. After its handshake (ids and peer_info of both, fresh keys) it calls member_up; each whole message
- * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(false)
- * of the old one first. Its end: member_down(dead = true) only when the stream ended properly (end of file) after everything that came was handed over, and
+ * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(MEMBER_LOST)
+ * of the old one first. Its end: MEMBER_ENDED only when the stream ended properly (end of file) after everything that came was handed over, and
  * no goodbye of the link was seen; then the peer's kernel closed it because the process is gone. Resets, timeouts and refused connections say nothing:
- * dead = false. So whoever closes a link and lives on (hook drop, a link replaced) says goodbye on the link first, which is not MESSAGE_BYE: that one comes
+ * MEMBER_LOST, unless both together say that the process is gone: MEMBER_RESET. So whoever closes a link and lives on (hook drop, a link
+ * replaced) says goodbye on the link first, which is not MESSAGE_BYE: that one comes
  * from member_leave, means that the agent ends, and must be flushed, as every FINISH before it, before the process exits. member_down always names the id that
  * the link had, however late it is called. Hook connect may be called for a peer that is being connected already, and must reach whoever listens at
  * the address now: another id than expected is welcome. Call member_tick when it asked to be called, and after anything else that happened.
@@ -40,11 +41,17 @@ struct member_hooks { /* none may call the member again */
     void (*say)(void *user, const char *line);               /* news for people */
 };
 
+enum member_end {
+    MEMBER_LOST,  /* the link is gone, the peer may live */
+    MEMBER_ENDED, /* its kernel ended the link in order, the process is gone: everything that it said was heard */
+    MEMBER_RESET  /* the process is gone, but its last words may be lost */
+};
 enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
     double heard_s; /* anything came from it */
     bool told;      /* its newest record came; it tells us of each later one */
+    bool same_run;  /* that record was of our run */
     double stamp;   /* newest of its stamps */
     double lease_s; /* newest of our stamps that it echoed: when we led it for certain */
     bool joined;    /* a node of ours, when leading */
@@ -90,6 +97,7 @@ struct member {
     bool firm_order; /* our order is the node rank that somebody chose */
     int last_round;  /* that our node was in */
     int seek_count;  /* how often we were without a leader */
+    uint64_t look_count;
     enum member_role role;
     struct record record;
     uint64_t told_term; /* newest record that we acknowledged, and told the others of before */
@@ -129,8 +137,9 @@ struct member {
     struct actions *actions;
     double wake_s, beat_at_s, call_at_s;
     struct member_nodes *nodes;
-    bool preparing; /* the record waits for its acknowledgements */
-    bool fenced;    /* a round waits for the fences */
+    bool preparing;     /* the record waits for its acknowledgements */
+    double finish_at_s; /* elected when the job was over: until then those who seek hear the verdict; 0: not so */
+    bool fenced;        /* a round waits for the fences */
     struct member_fence fences[MEMBER_FENCES];
     int fence_count;
     double fence_until_s;  /* for those we know nothing of */
@@ -146,9 +155,9 @@ void member_lead(struct member *m, double now_s);
 void member_seek(struct member *m, double now_s);
 /* What our own node has to say (EVENT_JOIN when it waits for a round, EVENT_FAILED, ...); `node` is ignored. */
 void member_event(struct member *m, const struct event *e, double now_s);
-/* A link to `peer` is up; is down (dead: its kernel closed it without a goodbye, so the process is gone). */
+/* A link to `peer` is up; is down. */
 void member_up(struct member *m, const struct peer_info *peer, double now_s);
-void member_down(struct member *m, uint64_t peer, bool dead, double now_s);
+void member_down(struct member *m, uint64_t peer, enum member_end end, double now_s);
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s);
 /* Time has passed. Returns when to call again at the latest. */
 double member_tick(struct member *m, double now_s);

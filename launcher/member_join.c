@@ -117,6 +117,10 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         member_refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
         return;
     }
+    if (m->finish_at_s > 0) {
+        member_tell_end(m, p, returns);
+        return;
+    }
     if (strcmp(in->text, m->options.digest) != 0) {
         compare_digests(m->options.digest, in->text, text, sizeof text);
         member_say(m, "host %s: refused: %.400s", in->info.host, text);

@@ -299,6 +299,9 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
 void member_own_event(struct member *m, const struct event *e, double now_s)
 {
     struct event own = *e;
+    if (m->finish_at_s > 0) {
+        return;
+    }
     own.node = OWN_NODE;
     if (e->kind == EVENT_JOIN) {
         if (m->options.self.order < 0) {
@@ -357,6 +360,21 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
 
 /* ---- terms ---- */
 
+/* The leader died in between the verdict and telling it. The council knows, the others come looking for us: we stay for them. */
+static void stay_to_tell(struct member *m, double now_s)
+{
+    if (m->record.members <= m->record.council_count) {
+        finish_now(m);
+        return;
+    }
+    m->finish_at_s = now_s + 4 * m->options.beat_s;
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].same_run) {
+            member_tell_end(m, &m->peers[i], true);
+        }
+    }
+}
+
 void member_begin_leading(struct member *m, double now_s)
 {
     struct record *r = &m->record;
@@ -392,8 +410,9 @@ void member_begin_leading(struct member *m, double now_s)
     m->fence_count = 0;
     m->fenced = false;
     m->fence_until_s = r->round > 0 ? now_s + m->options.dead_s : 0;
+    m->finish_at_s = 0;
     if (r->finished) {
-        finish_now(m);
+        stay_to_tell(m, now_s);
         return;
     }
     for (int i = 0; i < m->peer_count; i++) {
@@ -486,12 +505,18 @@ double member_tick_leading(struct member *m, double now_s)
                 member_say(m, "host %s: no heartbeat for %.1f s, last seen at %s", p->info.host, now_s - p->heard_s, p->info.address);
             }
             m->hooks.drop(m->hooks.user, id);
-            member_down(m, id, false, now_s);
+            member_down(m, id, MEMBER_LOST, now_s);
             if (m->role != MEMBER_LEADING) {
                 return now_s;
             }
             i = i < m->peer_count ? i : m->peer_count;
         }
+    }
+    if (m->finish_at_s > 0) {
+        if (now_s >= m->finish_at_s) {
+            finish_now(m);
+        }
+        return m->finish_at_s;
     }
     struct since since = {now_s - m->options.lease_s};
     if (!member_quorum(m, &m->record, heard_since, &since)) {

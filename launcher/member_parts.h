@@ -28,6 +28,7 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
 void member_beat(struct member *m, uint64_t peer);
 double member_tick_leading(struct member *m, double now_s);
 void member_refuse(struct member *m, struct member_peer *p, int code, const char *text);
+void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run);
 bool member_drop_start(struct member *m, int node);
 void member_unfence(struct member *m, uint64_t id);
 void member_begin_when_free(struct member *m);

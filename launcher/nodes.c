@@ -74,11 +74,12 @@ static void on_up(void *user, uint64_t peer, const char *host)
     n->hooks.settle(n->hooks.user);
 }
 
-static void on_down(void *user, uint64_t peer, bool dead)
+static void on_down(void *user, uint64_t peer, enum link_end end)
 {
+    static const enum member_end ends[] = {[LINK_LOST] = MEMBER_LOST, [LINK_ENDED] = MEMBER_ENDED, [LINK_RESET] = MEMBER_RESET};
     struct nodes *n = user;
-    dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, dead ? ": its process is gone" : "");
-    member_down(&n->member, peer, dead, dt_now_s());
+    dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, end != LINK_LOST ? ": its process is gone" : "");
+    member_down(&n->member, peer, ends[end], dt_now_s());
     poke(n);
     n->hooks.settle(n->hooks.user);
 }

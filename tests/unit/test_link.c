@@ -51,11 +51,11 @@ static void on_up(void *user, uint64_t peer, const char *host)
     a->last_up = peer;
 }
 
-static void on_down(void *user, uint64_t peer, bool dead)
+static void on_down(void *user, uint64_t peer, enum link_end end)
 {
     struct agent *a = user;
     a->downs++;
-    a->deaths += dead;
+    a->deaths += end != LINK_LOST;
     a->last_down = peer;
 }
 

@@ -87,7 +87,7 @@ static void ten_thousand_nodes_join(void **state)
     assert_int_equal(many.start_count, MANY - 1);
     assert_int_equal(many.world_size, 8 * MANY);
     for (int i = 0; i < MANY - 1; i++) {
-        member_down(&many.member, (uint64_t)i + 2, true, 4);
+        member_down(&many.member, (uint64_t)i + 2, MEMBER_ENDED, 4);
     }
     assert_int_equal(many.member.peer_count, 0);
     print_message("one round of %d nodes, and their end: %.2f s of CPU\n", MANY, (double)(clock() - begun) / CLOCKS_PER_SEC);
@@ -211,7 +211,7 @@ static void who_comes_and_goes_has_to_stay(void **state)
     for (int i = 0; i < 4; i++) {
         come(2 + (uint64_t)i, "b", -1, "nnodes 3\ncommand a", 21 + i);
         assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], i < 3);
-        member_down(&lead.member, 2 + (uint64_t)i, true, 21.5 + i);
+        member_down(&lead.member, 2 + (uint64_t)i, MEMBER_ENDED, 21.5 + i);
     }
     come(9, "b", -1, "nnodes 3\ncommand a", 100); /* it came again, and has not stayed */
     assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 0);

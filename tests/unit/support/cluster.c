@@ -1,0 +1,887 @@
+/* Events in a heap by time; links in a hash table by pair, made when the protocol opens them, so that ten thousand agents fit. Messages are encoded and
+ * decoded as on the wire. */
+#include "tests/unit/support/cluster.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
+#define KILL_S 0.3 /* workers that are told to leave are gone within this */
+#define DETECT_EOF_S 0.05
+
+enum happening { H_MESSAGE, H_UP, H_DOWN, H_TICK, H_WORKERS_DONE, H_WORKERS_GONE, H_WORKER_BAD, H_FAULT, H_START, H_AGENT };
+struct happen {
+    enum happening kind;
+    int node, peer; /* agent indices */
+    uint64_t peer_id;
+    int generation, link;
+    int value;
+    struct dt_text bytes;
+    struct happen *next; /* of those to be used again */
+};
+struct slot {
+    double at_s;
+    uint64_t order;
+    struct happen *what;
+};
+
+struct link {
+    uint64_t pair; /* smaller index << 32 | larger one */
+    bool up;
+    int token;                      /* of its newest connection: what belongs to another is late */
+    double last_s[2], stalled_s[2]; /* FIFO per direction */
+    bool flushed[2];                /* that side closed it in order: what it sent still comes */
+};
+
+struct sim_agent {
+    bool alive, finished, running; /* running: workers exist */
+    int generation, code, run;     /* run: place in sim.runs that the workers belong to */
+    struct place place;
+    int workers_token; /* of the newest workers: older news is stale */
+    struct member member;
+    struct agent agent;
+    struct {
+        enum agent_event event;
+        int value;
+    } queue[QUEUE];
+    int queued, taken;
+    bool draining, isolated;
+    uint64_t id;
+    int *links; /* places in sim.links */
+    int link_count, link_capacity;
+};
+
+struct run { /* what all agents of a run must agree on. An agent without memory may begin a run beside another one, which is allowed */
+    uint64_t nonce;
+    int round;                  /* newest */
+    int running, running_round; /* agents with workers */
+    int restarts_used, world_size, group_world_size;
+    unsigned char *seen; /* by group rank */
+    int seen_count;
+    long rank_sum, rank_squares; /* of first ranks and sizes: they cover 0..world_size-1 once */
+};
+
+static struct {
+    struct cluster_options o;
+    struct cluster_totals totals;
+    uint64_t random;
+    double now_s;
+    int count, unfinished;
+    struct sim_agent *agents;
+    struct link *links;
+    int link_count, link_capacity, *pairs; /* hash table: place in `links` plus 1 */
+    int pair_capacity;
+    struct {
+        int from, to;
+    } cuts[CUTS_MAX]; /* packets from .. to .. do not arrive */
+    int cut_count;
+    bool halves;
+    uint32_t side;
+    struct slot *heap;
+    size_t heap_count, heap_capacity;
+    struct happen *unused;
+    uint64_t next_order;
+    double delay_s, work_s;
+    int endpoint; /* index of the agent that holds it, or NONE; only agent 0 may bind it */
+    struct run *runs;
+    int run_count;
+    char broken[256];
+} sim;
+
+static uint32_t rnd(void)
+{
+    sim.random = sim.random * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(sim.random >> 33);
+}
+
+static double uniform(double low, double high)
+{
+    return low + (high - low) * (double)rnd() / 2147483648.0;
+}
+
+static void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void complain(const char *fmt, ...)
+{
+    if (sim.broken[0] == 0) {
+        va_list args;
+        int used = snprintf(sim.broken, sizeof sim.broken, "at %.3f s: ", sim.now_s);
+        va_start(args, fmt);
+        (void)vsnprintf(sim.broken + used, sizeof sim.broken - (size_t)used, fmt, args);
+        va_end(args);
+    }
+}
+
+/* ---- time ---- */
+
+static bool before(const struct slot *a, const struct slot *b)
+{
+    return a->at_s != b->at_s ? a->at_s < b->at_s : a->order < b->order;
+}
+
+static void put(double at_s, struct happen *what)
+{
+    if (sim.heap_count == sim.heap_capacity) {
+        sim.heap_capacity = sim.heap_capacity * 2 + 256;
+        sim.heap = dt_realloc(sim.heap, sim.heap_capacity * sizeof *sim.heap);
+    }
+    struct slot s = {at_s, sim.next_order++, what};
+    size_t i = sim.heap_count++;
+    while (i > 0 && before(&s, &sim.heap[(i - 1) / 2])) {
+        sim.heap[i] = sim.heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    sim.heap[i] = s;
+}
+
+static struct happen *plan(double at_s, enum happening kind, int node)
+{
+    struct happen *h = sim.unused;
+    if (h != NULL) {
+        sim.unused = h->next;
+        struct dt_text bytes = h->bytes;
+        dt_text_reset(&bytes);
+        *h = (struct happen){.bytes = bytes};
+    } else {
+        h = dt_alloc(sizeof *h);
+    }
+    h->kind = kind;
+    h->node = node;
+    h->generation = node >= 0 ? sim.agents[node].generation : 0;
+    put(at_s, h);
+    return h;
+}
+
+static bool take(struct slot *out)
+{
+    if (sim.heap_count == 0) {
+        return false;
+    }
+    *out = sim.heap[0];
+    struct slot last = sim.heap[--sim.heap_count];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= sim.heap_count) {
+            break;
+        }
+        child += child + 1 < sim.heap_count && before(&sim.heap[child + 1], &sim.heap[child]);
+        if (!before(&sim.heap[child], &last)) {
+            break;
+        }
+        sim.heap[i] = sim.heap[child];
+        i = child;
+    }
+    if (sim.heap_count > 0) {
+        sim.heap[i] = last;
+    }
+    return true;
+}
+
+/* ---- the network ---- */
+
+static uint64_t pair_of(int a, int b)
+{
+    return a < b ? (uint64_t)a << 32 | (uint64_t)b : (uint64_t)b << 32 | (uint64_t)a;
+}
+
+/* Where the pair's link is, or the free entry where it belongs. */
+static int *entry_of(uint64_t pair)
+{
+    uint64_t mask = (uint64_t)sim.pair_capacity - 1, at = (pair * 0x9e3779b97f4a7c15ull >> 32) & mask;
+    while (sim.pairs[at] != 0 && sim.links[sim.pairs[at] - 1].pair != pair) {
+        at = (at + 1) & mask;
+    }
+    return &sim.pairs[at];
+}
+
+/* Null: these two never had one. */
+static struct link *link_of(int a, int b)
+{
+    int at = *entry_of(pair_of(a, b));
+    return at > 0 ? &sim.links[at - 1] : NULL;
+}
+
+static void list_link(int agent, int link)
+{
+    struct sim_agent *a = &sim.agents[agent];
+    if (a->link_count == a->link_capacity) {
+        a->link_capacity = a->link_capacity * 2 + 8;
+        a->links = dt_realloc(a->links, (size_t)a->link_capacity * sizeof *a->links);
+    }
+    a->links[a->link_count++] = link;
+}
+
+static struct link *make_link(int a, int b)
+{
+    struct link *l = link_of(a, b);
+    if (l != NULL) {
+        return l;
+    }
+    if (sim.link_count == sim.link_capacity) {
+        sim.link_capacity *= 2;
+        sim.links = dt_realloc(sim.links, (size_t)sim.link_capacity * sizeof *sim.links);
+    }
+    if (2 * (sim.link_count + 1) > sim.pair_capacity) {
+        sim.pair_capacity *= 2;
+        free(sim.pairs);
+        sim.pairs = dt_alloc((size_t)sim.pair_capacity * sizeof *sim.pairs);
+        for (int i = 0; i < sim.link_count; i++) {
+            *entry_of(sim.links[i].pair) = i + 1;
+        }
+    }
+    *entry_of(pair_of(a, b)) = sim.link_count + 1;
+    list_link(a, sim.link_count);
+    list_link(b, sim.link_count);
+    l = &sim.links[sim.link_count++];
+    *l = (struct link){.pair = pair_of(a, b)};
+    return l;
+}
+
+static bool is_cut(int from, int to)
+{
+    bool cut = sim.agents[from].isolated || sim.agents[to].isolated || (sim.halves && ((sim.side >> (from % 31) ^ sim.side >> (to % 31)) & 1) != 0);
+    for (int i = 0; i < sim.cut_count && !cut; i++) {
+        cut = sim.cuts[i].from == from && sim.cuts[i].to == to;
+    }
+    return cut;
+}
+
+static int index_of(uint64_t id)
+{
+    int i = (int)(id >> 32) - 1;
+    return i >= 0 && i < sim.count && sim.agents[i].id == id ? i : NONE;
+}
+
+static void note_peer(struct happen *h, int peer, const struct link *l)
+{
+    h->peer = peer;
+    h->peer_id = sim.agents[peer].id;
+    h->link = l->token;
+}
+
+/* Closes a link from one side; the other learns of it, or never if the packets do not arrive.
+ * flush: after all that was sent; otherwise that is lost, as with a reset. */
+static void close_link(int from, int to, enum member_end end, bool flush)
+{
+    struct link *l = link_of(from, to);
+    if (l == NULL || !l->up) {
+        return;
+    }
+    double at_s = sim.now_s + DETECT_EOF_S;
+    l->up = false;
+    l->flushed[from < to] = flush;
+    struct happen *h = plan(flush && l->last_s[from < to] > at_s ? l->last_s[from < to] : at_s, H_DOWN, to);
+    note_peer(h, from, l);
+    h->value = (int)end;
+}
+
+/* ---- hooks ---- */
+
+static void post(struct sim_agent *a, enum agent_event event, int value)
+{
+    assert_true(a->queued - a->taken < QUEUE);
+    a->queue[a->queued % QUEUE].event = event;
+    a->queue[a->queued++ % QUEUE].value = value;
+}
+
+static void sim_send(void *user, uint64_t peer, const struct message *m)
+{
+    int from = (int)(intptr_t)user, to = index_of(peer);
+    struct link *l = to != NONE ? link_of(from, to) : NULL;
+    if (l == NULL || !l->up) {
+        return;
+    }
+    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s, *last_s = &l->last_s[from < to];
+    *last_s = at_s > *last_s ? at_s : *last_s;
+    struct happen *h = plan(*last_s, H_MESSAGE, to);
+    note_peer(h, from, l);
+    message_encode(m, &h->bytes);
+    sim.totals.messages++;
+    if (sim.o.trace) {
+        (void)fprintf(stderr, "%8.3f send %d -> %d %s at %.3f\n", sim.now_s, from, to, message_name(m->kind), *last_s);
+    }
+}
+
+static void sim_connect(void *user, const struct peer_info *to)
+{
+    int from = (int)(intptr_t)user, index = to != NULL ? to->port - FIRST_PORT : sim.endpoint; /* whoever listens there now */
+    if (index == NONE || index == from || !sim.agents[index].alive || is_cut(from, index) || is_cut(index, from)) {
+        return;
+    }
+    struct link *l = make_link(from, index);
+    if (l->up) {
+        return;
+    }
+    l->up = true;
+    l->token++;
+    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s;
+    l->last_s[0] = l->last_s[1] = at_s;
+    l->stalled_s[0] = l->stalled_s[1] = 0;
+    l->flushed[0] = l->flushed[1] = false;
+    note_peer(plan(at_s, H_UP, from), index, l);
+    note_peer(plan(at_s, H_UP, index), from, l);
+}
+
+static void sim_drop(void *user, uint64_t peer)
+{
+    int to = index_of(peer);
+    if (to != NONE) {
+        close_link((int)(intptr_t)user, to, MEMBER_LOST, true);
+    }
+}
+
+static void sim_say(void *user, const char *line)
+{
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f agent %d: %s\n", sim.now_s, (int)(intptr_t)user, line);
+    }
+}
+
+static int run_of(const struct record *r)
+{
+    uint64_t nonce = r->nonce[0] * 31 + r->nonce[1];
+    for (int i = sim.run_count - 1; i >= 0; i--) {
+        if (sim.runs[i].nonce == nonce) {
+            return i;
+        }
+    }
+    sim.runs = dt_realloc(sim.runs, (size_t)(sim.run_count + 1) * sizeof *sim.runs);
+    sim.runs[sim.run_count] = (struct run){.nonce = nonce};
+    return sim.run_count++;
+}
+
+/* An agent is told its place in a round. All places of a round fit together, and what was used of the budget is what failed. */
+static void check_place(const struct place *p, struct run *run)
+{
+    if (p->round > run->round) {
+        run->seen = dt_realloc(run->seen, (size_t)p->group_world_size);
+        memset(run->seen, 0, (size_t)p->group_world_size);
+        if (p->restarts_used < run->restarts_used) {
+            complain("round %d: %d restarts used, and %d before", p->round, p->restarts_used, run->restarts_used);
+        }
+        run->round = p->round;
+        run->restarts_used = p->restarts_used;
+        run->world_size = p->world_size;
+        run->group_world_size = p->group_world_size;
+        run->seen_count = 0;
+        run->rank_sum = run->rank_squares = 0;
+        sim.totals.rounds++;
+    }
+    if (p->restarts_used > sim.totals.failures || p->restarts_used > sim.o.restarts) {
+        complain("round %d: %d restarts used, but %d workers failed, and %d are allowed", p->round, p->restarts_used, sim.totals.failures,
+                 sim.o.restarts);
+    }
+    if (p->round < run->round) {
+        return; /* late: it will hear that the round is over */
+    }
+    if (p->world_size != run->world_size || p->group_world_size != run->group_world_size || p->group_rank < 0 ||
+        p->group_rank >= run->group_world_size || run->seen[p->group_rank] || p->group_world_size < sim.o.min || p->group_world_size > sim.o.max ||
+        p->rank < 0 || p->rank + p->local_world_size > p->world_size) {
+        complain("round %d: group rank %d of %d, rank %d of %d does not fit the others' places", p->round, p->group_rank, p->group_world_size,
+                 p->rank, p->world_size);
+        return;
+    }
+    run->seen[p->group_rank] = 1;
+    run->seen_count++;
+    long first = p->rank, end = p->rank + p->local_world_size;
+    run->rank_sum += end - first;
+    run->rank_squares += end * end - first * first;
+    long all = run->world_size;
+    if (run->seen_count == run->group_world_size && (run->rank_sum != all || run->rank_squares != all * all)) {
+        complain("round %d: the ranks do not cover the world of %ld", p->round, all);
+    }
+}
+
+static void sim_act(void *user, const struct action *a, const struct record *record, const char *why)
+{
+    static const enum agent_event events[] = {[ACTION_START] = AGENT_ON_START,
+                                              [ACTION_END] = AGENT_ON_END,
+                                              [ACTION_STOP] = AGENT_ON_STOP,
+                                              [ACTION_FINISH] = AGENT_ON_VERDICT,
+                                              [ACTION_REFUSE] = AGENT_ON_VERDICT};
+    struct sim_agent *agent = &sim.agents[(intptr_t)user];
+    if (sim.o.verbose) {
+        static const char *const names[] = {"START", "END", "STOP", "FINISH", "REFUSE"};
+        (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user, names[a->kind], a->place.round,
+                      a->code, (unsigned long long)record->nonce[0], why != NULL ? why : "");
+    }
+    if (a->kind == ACTION_START) {
+        if (agent->running) {
+            complain("agent %d: round %d begins while workers of round %d run", (int)(intptr_t)user, a->place.round, agent->place.round);
+        }
+        agent->place = a->place;
+        agent->run = run_of(record);
+        check_place(&a->place, &sim.runs[agent->run]);
+    }
+    post(agent, events[a->kind], a->code);
+    (void)plan(sim.now_s, H_AGENT, (int)(intptr_t)user);
+}
+
+/* ---- agents ---- */
+
+/* Workers of one round at a time, in each run. */
+static void set_running(int i, bool running)
+{
+    struct sim_agent *a = &sim.agents[i];
+    struct run *run = &sim.runs[a->run];
+    if (a->running == running) {
+        return;
+    }
+    a->running = running;
+    run->running += running ? 1 : -1;
+    if (running && run->running > 1 && run->running_round != a->place.round) {
+        complain("two rounds train at once: %d (agent %d) and %d", a->place.round, i, run->running_round);
+    }
+    run->running_round = running ? a->place.round : run->running_round;
+}
+
+static void workers_gone_soon(int i, double in_s)
+{
+    struct sim_agent *a = &sim.agents[i];
+    plan(sim.now_s + (a->running ? in_s : 0), H_WORKERS_GONE, i)->value = a->workers_token;
+}
+
+static void do_one(int i, enum agent_do what)
+{
+    static const enum event_kind told[] = {[AGENT_DO_TELL_JOIN] = EVENT_JOIN,
+                                           [AGENT_DO_TELL_FAILED] = EVENT_FAILED,
+                                           [AGENT_DO_TELL_DONE] = EVENT_DONE,
+                                           [AGENT_DO_TELL_STOPPED] = EVENT_STOPPED,
+                                           [AGENT_DO_TELL_STOP] = EVENT_STOP};
+    struct sim_agent *a = &sim.agents[i];
+    switch (what) {
+    case AGENT_DO_SPAWN:
+        set_running(i, true);
+        a->workers_token++;
+        plan(sim.now_s + sim.work_s * uniform(0.9, 1.1), H_WORKERS_DONE, i)->value = a->workers_token;
+        return;
+    case AGENT_DO_ORDER_ABORT:
+    case AGENT_DO_TERM:
+    case AGENT_DO_KILL:
+    case AGENT_DO_ORDER_STOP:
+        workers_gone_soon(i, uniform(0, KILL_S));
+        return;
+    case AGENT_DO_GRACE:
+        return;
+    case AGENT_DO_EXIT:
+        a->finished = true;
+        sim.unfinished--;
+        a->code = a->agent.code;
+        member_leave(&a->member);
+        return;
+    case AGENT_DO_TELL_JOIN:
+    case AGENT_DO_TELL_FAILED:
+    case AGENT_DO_TELL_DONE:
+    case AGENT_DO_TELL_STOPPED:
+    case AGENT_DO_TELL_STOP:
+        break;
+    }
+    struct event e = {.kind = told[what],
+                      .round = a->place.round,
+                      .local_world_size = 1 + i % 3,
+                      .order = -1,
+                      .role = "default",
+                      .failure = a->agent.failure,
+                      .code = a->agent.failure_code,
+                      .step = (int64_t)(sim.now_s * 10),
+                      .saved_step = -1};
+    member_event(&a->member, &e, sim.now_s);
+}
+
+static void drain(int i)
+{
+    struct sim_agent *a = &sim.agents[i];
+    if (a->draining) {
+        return;
+    }
+    a->draining = true;
+    while (a->taken < a->queued && !a->finished) {
+        int at = a->taken++ % QUEUE;
+        agent_step(&a->agent, a->queue[at].event, a->queue[at].value);
+        int count = a->agent.do_count;
+        enum agent_do todo[AGENT_MAX_DO];
+        memcpy(todo, a->agent.todo, sizeof todo);
+        for (int k = 0; k < count; k++) {
+            do_one(i, todo[k]);
+        }
+    }
+    a->draining = false;
+}
+
+/* Ends: its kernel closes its links. */
+static void leave(int i, bool flush)
+{
+    struct sim_agent *a = &sim.agents[i];
+    for (int k = 0; k < a->link_count; k++) {
+        uint64_t pair = sim.links[a->links[k]].pair;
+        int low = (int)(pair >> 32), high = (int)(uint32_t)pair;
+        close_link(i, low == i ? high : low, flush ? MEMBER_ENDED : MEMBER_RESET, flush);
+    }
+    if (a->running) {
+        set_running(i, false);
+    }
+    a->alive = false;
+    sim.endpoint = sim.endpoint == i ? NONE : sim.endpoint;
+}
+
+static void start_agent(int i)
+{
+    struct sim_agent *a = &sim.agents[i];
+    member_clear(&a->member);
+    *a = (struct sim_agent){.generation = a->generation + 1,
+                            .workers_token = a->workers_token + 1,
+                            .alive = true,
+                            .isolated = a->isolated,
+                            .links = a->links,
+                            .link_count = a->link_count,
+                            .link_capacity = a->link_capacity};
+    a->id = (uint64_t)(i + 1) << 32 | (uint64_t)a->generation;
+    static struct member_options o;
+    o = (struct member_options){
+        .rounds = {.nodes_min = sim.o.min, .nodes_max = sim.o.max, .restarts_max = sim.o.restarts, .join_timeout_s = 600, .last_call_s = 8},
+        .beat_s = 1,
+        .lease_s = 10,
+        .dead_s = 15,
+        .retry_s = 0.5,
+        .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i},
+        .nonce = {a->id, 1}};
+    (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
+    (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
+    struct member_hooks hooks = {(void *)(intptr_t)i, sim_send, sim_act, sim_connect, sim_drop, sim_say};
+    member_init(&a->member, &o, &hooks);
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f agent %d: started\n", sim.now_s, i);
+    }
+    agent_init(&a->agent, &(struct agent_options){0});
+    if (i == 0 && sim.endpoint == NONE) {
+        sim.endpoint = i;
+        member_lead(&a->member, sim.now_s);
+    } else {
+        member_seek(&a->member, sim.now_s);
+    }
+    struct event e = {.kind = EVENT_JOIN, .local_world_size = 1 + i % 3, .order = -1, .role = "default"};
+    member_event(&a->member, &e, sim.now_s);
+    (void)plan(sim.now_s, H_TICK, i);
+}
+
+/* ---- faults ---- */
+
+/* A process that dies takes its workers along (parent-death signal). */
+void cluster_kill(int i, double again_s)
+{
+    struct sim_agent *a = &sim.agents[i];
+    if (!a->alive || a->finished) {
+        return;
+    }
+    sim.totals.kills++;
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f agent %d: killed\n", sim.now_s, i);
+    }
+    leave(i, sim.totals.kills % 2 == 0);
+    member_clear(&a->member);
+    if (again_s >= 0) {
+        (void)plan(sim.now_s + again_s, H_START, i);
+    } else {
+        a->finished = true;
+        a->code = NONE;
+        sim.unfinished--;
+    }
+}
+
+void cluster_isolate(int i)
+{
+    sim.agents[i].isolated = true;
+}
+
+void cluster_heal(void)
+{
+    for (int i = 0; i < sim.count; i++) {
+        sim.agents[i].isolated = false;
+    }
+    sim.cut_count = 0;
+    sim.halves = false;
+}
+
+void cluster_fail_worker(int i)
+{
+    if (sim.agents[i].alive && sim.agents[i].running && sim.totals.failures < sim.o.restarts) {
+        sim.totals.failures++;
+        plan(sim.now_s, H_WORKER_BAD, i)->value = sim.agents[i].workers_token;
+    }
+}
+
+static void fault(void)
+{
+    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % 8);
+    if (sim.o.verbose) {
+        static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset", "heal", "heal"};
+        (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, names[what], i, k);
+    }
+    switch (what) {
+    case 0: /* the process is killed and comes back later */
+        if (sim.agents[i].alive && !sim.agents[i].finished) {
+            cluster_kill(i, uniform(0.1, 30));
+        }
+        break;
+    case 1:
+        cluster_isolate(i);
+        break;
+    case 2: /* one direction between two */
+        if (i != k && sim.cut_count < CUTS_MAX) {
+            sim.cuts[sim.cut_count].from = i;
+            sim.cuts[sim.cut_count++].to = k;
+        }
+        break;
+    case 3: /* two halves */
+        cluster_heal();
+        sim.side = rnd();
+        sim.halves = true;
+        break;
+    case 4:
+        cluster_fail_worker(i);
+        break;
+    case 5: /* a link is reset: both notice, nobody is dead */
+        if (i != k && link_of(i, k) != NULL && link_of(i, k)->up) {
+            close_link(i, k, MEMBER_LOST, false);
+            note_peer(plan(sim.now_s + DETECT_EOF_S, H_DOWN, i), k, link_of(i, k));
+        }
+        break;
+    default:
+        cluster_heal();
+    }
+    if (sim.now_s < sim.o.faults_until_s) {
+        (void)plan(sim.now_s + uniform(0.05, sim.o.fault_every_s), H_FAULT, NONE);
+    } else {
+        cluster_heal();
+    }
+}
+
+/* ---- what happens ---- */
+
+/* True: h waits for TCP to try again until the link is given up; what comes behind it waits as well. */
+static bool stalls(struct happen *h, struct link *l)
+{
+    bool from_low = h->peer < h->node;
+    double *stalled_s = &l->stalled_s[from_low], *last_s = &l->last_s[from_low];
+    if (sim.now_s >= *stalled_s && is_cut(h->peer, h->node)) {
+        *stalled_s = sim.now_s + 0.5;
+    }
+    if (sim.now_s >= *stalled_s) {
+        return false;
+    }
+    *last_s = *stalled_s > *last_s ? *stalled_s : *last_s;
+    put(*stalled_s, h);
+    return true;
+}
+
+static void hear(struct sim_agent *a, const struct happen *h)
+{
+    static struct message m;
+    struct dt_error err;
+    if (message_decode(&m, h->bytes.data, h->bytes.size, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    if (sim.o.trace) {
+        (void)fprintf(stderr, "%8.3f %d -> %d %s\n", sim.now_s, h->peer, h->node, message_name(m.kind));
+    }
+    member_message(&a->member, h->peer_id, &m, sim.now_s);
+}
+
+static void tick(int i)
+{
+    double next_s = member_tick(&sim.agents[i].member, sim.now_s);
+    next_s = next_s < sim.now_s + 0.01 ? sim.now_s + 0.01 : next_s > sim.now_s + 1 ? sim.now_s + 1 : next_s;
+    (void)plan(next_s, H_TICK, i);
+}
+
+/* True: h is planned again. */
+static bool handle(struct happen *h)
+{
+    struct sim_agent *a = h->node >= 0 ? &sim.agents[h->node] : NULL;
+    if (a == NULL) {
+        fault();
+        return false;
+    }
+    if (h->kind == H_START) {
+        if (!a->alive && !a->finished) {
+            start_agent(h->node);
+        }
+        return false;
+    }
+    if (!a->alive || a->generation != h->generation) {
+        return false;
+    }
+    if (h->kind == H_MESSAGE || h->kind == H_UP || h->kind == H_DOWN) {
+        struct link *l = link_of(h->node, h->peer);
+        if (l->token != h->link || (h->kind != H_DOWN && !l->up && !l->flushed[h->peer < h->node])) {
+            return false;
+        }
+        if (stalls(h, l)) {
+            return true;
+        }
+    }
+    switch (h->kind) {
+    case H_UP:
+        member_down(&a->member, h->peer_id, MEMBER_LOST, sim.now_s); /* of a link before, if its end was not seen yet */
+        member_up(&a->member, &sim.agents[h->peer].member.options.self, sim.now_s);
+        break;
+    case H_DOWN:
+        member_down(&a->member, h->peer_id, (enum member_end)h->value, sim.now_s);
+        break;
+    case H_MESSAGE:
+        hear(a, h);
+        break;
+    case H_TICK:
+        tick(h->node);
+        break;
+    case H_WORKERS_DONE:
+    case H_WORKERS_GONE:
+    case H_WORKER_BAD:
+        if (h->value != a->workers_token || (h->kind == H_WORKERS_DONE && !a->running)) {
+            return false;
+        }
+        if (h->kind == H_WORKER_BAD) {
+            post(a, AGENT_ON_WORKER_BAD, 1);
+            break;
+        }
+        if (h->kind == H_WORKERS_DONE) {
+            post(a, AGENT_ON_WORKER_OK, 0);
+        }
+        if (a->running) {
+            set_running(h->node, false);
+        }
+        a->workers_token++;
+        post(a, AGENT_ON_GONE, 0);
+        break;
+    case H_AGENT:
+    case H_FAULT:
+    case H_START:
+        break;
+    }
+    drain(h->node);
+    if (a->finished && a->alive) {
+        leave(h->node, true);
+    }
+    return false;
+}
+
+bool cluster_run(double until_s)
+{
+    struct slot s;
+    while (sim.unfinished > 0 && sim.broken[0] == 0 && sim.now_s <= until_s && take(&s)) {
+        sim.totals.now_s = sim.now_s = s.at_s;
+        sim.totals.steps++;
+        if (!handle(s.what)) {
+            s.what->next = sim.unused;
+            sim.unused = s.what;
+        }
+    }
+    sim.totals.links = sim.link_count;
+    return sim.unfinished == 0;
+}
+
+/* ---- begin and end ---- */
+
+void cluster_open(const struct cluster_options *options)
+{
+    memset(&sim, 0, sizeof sim);
+    sim.o = *options;
+    sim.o.fault_every_s = sim.o.fault_every_s > 0 ? sim.o.fault_every_s : 12;
+    sim.o.verbose = sim.o.verbose || getenv("DTRUN_VERBOSE") != NULL;
+    sim.o.trace = sim.o.trace || getenv("DTRUN_TRACE") != NULL;
+    sim.random = options->seed * 0x9e3779b97f4a7c15ull + 12345;
+    (void)rnd();
+    sim.count = sim.unfinished = options->count;
+    sim.endpoint = NONE;
+    sim.agents = dt_alloc((size_t)sim.count * sizeof *sim.agents);
+    sim.link_capacity = 16;
+    sim.links = dt_alloc((size_t)sim.link_capacity * sizeof *sim.links);
+    sim.pair_capacity = 64;
+    sim.pairs = dt_alloc((size_t)sim.pair_capacity * sizeof *sim.pairs);
+    sim.delay_s = uniform(0.001, 0.2);
+    sim.work_s = uniform(2, 20);
+    sim.work_s = options->work_s > 0 ? options->work_s : sim.work_s;
+    for (int i = 0; i < sim.count; i++) {
+        (void)plan(uniform(0, sim.o.start_s), H_START, i);
+    }
+    if (sim.o.faults_until_s > 0) {
+        (void)plan(uniform(0, 20), H_FAULT, NONE);
+    }
+}
+
+void cluster_close(void)
+{
+    struct slot s;
+    while (take(&s)) {
+        dt_text_clear(&s.what->bytes);
+        free(s.what);
+    }
+    for (struct happen *h; (h = sim.unused) != NULL;) {
+        sim.unused = h->next;
+        dt_text_clear(&h->bytes);
+        free(h);
+    }
+    for (int i = 0; i < sim.count; i++) {
+        member_clear(&sim.agents[i].member);
+        free(sim.agents[i].links);
+    }
+    for (int i = 0; i < sim.run_count; i++) {
+        free(sim.runs[i].seen);
+    }
+    free(sim.runs);
+    free(sim.agents);
+    free(sim.links);
+    free(sim.pairs);
+    free(sim.heap);
+    memset(&sim, 0, sizeof sim);
+}
+
+const char *cluster_broken(void)
+{
+    return sim.broken[0] != 0 ? sim.broken : NULL;
+}
+
+const struct cluster_totals *cluster_totals(void)
+{
+    return &sim.totals;
+}
+
+struct cluster_agent cluster_agent(int i)
+{
+    const struct sim_agent *a = &sim.agents[i];
+    return (struct cluster_agent){a->alive, a->finished, a->running, a->code, &a->member, a->agent.state};
+}
+
+void cluster_show_leaders(void)
+{
+    for (int i = 0; i < sim.count; i++) {
+        const struct member *m = &sim.agents[i].member;
+        if (!sim.agents[i].alive || m->role != MEMBER_LEADING) {
+            continue;
+        }
+        (void)fprintf(stderr, "leader %d: term %llu round %d committed %d preparing %d fenced %d (%d) starts %d running %d wake %.3f; nodes", i,
+                      (unsigned long long)m->record.term, m->record.round, m->record.committed, m->preparing, m->fenced, m->fence_count,
+                      m->start_count, m->coordinator->running, m->wake_s);
+        for (int k = 0; k < m->coordinator->node_count && k < 16; k++) {
+            (void)fprintf(stderr, " %d:%d", m->coordinator->nodes[k].node, (int)m->coordinator->nodes[k].state);
+        }
+        (void)fprintf(stderr, "; council");
+        for (int k = 0; k < m->record.council_count; k++) {
+            (void)fprintf(stderr, " %llx", (unsigned long long)m->record.council[k].id);
+        }
+        (void)fprintf(stderr, " before");
+        for (int k = 0; k < m->record.before_count; k++) {
+            (void)fprintf(stderr, " %llx", (unsigned long long)m->record.before[k].id);
+        }
+        (void)fprintf(stderr, "\n");
+    }
+}

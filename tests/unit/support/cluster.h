@@ -1,0 +1,49 @@
+/* A whole cluster on simulated time: agents (the real table), members, links with delays, cuts, deaths and restarts, from a seed. The same seed gives
+ * the same schedule. One cluster at a time. What must hold is checked while it runs; cluster_broken says what did not. */
+#ifndef DT_TESTS_UNIT_SUPPORT_CLUSTER_H
+#define DT_TESTS_UNIT_SUPPORT_CLUSTER_H
+
+#include "launcher/agent.h"
+#include "launcher/member.h"
+
+struct cluster_options {
+    uint64_t seed;
+    int count, min, max, restarts;
+    double start_s;        /* agents start within this time */
+    double work_s;         /* what a round's workers take; 0: 2 to 20 s, drawn */
+    double faults_until_s; /* 0: no faults */
+    double fault_every_s;  /* at most, between two of them; 0: 12 */
+    bool verbose, trace;   /* to stderr: what happens, and every message */
+};
+
+struct cluster_agent {             /* what tests look at */
+    bool alive, finished, running; /* running: workers exist */
+    int code;
+    const struct member *member;
+    enum agent_state state;
+};
+
+struct cluster_totals {
+    double now_s;
+    long steps, messages, links; /* links: pairs that ever had one */
+    int kills, failures, rounds;
+};
+
+/* DTRUN_VERBOSE and DTRUN_TRACE set those options as well. */
+void cluster_open(const struct cluster_options *options);
+/* Until all agents ended (true), something broke, or the time is over. */
+bool cluster_run(double until_s);
+/* What did not hold, with the time; null: nothing. */
+const char *cluster_broken(void);
+struct cluster_agent cluster_agent(int i);
+const struct cluster_totals *cluster_totals(void);
+/* The leaders' beliefs, to stderr. */
+void cluster_show_leaders(void);
+/* For schedules made by hand: kills an agent, which starts again after `again_s` (negative: never); cuts it off from all others; heals all cuts. */
+void cluster_kill(int i, double again_s);
+void cluster_isolate(int i);
+void cluster_heal(void);
+void cluster_fail_worker(int i);
+void cluster_close(void);
+
+#endif
