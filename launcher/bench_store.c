@@ -9,119 +9,23 @@
 #include "collectives/net.h"
 #include "collectives/store.h"
 #include "collectives/wire.h"
-#include "launcher/store_server.h"
+#include "launcher/bench_store_servers.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { max_repeats = 101, max_servers = 2 };
 static const double deadline_s = 120;
-
-struct server {
-    const char *name;
-    pid_t pid;
-    int port;
-    struct dt_store *store;
-};
 
 struct setup {
     long op_count, client_count;
     char value[100];
 };
 
-/* ---- servers, each in a process that ends with ours ---- */
-
-static void tell_port(int fd, int port)
-{
-    char line[16];
-    int size = snprintf(line, sizeof line, "%d\n", port);
-    if (write(fd, line, (size_t)size) != size) {
-        _exit(1);
-    }
-}
-
-static void serve_ours(int fd)
-{
-    uv_loop_t *loop = uv_default_loop();
-    struct store_server *server = NULL;
-    struct dt_error err;
-    if (store_server_open(&server, loop, &(struct store_server_options){.host = "127.0.0.1"}, &err) != 0) {
-        (void)fprintf(stderr, "bench: %s\n", err.text);
-        _exit(1);
-    }
-    tell_port(fd, store_server_port(server));
-    (void)uv_run(loop, UV_RUN_DEFAULT);
-}
-
-static void serve_torch(int fd)
-{
-    char *python = dt_bench_peer_program("python");
-    static const char script[] = "import sys, time\nfrom torch.distributed import TCPStore\n"
-                                 "s = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\nprint(s.port, flush=True)\ntime.sleep(1e9)\n";
-    (void)dup2(fd, 1);
-    (void)execl(python, python, "-c", script, (char *)NULL);
-}
-
-/* One connection; what comes goes back. */
-static void serve_echo(int fd)
-{
-    struct dt_net listener = {.fd = -1}, n = {.fd = -1};
-    int port = 0;
-    char buffer[4096];
-    size_t size = 0;
-    if (dt_net_listen(&listener, "127.0.0.1", 0, 1, NULL, &port, NULL) != 0) {
-        _exit(1);
-    }
-    tell_port(fd, port);
-    if (dt_net_accept(&listener, &n, dt_now_s() + deadline_s, NULL) == 0) {
-        while (dt_net_read_some(&n, buffer, sizeof buffer, &size, dt_now_s() + 3600, NULL) == 0 &&
-               dt_net_write(&n, buffer, size, dt_now_s() + 3600, NULL) == 0) {
-        }
-    }
-}
-
-static int start(struct server *s, const char *name, void (*serve)(int fd))
-{
-    int ends[2];
-    if (pipe(ends) != 0) {
-        return -1;
-    }
-    s->name = name;
-    s->pid = fork();
-    if (s->pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void)close(ends[0]);
-        serve(ends[1]);
-        _exit(1);
-    }
-    (void)close(ends[1]);
-    FILE *in = fdopen(ends[0], "r");
-    char line[32] = "";
-    if (s->pid < 0 || in == NULL || fgets(line, sizeof line, in) == NULL || (s->port = atoi(line)) <= 0) {
-        (void)fprintf(stderr, "bench: the server '%s' did not start\n", name);
-        return -1;
-    }
-    (void)fclose(in);
-    return 0;
-}
-
-static void stop(struct server *s)
-{
-    dt_store_close(s->store);
-    if (s->pid > 0) {
-        (void)kill(s->pid, SIGKILL);
-        (void)waitpid(s->pid, NULL, 0);
-    }
-}
-
 /* ---- cases: each returns one sample, negative on failure ---- */
 
-static double run_set(struct server *s, const struct setup *o)
+static double run_set(struct bench_server *s, const struct setup *o)
 {
     double began_s = dt_now_s();
     int rc = 0;
@@ -132,7 +36,7 @@ static double run_set(struct server *s, const struct setup *o)
     return rc == 0 ? (double)o->op_count / (dt_now_s() - began_s) : -1;
 }
 
-static double run_add(struct server *s, const struct setup *o)
+static double run_add(struct bench_server *s, const struct setup *o)
 {
     double began_s = dt_now_s();
     int rc = 0;
@@ -142,7 +46,7 @@ static double run_add(struct server *s, const struct setup *o)
     return rc == 0 ? (dt_now_s() - began_s) * 1e6 / (double)o->op_count : -1;
 }
 
-static double run_get(struct server *s, const struct setup *o)
+static double run_get(struct bench_server *s, const struct setup *o)
 {
     struct dt_text out;
     dt_text_init(&out);
@@ -156,7 +60,7 @@ static double run_get(struct server *s, const struct setup *o)
 }
 
 /* Opens client_count connections, sends `hello` on each, and reads `answer` bytes from each. */
-static int greet_all(struct server *s, const struct setup *o, struct dt_net *nets, const struct dt_text *hello, size_t answer)
+static int greet_all(struct bench_server *s, const struct setup *o, struct dt_net *nets, const struct dt_text *hello, size_t answer)
 {
     int rc = 0;
     char bytes[8];
@@ -188,7 +92,7 @@ static void put_hello(struct dt_text *out)
     dt_wire_put_request(out, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = 7});
 }
 
-static double run_connect(struct server *s, const struct setup *o)
+static double run_connect(struct bench_server *s, const struct setup *o)
 {
     struct dt_text hello;
     struct dt_net *nets = dt_alloc((size_t)o->client_count * sizeof *nets);
@@ -202,7 +106,7 @@ static double run_connect(struct server *s, const struct setup *o)
 }
 
 /* From one set until the last of the parked clients has been told, per client. */
-static double run_wake(struct server *s, const struct setup *o)
+static double run_wake(struct bench_server *s, const struct setup *o)
 {
     struct dt_text hello;
     struct dt_net *nets = dt_alloc((size_t)o->client_count * sizeof *nets);
@@ -239,14 +143,14 @@ static double run_echo(struct dt_net *n, const struct setup *o)
 
 static const struct {
     const char *name, *unit;
-    double (*run)(struct server *s, const struct setup *o);
+    double (*run)(struct bench_server *s, const struct setup *o);
     bool has_floor; /* one round trip */
 } cases[] = {
     {"set", "ops/s", run_set, false},       {"add", "us", run_add, true}, {"get", "us", run_get, true}, {"connect", "us/client", run_connect, false},
     {"wake", "us/client", run_wake, false},
 };
 
-static int run_cases(struct server *servers, int server_count, struct dt_net *echo, const struct setup *o, long repeats)
+static int run_cases(struct bench_server *servers, int server_count, struct dt_net *echo, const struct setup *o, long repeats)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double samples[max_servers][max_repeats], floors[max_repeats];
@@ -275,7 +179,7 @@ int bench_store(int argc, char **argv)
 {
     struct setup o = {.op_count = dt_bench_number(argc, argv, "ops", 2000), .client_count = dt_bench_number(argc, argv, "clients", 500)};
     long repeats = dt_bench_number(argc, argv, "repeats", 9);
-    struct server servers[max_servers] = {{0}}, echo_server = {0};
+    struct bench_server servers[max_servers] = {{0}}, echo_server = {0};
     struct dt_net echo = {.fd = -1};
     struct dt_error err = {0};
     int server_count = 1, code = 1;
@@ -284,14 +188,14 @@ int bench_store(int argc, char **argv)
         return 2;
     }
     memset(o.value, 'v', sizeof o.value);
-    if (start(&echo_server, "echo", serve_echo) != 0 || start(&servers[0], "dtrun", serve_ours) != 0) {
+    if (bench_server_start(&echo_server, "echo", bench_serve_echo) != 0 || bench_server_start(&servers[0], "dtrun", bench_serve_ours) != 0) {
         goto out;
     }
     if (dt_bench_flag(argc, argv, "peer")) {
         char *python = dt_bench_peer_program("python");
         if (python == NULL) {
             (void)fprintf(stderr, "bench: no PyTorch to compare with: scripts/setup.sh --peers\n");
-        } else if (start(&servers[1], "torch", serve_torch) == 0) {
+        } else if (bench_server_start(&servers[1], "torch", bench_serve_torch) == 0) {
             server_count = 2;
         }
         free(python);
@@ -310,8 +214,8 @@ int bench_store(int argc, char **argv)
 out:
     dt_net_close(&echo);
     for (int i = 0; i < max_servers; i++) {
-        stop(&servers[i]);
+        bench_server_stop(&servers[i]);
     }
-    stop(&echo_server);
+    bench_server_stop(&echo_server);
     return code;
 }
