@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
@@ -220,6 +221,12 @@ bool dt_file_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+double dt_file_free_bytes(const char *path)
+{
+    struct statvfs st;
+    return statvfs(path, &st) == 0 ? (double)st.f_bavail * (double)st.f_frsize : -1;
 }
 
 char *dt_file_program_dir(void)

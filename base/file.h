@@ -28,6 +28,8 @@ int dt_file_remove_tree(const char *path, struct dt_error *err);
 /* Removes the NAME.tmp-PID files in dir that a dt_file_write left when it was killed. Only where nobody else is writing. */
 void dt_file_remove_cut(const char *dir);
 bool dt_file_exists(const char *path);
+/* Bytes that this user may still write where path (a folder) is; -1 when unknown. */
+double dt_file_free_bytes(const char *path);
 /* Folder of the running executable, without a closing slash; the caller frees. Null when unknown. */
 char *dt_file_program_dir(void);
 

@@ -79,15 +79,28 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* What a kill left of a checkpoint; null for one that should be whole. A removal begins with the manifest and at the oldest. */
+static const char *cut_short(const char *folder, const char *name, bool newest)
+{
+    if (strstr(name, ".tmp-") != NULL) {
+        return "cut short while it was written; the next save removes it";
+    }
+    char *manifest = dt_format("%s/%s/manifest.json", folder, name);
+    bool removed = !newest && !dt_file_exists(manifest);
+    free(manifest);
+    return removed ? "cut short while it was removed; the next save goes on" : NULL;
+}
+
 /* One line of `list`; false for a damaged one. */
-static bool list_one(const char *folder, const char *name)
+static bool list_one(const char *folder, const char *name, bool newest)
 {
     struct dt_error err;
     struct checkpoint *c = NULL;
     char *full = dt_format("%s/%s", folder, name);
+    const char *cut = cut_short(folder, name, newest);
     bool sound = true;
-    if (strstr(name, ".tmp-") != NULL) {
-        printf("%-16s %10s %6s %14s  cut short while it was written; the next save removes it\n", name, "-", "-", "-");
+    if (cut != NULL) {
+        printf("%-16s %10s %6s %14s  %s\n", name, "-", "-", "-", cut);
     } else if (checkpoint_open(&c, full, &err) != 0) {
         sound = false;
         printf("%-16s %10s %6s %14s  damaged: %s\n", name, "-", "-", "-", err.text);
@@ -112,25 +125,37 @@ static bool list_one(const char *folder, const char *name)
     return sound;
 }
 
-/* Reads one checkpoint whole and says what is wrong with it. */
-static bool verify_one(const char *folder, const char *name)
+/* Reads a checkpoint whole and says what is wrong with it. */
+static bool verify_whole(const char *path)
 {
     struct dt_error err;
     struct checkpoint *c = NULL;
-    char *full = *name != 0 ? dt_format("%s/%s", folder, name) : dt_strdup(folder);
-    bool cut = strstr(name, ".tmp-") != NULL, sound = cut || (checkpoint_open(&c, full, &err) == 0 && checkpoint_verify(c, &err) == 0);
-    if (!sound) {
+    bool sound = checkpoint_open(&c, path, &err) == 0 && checkpoint_verify(c, &err) == 0;
+    if (sound) {
+        printf("%s: step %" PRId64 ": every checksum is right\n", path, checkpoint_get_state(c)->step);
+    } else {
         (void)fprintf(stderr, "dtckpt: damaged: %s\n", err.text);
-    } else if (!cut) {
-        printf("%s: step %" PRId64 ": every checksum is right\n", full, checkpoint_get_state(c)->step);
     }
     checkpoint_close(c);
-    free(full);
+    return sound;
+}
+
+static bool verify_one(const char *folder, const char *name, bool newest)
+{
+    const char *cut = cut_short(folder, name, newest);
+    char *path = dt_format("%s/%s", folder, name);
+    bool sound = true;
+    if (cut != NULL) {
+        printf("%s: %s\n", path, cut);
+    } else {
+        sound = verify_whole(path);
+    }
+    free(path);
     return sound;
 }
 
 /* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged, 2 when there is none. */
-static int each(const char *path, const char *heading, bool (*one)(const char *folder, const char *name))
+static int each(const char *path, const char *heading, bool (*one)(const char *folder, const char *name, bool newest))
 {
     struct dt_error err;
     char *below = dt_format("%s/checkpoints", path);
@@ -158,8 +183,12 @@ static int each(const char *path, const char *heading, bool (*one)(const char *f
     }
     qsort(names, count, sizeof *names, compare_names);
     (void)fputs(heading, stdout);
+    size_t newest = count;
+    while (newest > 0 && strstr(names[newest - 1], ".tmp-") != NULL) {
+        newest--;
+    }
     for (size_t i = 0; i < count; i++) {
-        damaged += !one(folder, names[i]);
+        damaged += !one(folder, names[i], i + 1 == newest);
     }
     code = damaged > 0 ? 1 : 0;
 out:
@@ -191,7 +220,7 @@ static int verify(const char *path)
         (void)dt_fail(&err, DT_NOT_FOUND, "%s: no such folder", path);
         return fail(&err, 2);
     }
-    return verify_one(path, "") ? 0 : 1;
+    return verify_whole(path) ? 0 : 1;
 }
 
 static int hash(const char *path, bool show_path)

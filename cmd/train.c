@@ -123,6 +123,7 @@ static int catch_signals(struct dt_error *err)
     sigaddset(&set, SIGUSR1); /* a scheduler's warning goes to every process of the step, not to the launcher alone */
     sigaddset(&set, SIGUSR2);
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may go away */
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, which costs a checkpoint at most */
     int rc = pthread_sigmask(SIG_BLOCK, &set, NULL);
     rc = rc != 0 ? rc : pthread_create(&thread, NULL, wait_for_signals, &set);
     if (rc != 0) {
@@ -303,10 +304,12 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     return rc;
 }
 
-/* The cause goes to stderr and to the page, where the agent finds it for its report. */
-static int fail(struct dt_page *page, const struct dt_error *err, int code)
+/* The cause goes to stderr, unless it was told, and to the page, where the agent finds it for its report. */
+static int fail(struct dt_page *page, const struct dt_error *err, int code, bool told)
 {
-    fprintf(stderr, "train: %s\n", err->text);
+    if (!told) {
+        fprintf(stderr, "train: %s\n", err->text);
+    }
     if (page) {
         snprintf(page->note, sizeof page->note, "%s", err->text);
         dt_page_phase(page, DT_PHASE_EXIT);
@@ -322,17 +325,17 @@ static int run(const struct job *job)
     struct world_options options = {
         .device = job->training.device, .collective_timeout_s = job->training.collective_timeout_s, .threads = (int)job->training.threads};
     if (catch_signals(&err) != 0) {
-        return fail(NULL, &err, DT_EXIT_TEMPORARY);
+        return fail(NULL, &err, DT_EXIT_TEMPORARY, false);
     }
     if (world_open(&w, &options, &err) != 0) {
-        code = fail(w.page, &err, trainer_exit_code(&err));
+        code = fail(w.page, &err, trainer_exit_code(&err), false);
         fflush(NULL);
         _exit(code);
     }
     dt_log_open(dt_log_level(), w.size > 1 ? w.rank : -1, STDERR_FILENO);
     atomic_store(&signal_page, w.page);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
-        code = fail(w.page, &err, trainer_exit_code(&err));
+        code = fail(w.page, &err, trainer_exit_code(&err), w.told);
         fflush(NULL);
         _exit(code); /* peers may be gone: nothing here waits for them */
     }
@@ -368,7 +371,7 @@ static int run_all(int argc, char **argv)
     } else {
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
         if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
-            code = fail(NULL, &err, DT_EXIT_USAGE);
+            code = fail(NULL, &err, DT_EXIT_USAGE, false);
         } else if (o.plan) {
             code = DT_EXIT_DONE;
         } else {

@@ -26,6 +26,11 @@ static char *temporary_path(const char *dir, const struct checkpoint_state *stat
     return dt_format("%s/step-%08" PRId64 ".tmp-%d", dir, state->step, state->round);
 }
 
+char *checkpoint_path(const char *dir, int64_t step)
+{
+    return dt_format("%s/step-%08" PRId64, dir, step);
+}
+
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err)
 {
@@ -304,12 +309,17 @@ static void prune(const char *dir, int keep_last_n)
         if (list_steps(dir, leftovers, &steps, &err) != 0) {
             dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
         }
-        for (size_t i = leftovers ? 0 : (size_t)keep_last_n; i < steps.count && (leftovers || keep_last_n > 0); i++) {
+        int complete = 0;
+        for (size_t i = 0; i < steps.count; i++) {
             char *path = dt_format("%s/%s", dir, steps.items[i].name);
             char *manifest = dt_format("%s/manifest.json", path);
-            (void)unlink(manifest); /* first, so that a removal cut short leaves nothing that looks complete */
-            if (dt_file_remove_tree(path, &err) != 0) {
-                dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
+            bool whole = !leftovers && dt_file_exists(manifest); /* without: a removal that was cut short */
+            complete += whole;
+            if (!whole || (keep_last_n > 0 && complete > keep_last_n)) {
+                (void)unlink(manifest); /* first, so that a removal cut short leaves nothing that looks complete */
+                if (dt_file_remove_tree(path, &err) != 0) {
+                    dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
+                }
             }
             free(manifest);
             free(path);
@@ -339,7 +349,7 @@ static int put_in_place(const char *from, const char *to, struct dt_error *err)
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n,
                       struct dt_error *err)
 {
-    char *from = temporary_path(dir, state), *to = dt_format("%s/step-%08" PRId64, dir, state->step);
+    char *from = temporary_path(dir, state), *to = checkpoint_path(dir, state->step);
     char *manifest = dt_format("%s/manifest.json", from), *latest = dt_format("%s/latest", dir);
     char name[64];
     (void)snprintf(name, sizeof name, "step-%08" PRId64 "\n", state->step);
@@ -349,9 +359,13 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 &&
         manifest_text(&text, state, entries, ranks, err) == 0 && dt_file_write(manifest, text.data, text.size, err) == 0 &&
         put_in_place(from, to, err) == 0 && dt_file_sync_dir(dir, err) == 0) {
-        result = dt_file_write(latest, name, strlen(name), err);
+        result = 0;
     }
-    if (result == 0) {
+    if (result == 0) { /* what comes now is for people and for the disk: nothing reads it to continue */
+        struct dt_error why;
+        if (dt_file_write(latest, name, strlen(name), &why) != 0) {
+            dt_log(DT_LOG_WARN, "checkpoint", "%s", why.text);
+        }
         prune(dir, keep_last_n);
     } else {
         (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
@@ -372,6 +386,21 @@ void checkpoint_discard(const char *dir, const struct checkpoint_state *state)
     char *path = temporary_path(dir, state);
     (void)dt_file_remove_tree(path, NULL);
     free(path);
+}
+
+int checkpoint_steps(const char *dir, int64_t **steps, int *count, struct dt_error *err)
+{
+    struct listing l;
+    if (list_steps(dir, false, &l, err) != 0) {
+        return -1;
+    }
+    *steps = dt_alloc((l.count + 1) * sizeof **steps);
+    *count = (int)l.count;
+    for (size_t i = 0; i < l.count; i++) {
+        (*steps)[i] = l.items[i].step;
+    }
+    listing_clear(&l);
+    return 0;
 }
 
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err)

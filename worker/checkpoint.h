@@ -51,6 +51,10 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
                       struct dt_error *err);
 /* Rank 0, when a save failed: removes what was written of it. */
 void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
+/* DIR/step-N; the caller frees. */
+char *checkpoint_path(const char *dir, int64_t step);
+/* Steps of the checkpoints in DIR, the newest first, complete or not; a DIR that is not there has none. The caller frees *steps. */
+int checkpoint_steps(const char *dir, int64_t **steps, int *count, struct dt_error *err);
 /* The newest complete checkpoint in DIR (by step; `latest` is for people); DT_NOT_FOUND when there is none. path: the caller frees. Reads all of it and
  * compares every checksum: incomplete or damaged ones are skipped with a line each in `notes` (may be null). */
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);
@@ -67,6 +71,10 @@ int checkpoint_tensor_count(const struct checkpoint *c);
 void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int *dims, const int64_t **shape);
 /* Every checksum, every file; err names the first bad file and tensor. */
 int checkpoint_verify(struct checkpoint *c, struct dt_error *err);
+/* The same for part `part` of `parts` about equal ones: all of them together are checkpoint_verify. */
+int checkpoint_verify_part(struct checkpoint *c, int part, int parts, struct dt_error *err);
+/* Calls tell(context) after each block (1 MiB) that was compared with its checksum: a sign of life while much is read. */
+void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void *context);
 /* One hash (32 hex digits) over the logical weights: names, shapes, dtypes, values, sorted by name; the same for every world size and strategy. */
 int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err);
 void checkpoint_close(struct checkpoint *c);

@@ -19,6 +19,8 @@ struct checkpoint {
     struct st_file **files;
     const struct st_tensor **data; /* per slice */
     bool **checked;                /* per slice, per block */
+    void (*tell)(void *context);   /* after each block that was compared; may be null */
+    void *context;
 };
 
 static int open_file(struct checkpoint *c, int i, struct dt_error *err)
@@ -113,8 +115,17 @@ static int check_blocks(struct checkpoint *c, int i, int64_t first, int64_t coun
                            s->first + from, s->first + from + elements - 1);
         }
         c->checked[i][b] = true;
+        if (c->tell != NULL) {
+            c->tell(c->context);
+        }
     }
     return 0;
+}
+
+void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void *context)
+{
+    c->tell = tell;
+    c->context = context;
 }
 
 static int find_tensor(const struct checkpoint *c, const char *name)
@@ -169,14 +180,31 @@ void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int
     *shape = c->manifest.tensors[i].shape;
 }
 
-int checkpoint_verify(struct checkpoint *c, struct dt_error *err)
+int checkpoint_verify_part(struct checkpoint *c, int part, int parts, struct dt_error *err)
 {
-    for (int i = 0; i < c->manifest.slice_count; i++) {
-        if (check_blocks(c, i, 0, c->manifest.slices[i].count, err) != 0) {
-            return -1;
+    const struct manifest *m = &c->manifest;
+    const int64_t per_block = MANIFEST_BLOCK_BYTES / (int64_t)sizeof(float);
+    int64_t blocks = 0, at = 0;
+    for (int i = 0; i < m->slice_count; i++) {
+        blocks += m->slices[i].sum_count;
+    }
+    int64_t begin = blocks * part / parts, end = blocks * (part + 1) / parts;
+    for (int i = 0; i < m->slice_count; at += m->slices[i++].sum_count) {
+        const struct manifest_slice *s = &m->slices[i];
+        int64_t from = begin > at ? begin - at : 0, to = end - at < s->sum_count ? end - at : s->sum_count;
+        if (from < to) {
+            int64_t last = to * per_block < s->count ? to * per_block : s->count;
+            if (check_blocks(c, i, from * per_block, last - from * per_block, err) != 0) {
+                return -1;
+            }
         }
     }
     return 0;
+}
+
+int checkpoint_verify(struct checkpoint *c, struct dt_error *err)
+{
+    return checkpoint_verify_part(c, 0, 1, err);
 }
 
 struct named {

@@ -8,6 +8,7 @@
 #include "worker/trainer.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 
 #include <math.h>
@@ -338,24 +339,60 @@ static bool due(int64_t step, int64_t interval)
     return interval > 0 && step % interval == 0;
 }
 
-/* Saves; a disk that is full costs a warning, and the run goes on until the last save. */
-static int save(struct trainer *t, bool must, struct dt_error *err)
+#define SECOND_TRY_S 1.0
+
+/* "reason; needs 1.2 GiB, 0.3 GiB free there" */
+static void add_room(struct trainer *t, struct dt_error *err)
+{
+    char need[32], left[32] = "an unknown number of bytes";
+    double free_bytes = dt_file_free_bytes(t->job->checkpointing.checkpoint_dir); /* after the try was removed */
+    dt_text_bytes(trainer_checkpoint_bytes(t), need, sizeof need);
+    if (free_bytes >= 0) {
+        dt_text_bytes(free_bytes, left, sizeof left);
+    }
+    size_t used = strlen(err->text);
+    (void)snprintf(err->text + used, sizeof err->text - used, "; needs %s, %s free there", need, left);
+}
+
+/* Saves. What the disk refuses costs a warning, and training goes on to the next interval; the last save has none after it, so it is tried
+ * twice, and then the run ends as one that fails the same way again: the checkpoint before is where it continues. */
+static int save(struct trainer *t, bool last, struct dt_error *err)
 {
     dt_page_phase(t->world->page, DT_PHASE_SAVE);
     double limit_s = t->job->checkpointing.save_timeout_s;
     set_pulse_limit(t, limit_s > 0 ? fmax(START_LIMIT_S, limit_s) : FOR_EVER_S);
+    int64_t before = t->saved_step;
     int rc = trainer_save(t, err);
+    if (rc != 0 && err->status == DT_IO && last) {
+        metrics_log(&t->metrics, "train: %s; trying once more", err->text);
+        dt_sleep_s(SECOND_TRY_S);
+        rc = trainer_save(t, err);
+    }
     set_pulse_limit(t, 0);
-    if (rc == 0) {
-        t->failed_saves = 0;
+    if (rc == 0 || err->status != DT_IO) {
+        return rc;
+    }
+    char fields[96];
+    snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
+    metrics_event(&t->metrics, "save_failed", fields);
+    add_room(t, err);
+    if (!last) {
+        metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval", err->text);
         return 0;
     }
-    if (err->status != DT_IO || must) {
-        return -1;
+    char where[64] = "from the beginning";
+    if (before >= 0) {
+        snprintf(where, sizeof where, "at step %lld", (long long)before);
     }
-    t->failed_saves++;
-    metrics_say(&t->metrics, "train: %s; training goes on, the next try is at the next interval", err->text);
-    return 0;
+    size_t used = strlen(err->text);
+    (void)snprintf(err->text + used, sizeof err->text - used, "; put that right, and the same command continues %s", where);
+    err->status = DT_INVALID;
+    /* All ranks know; rank 0 says it, before another's end can be its own. */
+    metrics_say(&t->metrics, "train: %s", err->text);
+    t->world->told = true;
+    bool said = true;
+    (void)trainer_agree(t, "train/told", &said, &(struct dt_error){0}); /* fails when the end of rank 0 was seen first: it has said it */
+    return -1;
 }
 
 /* What was planned beside what the process holds once everything has been touched. */
@@ -448,8 +485,12 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         atomic_store(&w->page->pulse_limit_ms, (uint32_t)(job->training.step_timeout_s * 1e3) + 1000);
     }
     bool found = false;
+    set_pulse_limit(&t, 0); /* reading shows a pulse; who does not read is found */
     if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {
         goto out;
+    }
+    if (!hooks->no_files) {
+        trainer_check_disk(&t);
     }
     bool evaluated;
     if (metrics_cut(&t.metrics, t.step, &evaluated, err) != 0 || (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
@@ -485,7 +526,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
 out:
     if (rc != 0) {
         w->failed = true;
-        metrics_log(&t.metrics, "train: %s", err->text);
+        if (!w->told) {
+            metrics_log(&t.metrics, "train: %s", err->text);
+        }
     }
     trainer_close(&t);
     return rc;

@@ -40,12 +40,12 @@ struct trainer {
     int64_t micro_steps; /* of a full step */
     int64_t step, epoch, position, tokens, total_steps;
     int64_t saved_step;
+    char *saved_path;     /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;     /* by any rank, known to all */
     bool eval_due;        /* the evaluation that falls on this step was not made yet */
     bool finished_before; /* a finished run was found: nothing was done */
     bool inspecting;      /* tests: opened without output folder */
-    int failed_saves;
-    int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
+    int hold;             /* rank 0: the lock on the folder of checkpoints; -1: none */
     double longest_step_s;
 
     /* pieces of the plan, then their addresses */
@@ -92,15 +92,27 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
 void trainer_close(struct trainer *t);
 
-/* trainer_state.c: weights and checkpoints. */
-int trainer_init_weights(struct trainer *t, struct dt_error *err);
+/* trainer_resume.c: where a run begins, and how ranks agree outside steps. */
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the same one. */
 int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
-int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
-/* All ranks together. A full disk is DT_IO: the run may go on. */
-int trainer_save(struct trainer *t, struct dt_error *err);
+/* Waits for a key of the store, showing a pulse. */
+int trainer_await(struct trainer *t, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err);
+/* Rank 0's text reaches all ranks; one made by trainer_share_failure is an error on all of them. */
+int trainer_share(struct trainer *t, const char *key, struct dt_text *text, double timeout_s, struct dt_error *err);
+void trainer_share_failure(struct dt_text *text, const struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);
+
+/* trainer_state.c: weights and checkpoints. */
+int trainer_init_weights(struct trainer *t, struct dt_error *err);
+int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
+/* All ranks together. What the disk refuses (full, quota, permission, error) is DT_IO on all of them: nothing is left of the try, the checkpoint
+ * before stays, and the run may go on. */
+int trainer_save(struct trainer *t, struct dt_error *err);
+/* Bytes that a checkpoint takes, about. */
+double trainer_checkpoint_bytes(const struct trainer *t);
+/* Rank 0 warns when the disk has no room for the checkpoints that the run will keep. */
+void trainer_check_disk(struct trainer *t);
 /* Rank 0: writes output_dir/model from the newest checkpoint. */
 int trainer_export(struct trainer *t, struct dt_error *err);
 /* Rank 0: output_dir with job.json and env.json. */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -297,6 +298,7 @@ void trainer_close(struct trainer *t)
     if (t->done) {
         dt_event_close(t->done);
     }
+    free(t->saved_path);
     optimizer_clear(&t->optimizer);
     strategy_close(&t->strategy);
     plan_clear(&t->plan);

@@ -18,6 +18,11 @@
 #define AGREE_TIMEOUT_S 600.0
 #define FOR_EVER_S 1e9
 
+static void pulse(void *page)
+{
+    dt_page_pulse(page);
+}
+
 /* ---- weights ---- */
 
 int trainer_init_weights(struct trainer *t, struct dt_error *err)
@@ -104,6 +109,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
     if (checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
+    checkpoint_progress(c, pulse, t->world->page);
     const struct checkpoint_state *state = checkpoint_get_state(c);
     int rc = 0;
     if (state->job && t->job->text && job_same_training(state->job, t->job->text, err) != 0) {
@@ -117,6 +123,8 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
     }
     if (rc == 0) {
         t->step = t->saved_step = state->step;
+        free(t->saved_path);
+        t->saved_path = dt_strdup(path);
         t->epoch = state->epoch;
         t->position = state->position;
         t->tokens = state->tokens;
@@ -126,137 +134,6 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
         trainer_count(t);
     }
     checkpoint_close(c);
-    return rc;
-}
-
-/* ---- agreement ---- */
-
-/* Rank 0's text reaches all ranks; "!status text" is an error on all of them. */
-static int agree(struct trainer *t, const char *key, struct dt_text *text, double timeout_s, struct dt_error *err)
-{
-    struct dt_store *store = t->world->store;
-    if (t->size > 1) {
-        if (t->rank == 0 && dt_store_set(store, key, dt_text_str(text), text->size, err) != 0) {
-            return -1;
-        }
-        if (t->rank != 0 && dt_store_get(store, key, text, timeout_s, err) != 0) {
-            return dt_wrap(err, "rank %d waits for rank 0", t->rank);
-        }
-    }
-    const char *s = dt_text_str(text);
-    if (s[0] == '!') {
-        return dt_fail(err, (enum dt_status)atoi(s + 1), "%s", strchr(s, ' ') ? strchr(s, ' ') + 1 : s);
-    }
-    return 0;
-}
-
-static void set_failure(struct dt_text *text, const struct dt_error *err)
-{
-    dt_text_reset(text);
-    dt_text_printf(text, "!%d %s", (int)err->status, err->text);
-}
-
-int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    dt_text_puts(&text, *flag ? "yes" : "no");
-    int rc = agree(t, key, &text, AGREE_TIMEOUT_S, err);
-    *flag = rc == 0 && strcmp(dt_text_str(&text), "yes") == 0;
-    dt_text_clear(&text);
-    return rc;
-}
-
-/* ---- resume ---- */
-
-/* A path that is not there yet: path.old-1, path.old-2, ... */
-static int set_aside(const char *path, struct dt_error *err)
-{
-    if (!dt_file_exists(path)) {
-        return 0;
-    }
-    for (int i = 1;; i++) {
-        char *old = dt_format("%s.old-%d", path, i);
-        bool taken = dt_file_exists(old);
-        int rc = taken ? 0 : rename(path, old);
-        if (!taken && rc != 0) {
-            rc = dt_fail_errno(err, "%s", path);
-        }
-        free(old);
-        if (!taken) {
-            return rc;
-        }
-    }
-}
-
-#define HOLD_WAIT_S 10.0 /* for a rank 0 of the round before that is still ending */
-
-/* Rank 0: which checkpoint to load; empty text for none. Later rounds of a launch go on from the launch's own saves, whatever
- * the job says about the beginning. */
-static int choose(struct trainer *t, struct dt_text *out, struct dt_error *err)
-{
-    const struct job_checkpointing *job = &t->job->checkpointing;
-    const char *resume = job->resume ? job->resume : "auto";
-    bool first_round = t->world->round <= 1, never = strcmp(resume, "never") == 0;
-    if (t->hold < 0 && checkpoint_hold(job->checkpoint_dir, HOLD_WAIT_S, &t->hold, err) != 0) {
-        return -1;
-    }
-    if (first_round && (t->job->fresh || never)) {
-        char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir);
-        int rc = set_aside(job->checkpoint_dir, err) != 0 || set_aside(metrics, err) != 0 ? -1 : 0;
-        free(metrics);
-        return rc != 0 || dt_file_mkdirs(job->checkpoint_dir, err) != 0 ||
-                       checkpoint_claim(job->checkpoint_dir, t->world->run_id, t->world->round, err) != 0
-                   ? -1
-                   : 0;
-    }
-    if (dt_file_mkdirs(job->checkpoint_dir, err) != 0 || checkpoint_claim(job->checkpoint_dir, t->world->run_id, t->world->round, err) != 0) {
-        return -1;
-    }
-    bool named = !never && strcmp(resume, "auto") != 0;
-    char *path = NULL;
-    struct dt_text notes;
-    dt_text_init(&notes);
-    int rc = 0;
-    if (!named || !first_round) {
-        rc = checkpoint_find(job->checkpoint_dir, &path, &notes, err);
-        if (notes.size > 0) {
-            metrics_say(&t->metrics, "train: %.*s", (int)strcspn(notes.data, "\n"), notes.data);
-        }
-        if (rc != 0 && err->status == DT_NOT_FOUND) {
-            rc = 0;
-        }
-    }
-    if (rc == 0 && (path || (named && !t->job->fresh))) {
-        dt_text_puts(out, path ? path : resume);
-    }
-    free(path);
-    dt_text_clear(&notes);
-    return rc;
-}
-
-int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
-{
-    struct dt_text path;
-    dt_text_init(&path);
-    if (t->rank == 0) {
-        struct dt_error why;
-        if (choose(t, &path, &why) != 0) {
-            set_failure(&path, &why);
-        }
-    }
-    int rc = agree(t, "train/resume", &path, AGREE_TIMEOUT_S, err);
-    *found = rc == 0 && path.size > 0;
-    if (*found) {
-        rc = trainer_load(t, path.data, err);
-    }
-    if (rc == 0 && *found) {
-        metrics_say(&t->metrics, "train: continues from %s (step %lld)", path.data, (long long)t->step);
-        char fields[64];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
-        metrics_event(&t->metrics, "resume", fields);
-    }
-    dt_text_clear(&path);
     return rc;
 }
 
@@ -317,7 +194,7 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         char key[64];
         snprintf(key, sizeof key, "train/save/%lld/%d", (long long)state->step, r);
         dt_text_init(&texts[r]);
-        if (rc == 0 && dt_store_get(t->world->store, key, &texts[r], save_timeout_s(t), err) != 0) {
+        if (rc == 0 && trainer_await(t, key, &texts[r], save_timeout_s(t), err) != 0) {
             rc = dt_wrap(err, "checkpoint of step %lld: rank %d", (long long)state->step, r);
         }
         entries[r] = dt_text_str(&texts[r]);
@@ -372,14 +249,14 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     struct dt_error why;
     double begin_s = dt_now_s();
     if (checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, &state, t->rank, t->size, slices, count, &entry, &why) != 0) {
-        set_failure(&entry, &why);
+        trainer_share_failure(&entry, &why);
     }
     char key[64];
     snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->step, t->rank);
     int rc = 0;
     if (t->rank == 0) {
         if (commit(t, &state, &entry, &why) != 0) {
-            set_failure(&verdict, &why);
+            trainer_share_failure(&verdict, &why);
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
         } else {
             dt_text_puts(&verdict, "saved");
@@ -390,10 +267,12 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     if (rc == 0) {
         snprintf(key, sizeof key, "train/saved/%lld", (long long)t->step);
         /* Rank 0 waits for each of the others in turn, and then writes. */
-        rc = agree(t, key, &verdict, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
+        rc = trainer_share(t, key, &verdict, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
     }
     if (rc == 0) {
         t->saved_step = t->step;
+        free(t->saved_path);
+        t->saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
         char fields[96];
         snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step, dt_now_s() - begin_s,
@@ -408,25 +287,64 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     return rc;
 }
 
+/* ---- room on the disk ---- */
+
+double trainer_checkpoint_bytes(const struct trainer *t)
+{
+    double header = 256, sums = 24.0 / (1 << 20); /* per slice in header and manifest; per byte in the manifest */
+    double data = 3.0 * sizeof(float) * (double)t->chain.parameter_count;
+    return data * (1 + sums) + header * 3 * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
+}
+
+void trainer_check_disk(struct trainer *t)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    int64_t left = t->total_steps - t->step, every = job->save_every_n_steps, saves = every > 0 ? (left + every - 1) / every : left > 0;
+    int64_t *steps = NULL;
+    int there = 0;
+    double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
+    if (t->rank != 0 || saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
+        return;
+    }
+    free(steps);
+    if (job->keep_last_n > 0) { /* the new one is complete before the oldest goes */
+        int64_t more = job->keep_last_n + 1 - there;
+        saves = saves < more ? saves : more;
+        saves = saves > 1 ? saves : 1;
+    }
+    double one = trainer_checkpoint_bytes(t), need = one * (double)saves;
+    char one_text[32], need_text[32], free_text[32];
+    if (need > free_bytes) {
+        metrics_say(&t->metrics,
+                    "train: warning: %s: %s free, but %lld more checkpoint%s of %s need%s %s; make room, or lower checkpointing.keep_last_n",
+                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), (long long)saves, saves == 1 ? "" : "s",
+                    dt_text_bytes(one, one_text, sizeof one_text), saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
+    }
+}
+
 int trainer_export(struct trainer *t, struct dt_error *err)
 {
-    char *path = NULL, *folder = dt_format("%s/model", t->job->output_dir);
+    char *folder = dt_format("%s/model", t->job->output_dir);
     struct checkpoint *c = NULL;
-    int rc = -1;
+    int rc = 0;
     if (t->finished_before && checkpoint_is_exported(folder, t->step)) {
-        rc = 0;
         goto out;
     }
-    if (checkpoint_find(t->job->checkpointing.checkpoint_dir, &path, NULL, err) != 0 || checkpoint_open(&c, path, err) != 0 ||
-        checkpoint_export(c, folder, err) != 0) {
+    rc = checkpoint_open(&c, t->saved_path, err);
+    if (rc == 0) {
+        checkpoint_progress(c, pulse, t->world->page);
+        rc = checkpoint_export(c, folder, err);
+    }
+    if (rc == 0) {
+        metrics_event(&t->metrics, "export", "");
+    } else if (err->status == DT_IO) { /* nothing is lost, and another round would find the same disk */
+        (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)", t->saved_path);
+        err->status = DT_INVALID;
+    } else {
         (void)dt_wrap(err, "export of the model");
-        goto out;
     }
-    metrics_event(&t->metrics, "export", "");
-    rc = 0;
 out:
     checkpoint_close(c);
-    free(path);
     free(folder);
     return rc;
 }

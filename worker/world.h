@@ -22,6 +22,7 @@ struct world {
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
     int threads;                               /* of the pool in this process */
     int page_fd;                               /* of a page made here, or -1 */
+    bool told;                                 /* why this rank fails was said already, by rank 0 for all */
     bool failed;                               /* set before world_close when a collective may still be running: it is aborted first */
 };
 

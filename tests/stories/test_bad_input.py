@@ -295,16 +295,20 @@ def test_a_wrong_job_alone_is_2(place):
         assert not (place[0] / "wrong-alone").exists()
 
 
-def test_disk_full_in_a_save(place):
-    """A disk of 1 MiB: saves fail with a line, training goes on, nothing half written is loaded later."""
+@pytest.mark.parametrize("asked", ["step-14", "step-00000014", "runs/nowhere/step-00000014"])
+def test_a_checkpoint_that_is_not_there(place, asked):
+    """Asked for by its name or by its folder: the nearest ones are listed."""
     folder, job, _ = place
-    mount = folder / "small"
-    mount.mkdir()
-    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
-        pytest.skip("no private mounts here (unshare -m needs root)")
-    line = (f"mount -t tmpfs -o size=700k none '{mount}' && {support.program('train')} '{job}' --output_dir '{mount}/run'; code=$?; "
-            f"find '{mount}' -name '*.tmp*'; exit $code")
-    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
-    assert p.returncode in (0, 100, 111), p
-    assert any("No space left" in x and x.startswith("train: ") for x in p.stderr.splitlines()), p
-    assert ".tmp" not in p.stdout, p
+    out = folder / "out-asked"
+    shutil.copytree(folder / "plain", out, dirs_exist_ok=True)
+    result = training.train(job, out, ranks=2, sets=[f"checkpointing.resume={asked}"])
+    assert result.code == 100, result
+    assert any("no such checkpoint" in x and "nearest at steps 10, 20" in x and x.startswith("train: ") for x in result.err.splitlines()), result
+
+
+def test_a_checkpoint_asked_for_by_its_name(place):
+    folder, job, expected = place
+    out = folder / "out-by-name"
+    shutil.copytree(folder / "plain", out)
+    result = training.train(job, out, ranks=2, sets=["checkpointing.resume=step-10"])
+    assert result.code == 0 and "(step 10)" in result.err and training.hash_of(out) == expected, result

@@ -1,4 +1,5 @@
 /* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the one before. */
+#include "base/clock.h"
 #include "base/file.h"
 #include "worker/checkpoint.h"
 #include "worker/checkpoint_export.h"
@@ -197,9 +198,13 @@ static void old_ones_and_leftovers_are_removed(void **unused)
     assert_false(dt_file_exists(gone));
     assert_true(dt_file_exists(kept));
     assert_int_equal(dt_file_mkdirs(leftover, &err), 0);
+    char *manifest = dt_format("%s/manifest.json", kept);
+    assert_int_equal(unlink(manifest), 0); /* its removal was cut short: it does not count */
+    free(manifest);
     assert_int_equal(save(50, 3, 1, 2, &err), 0); /* the same step again, by others */
     assert_int_equal(newest(NULL, 0), 50);
     assert_false(dt_file_exists(leftover));
+    assert_false(dt_file_exists(kept));
     free(leftover);
     free(gone);
     free(kept);
@@ -297,6 +302,82 @@ static void every_flipped_byte_is_found(void **unused)
         free(path);
     }
     assert_int_equal(newest(NULL, 0), 2);
+}
+
+static void count_blocks(void *context)
+{
+    ++*(int *)context;
+}
+
+/* Ranks share the work: each block is compared by exactly one of them, and a damaged one is found by exactly one. */
+static void parts_make_a_whole(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    assert_int_equal(save(1, 2, 0, 0, &err), 0);
+    char *folder = checkpoint_path(dir, 1), *file = dt_format("%s/slices-00001-of-00002.safetensors", folder);
+    struct stat st;
+    assert_int_equal(stat(file, &st), 0);
+    int whole = 0;
+    for (int parts = 1; parts <= 9; parts++) {
+        for (off_t at = st.st_size - 1; at > st.st_size / 2; at = parts == 3 ? at - 40961 : 0) {
+            int blocks = 0, complaints = 0;
+            flip(file, at);
+            for (int part = 0; part < parts; part++) {
+                struct checkpoint *c;
+                assert_int_equal(checkpoint_open(&c, folder, &err), 0);
+                complaints += checkpoint_verify_part(c, part, parts, &err) != 0;
+                checkpoint_close(c);
+            }
+            flip(file, at);
+            assert_int_equal(complaints, 1);
+            for (int part = 0; part < parts; part++) {
+                struct checkpoint *c;
+                assert_int_equal(checkpoint_open(&c, folder, &err), 0);
+                checkpoint_progress(c, count_blocks, &blocks);
+                assert_int_equal(checkpoint_verify_part(c, part, parts, &err), 0);
+                checkpoint_close(c);
+            }
+            whole = whole == 0 ? blocks : whole;
+            assert_int_equal(blocks, whole);
+        }
+    }
+    assert_true(whole > 4);
+    free(file);
+    free(folder);
+}
+
+/* A folder with very many old checkpoints and other files: what to load is known at once. DTRUN_ALL=1: 10 000 of them, 100 000 files. */
+static void very_many_old_ones(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    int many = getenv("DTRUN_ALL") != NULL ? 10000 : 500;
+    fresh_dir();
+    assert_int_equal(save(1000000, 1, 0, 0, &err), 0);
+    for (int step = 1; step <= many; step++) {
+        char *folder = checkpoint_path(dir, step);
+        assert_int_equal(mkdir(folder, 0777), 0);
+        for (int i = 0; i < 10; i++) {
+            char *file = dt_format("%s/slices-%05d-of-00010.safetensors", folder, i);
+            int fd = open(file, O_WRONLY | O_CREAT, 0666);
+            assert_true(fd >= 0);
+            (void)close(fd);
+            free(file);
+        }
+        free(folder);
+    }
+    double begin_s = dt_now_s();
+    int64_t *steps;
+    int count;
+    assert_int_equal(checkpoint_steps(dir, &steps, &count, &err), 0);
+    assert_int_equal(count, many + 1);
+    assert_int_equal(steps[0], 1000000);
+    assert_int_equal(steps[1], many);
+    assert_int_equal(newest(NULL, 0), 1000000);
+    assert_true(dt_now_s() - begin_s < 20); /* 0.02 s on an idle machine */
+    free(steps);
 }
 
 static void cut_missing_and_swapped_files_are_found(void **unused)
@@ -422,10 +503,16 @@ static int cleanup(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_ranks_write_anyone_reads),      cmocka_unit_test(old_ones_and_leftovers_are_removed),
-        cmocka_unit_test(a_retry_with_fewer_ranks_is_clean), cmocka_unit_test(older_rounds_are_refused),
-        cmocka_unit_test(every_flipped_byte_is_found),       cmocka_unit_test(cut_missing_and_swapped_files_are_found),
-        cmocka_unit_test(lying_manifests_are_refused),       cmocka_unit_test(one_job_at_a_time_holds_the_folder),
+        cmocka_unit_test(any_ranks_write_anyone_reads),
+        cmocka_unit_test(old_ones_and_leftovers_are_removed),
+        cmocka_unit_test(a_retry_with_fewer_ranks_is_clean),
+        cmocka_unit_test(older_rounds_are_refused),
+        cmocka_unit_test(every_flipped_byte_is_found),
+        cmocka_unit_test(cut_missing_and_swapped_files_are_found),
+        cmocka_unit_test(parts_make_a_whole),
+        cmocka_unit_test(very_many_old_ones),
+        cmocka_unit_test(lying_manifests_are_refused),
+        cmocka_unit_test(one_job_at_a_time_holds_the_folder),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }

@@ -1,0 +1,110 @@
+"""A disk that refuses: full, over quota, too large a file, an error of one call, on one rank or on all. A save that fails costs a line and nothing
+else; a run that cannot save its end says so once and keeps the checkpoint before.
+run: nosan: the leak checker cannot work under strace
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import support
+import training
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("disk")
+    job = training.make_job(folder, steps=STEPS)
+    result = training.train(job, folder / "plain", ranks=2)
+    assert result.code == 0, result
+    return folder, job, training.hash_of(folder / "plain")
+
+
+def lines(text, start="train: "):
+    return [x for x in text.splitlines() if x.startswith(start)]
+
+
+def refused(err):
+    """The one line that says that the end is not saved."""
+    found = [x for x in lines(err) if "put that right" in x]
+    assert len(found) == 1 and "restarting" not in err, err
+    return found[0]
+
+
+def test_full(place):
+    """Room for one checkpoint of four: warnings with numbers, training goes on, and with more room the same command continues."""
+    folder, job, expected = place
+    mount = folder / "small"
+    mount.mkdir()
+    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
+        pytest.skip("no private mounts here (unshare -m needs root)")
+    support.program("train")
+    go = f"'{support.DTRUN}' --nproc_per_node=2 train '{job}' --output_dir '{mount}/run'"
+    line = (f"mount -t tmpfs -o size=700k none '{mount}'; {go}; echo code $? >&2; ls '{mount}/run/checkpoints'; tail -n 1 '{mount}/run/metrics.jsonl'; "
+            f"mount -o remount,size=64m '{mount}'; {go}; echo code $? >&2; '{support.program('dtckpt')}' hash '{mount}/run'")
+    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)
+    first, second = re.split(r"^code \d+$", p.stderr, flags=re.M)[:2]
+    assert re.findall(r"^code (\d+)$", p.stderr, re.M) == ["100", "0"], p
+    warned = lines(first, "train: warning: ")
+    assert "4 more checkpoints of" in warned[0] and "free, but" in warned[0] and "keep_last_n" in warned[0], p
+    tries = [x for x in warned if "No space left on device; needs " in x and "free there; training goes on" in x]
+    assert [x.split("checkpoint of step ")[1].split(":")[0] for x in tries] == ["20", "30"], p
+    last = refused(first)
+    assert "checkpoint of step 40" in last and "needs " in last and last.endswith("the same command continues at step 10"), p
+    listing = p.stdout.split("{")[0].split()
+    assert "step-00000010" in listing and not [x for x in listing if ".tmp" in x or x in ("step-00000020", "step-00000040")], p
+    assert json.loads("{" + p.stdout.split("{")[1].split("}")[0] + "}")["step"] == STEPS, p
+    assert "(step 10)" in second and p.stdout.split()[-1] == expected, p
+
+
+def test_a_limit_of_file_size(place):
+    folder, job, _ = place
+    out = folder / "limit"
+    p = subprocess.run(["sh", "-c", f"ulimit -f 60; exec '{support.program('train')}' '{job}' --output_dir '{out}'"], env=support.clean_env(),
+                       capture_output=True, text=True, timeout=support.DEADLINE_S)
+    assert p.returncode == 100, p
+    assert "File too large" in refused(p.stderr) and "continues from the beginning" in p.stderr, p
+    assert not [x for x in os.listdir(out / "checkpoints") if x.startswith("step-")]
+
+
+def traced(folder, inject):
+    """A program for dtrun: train, with calls of rank 1 that fail."""
+    if not shutil.which("strace") or subprocess.run(["strace", "-f", "-qq", "-e", "trace=fsync", "true"], capture_output=True).returncode != 0:
+        pytest.skip("strace cannot trace here")
+    calls = inject.split(":")[0]
+    text = f"""#!/bin/sh
+[ "$RANK" = 1 ] || exec '{support.program("train")}' "$@"
+exec strace -D -f -qq -o /dev/null -e trace={calls} -e inject={inject} '{support.program("train")}' "$@"
+"""
+    return support.script(folder, "traced.sh", text)
+
+
+@pytest.mark.parametrize("call, error, words", [("fsync", "EIO", "Input/output error"), ("write", "EDQUOT", "Disk quota exceeded"),
+                                                ("rename", "EACCES", "Permission denied"), ("mkdir", "EROFS", "Read-only file system")])
+def test_one_rank_cannot_save(place, call, error, words):
+    """All ranks agree that there is no checkpoint; nothing of the tries stays."""
+    folder, job, _ = place
+    out = folder / f"rank-{call}"
+    result = support.run(["--nproc_per_node=2", "--max_restarts=0", "--no_python", traced(folder, f"{call}:error={error}"), job, "--output_dir", out])
+    assert result.code == 1 and "exit code 100" in result.err, result  # of a program that dtrun does not know
+    tries = [x for x in lines(result.err, "train: warning: rank 1: ") if words in x and "; needs " in x]
+    assert len(tries) == 3, result
+    assert words in refused(result.err) and "rank 1: " in refused(result.err), result
+    assert not [x for x in os.listdir(out / "checkpoints") if x.startswith("step-")], result
+    assert max(training.metrics(out)) == STEPS
+
+
+def test_one_error_costs_one_checkpoint(place):
+    """The first save of rank 1 fails at its fsync; the next ones do not."""
+    folder, job, expected = place
+    out = folder / "once"
+    result = support.run(["--nproc_per_node=2", "--no_python", traced(folder, "fsync:error=EIO:when=1"), job, "--output_dir", out])
+    assert result.code == 0, result
+    assert len([x for x in lines(result.err, "train: warning: ") if "step 10" in x and "Input/output error" in x]) == 1, result
+    assert sorted(x for x in os.listdir(out / "checkpoints") if x.startswith("step-")) == [f"step-{s:08}" for s in (20, 30, 40)]
+    assert training.hash_of(out) == expected
