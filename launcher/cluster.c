@@ -155,6 +155,29 @@ static int number(const struct row *row, enum cluster_value what, char *const *e
     return value;
 }
 
+/* Array tasks and parts of a heterogeneous job have job ids of their own, under which they cannot be asked for everywhere. */
+static void read_requeue(struct cluster_requeue *q, char *const *env)
+{
+    const char *job = options_getenv(env, "SLURM_JOB_ID");
+    const char *whole = options_getenv(env, "SLURM_HET_JOB_ID");
+    const char *array = options_getenv(env, "SLURM_ARRAY_JOB_ID");
+    const char *task = options_getenv(env, "SLURM_ARRAY_TASK_ID");
+    const char *kind = options_getenv(env, "ENVIRONMENT");
+    if (job != NULL) {
+        *q = (struct cluster_requeue){.program = "scontrol", .verb = "requeue", .batch = kind != NULL && strcmp(kind, "BATCH") == 0};
+        (void)(array != NULL && task != NULL ? snprintf(q->id, sizeof q->id, "%.60s_%.60s", array, task)
+                                             : snprintf(q->id, sizeof q->id, "%.100s", whole != NULL ? whole : job));
+        return;
+    }
+    job = options_getenv(env, "LSB_JOBID");
+    task = options_getenv(env, "LSB_JOBINDEX");
+    if (job != NULL) {
+        *q = (struct cluster_requeue){.program = "brequeue", .batch = options_getenv(env, "LSB_INTERACTIVE") == NULL};
+        (void)(task != NULL && strcmp(task, "0") != 0 ? snprintf(q->id, sizeof q->id, "%.60s[%.60s]", job, task)
+                                                      : snprintf(q->id, sizeof q->id, "%.100s", job));
+    }
+}
+
 static void read_row(struct cluster *c, const struct row *row, char *const *env, bool forced)
 {
     const char **from = c->from;
@@ -210,6 +233,7 @@ int cluster_read(struct cluster *out, char *const *env, const char *forced, stru
     }
     if (found != NULL) {
         read_row(&c, found, env, forced != NULL);
+        read_requeue(&c.requeue, env);
     }
     *out = c;
     return 0;
@@ -275,6 +299,12 @@ int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err
     return 0;
 }
 
+bool cluster_task_per_worker(const struct cluster *c)
+{
+    bool more_tasks = c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_TASK_TOTAL] != NULL && c->task_total > c->node_count;
+    return c->launched && (c->task_count > 1 || more_tasks);
+}
+
 /* ---- names and ports ---- */
 
 /* First number in a text, at most nine digits of its end ("1234567890" -> 234567890); 0 without one. */
@@ -318,7 +348,14 @@ void cluster_one_per_host(const struct cluster *c, struct dt_text *out)
 {
     static const char *const lines[][2] = {
         {"slurm", "srun --ntasks-per-node=1"}, {"lsf", "jsrun --rs_per_host=1 --tasks_per_rs=1"}, {"mpi", "mpirun --map-by ppr:1:node"}};
-    dt_text_printf(out, "%s: it started %d tasks on this host, and each is a launcher of its own; start one per host", c->name, c->task_count);
+    bool hosts_known = c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_NODE_COUNT] != c->from[CLUSTER_TASK_TOTAL];
+    dt_text_printf(out, "%s: it started %d tasks on ", c->name, hosts_known ? c->task_total : c->task_count);
+    if (hosts_known) {
+        dt_text_printf(out, "%d host%s", c->node_count, c->node_count == 1 ? "" : "s");
+    } else {
+        dt_text_puts(out, "this host");
+    }
+    dt_text_puts(out, ", and each is a launcher of its own; start one per host");
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         if (strcmp(lines[i][0], c->name) == 0) {
             dt_text_printf(out, ": %s", lines[i][1]);
@@ -350,12 +387,13 @@ void cluster_warn(const struct cluster *c, const struct cluster_choice *chosen, 
 {
     const char *count_from = c->from[CLUSTER_NODE_COUNT];
     const char *rank_from = c->from[CLUSTER_NODE_RANK];
-    if (c->task_count > 1 && c->task_rank == 0) {
+    bool per_worker = cluster_task_per_worker(c);
+    if (per_worker && c->task_index == 0 && c->task_rank == 0) {
         dt_text_puts(out, "dtrun: ");
         cluster_one_per_host(c, out);
         dt_text_puts(out, "\n");
     }
-    if (c->launched && c->task_count == 1 && chosen->nnodes_from != NULL && count_from != NULL && strcmp(chosen->nnodes_from, count_from) != 0 &&
+    if (c->launched && !per_worker && chosen->nnodes_from != NULL && count_from != NULL && strcmp(chosen->nnodes_from, count_from) != 0 &&
         c->node_count != chosen->nnodes_max) {
         dt_text_printf(out, "dtrun: number of hosts: %s says %d, %s says %d; %s counts\n", chosen->nnodes_from, chosen->nnodes_max, count_from,
                        c->node_count, chosen->nnodes_from);
@@ -363,7 +401,7 @@ void cluster_warn(const struct cluster *c, const struct cluster_choice *chosen, 
         dt_text_printf(out, "dtrun: %s: %d hosts are allocated (%s), this run uses one%s\n", c->name, c->node_count, count_from,
                        strcmp(c->name, "slurm") == 0 ? "; to use all: srun --ntasks-per-node=1 dtrun ..." : "");
     }
-    if (c->launched && c->task_count == 1 && chosen->nnodes_max > 1 && chosen->node_rank_from != NULL && rank_from != NULL &&
+    if (c->launched && !per_worker && chosen->nnodes_max > 1 && chosen->node_rank_from != NULL && rank_from != NULL &&
         strcmp(chosen->node_rank_from, rank_from) != 0 && c->node_rank != chosen->node_rank) {
         dt_text_printf(out, "dtrun: number of this host: %s says %d, %s says %d; %s counts\n", chosen->node_rank_from, chosen->node_rank, rank_from,
                        c->node_rank, chosen->node_rank_from);
@@ -396,4 +434,8 @@ void cluster_describe(const struct cluster *c, struct dt_text *out)
     describe(c, CLUSTER_TASK_TOTAL, "tasks", NULL, c->task_total, out);
     describe(c, CLUSTER_MASTER_ADDR, "address", c->master_addr, 0, out);
     describe(c, CLUSTER_MASTER_PORT, "port", NULL, c->master_port, out);
+    if (c->requeue.program[0] != '\0') {
+        dt_text_printf(out, "          run again by %s%s%s %s%s\n", c->requeue.program, c->requeue.verb[0] != '\0' ? " " : "", c->requeue.verb,
+                       c->requeue.id, c->requeue.batch ? "" : ", if it were a batch job");
+    }
 }

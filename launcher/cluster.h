@@ -24,6 +24,11 @@ enum cluster_value {
     CLUSTER_VALUE_COUNT
 };
 
+/* How its scheduler is asked to run this job again. */
+struct cluster_requeue {
+    char program[16], verb[16], id[160]; /* "scontrol" "requeue" "77_4"; program "": it cannot be asked */
+    bool batch;                          /* this is a batch job, which alone can be run again */
+};
 struct cluster {
     const char *name; /* "kubeflow", "slurm", "lsf", "pbs", "mpi", "kubernetes", "pytorchjob", "none" */
     bool launched;    /* the scheduler's own launcher started this process on every host of the job, so hosts and ranks below count;
@@ -40,6 +45,7 @@ struct cluster {
     const char *nodes;   /* the scheduler's list of hosts, unparsed, or the file that holds it */
     const char *master_addr;
     int master_port; /* 0: unknown */
+    struct cluster_requeue requeue;
     /* The variable that a value came from; null: from none, the value is a default. */
     const char *from[CLUSTER_VALUE_COUNT];
 };
@@ -53,6 +59,8 @@ int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error
  * Does nothing where variables said them. Fails like cluster_hosts, or when host_name is not in the list. */
 int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err);
 
+/* The scheduler started more tasks than there are hosts, so that each task is a launcher with a worker of its own. */
+bool cluster_task_per_worker(const struct cluster *c);
 /* A name of this launch, the same on all its hosts and different for every other one: "slurm-77.0", "slurm-77.0-r1" when started again.
  * Appends nothing when there is no job id. */
 void cluster_run_id(const struct cluster *c, struct dt_text *out);
@@ -67,7 +75,7 @@ struct cluster_choice {
 };
 /* One line per thing that two sources say differently: both values, and which one counts. Nothing when all agree. */
 void cluster_warn(const struct cluster *c, const struct cluster_choice *chosen, char *const *env, struct dt_text *out);
-/* "it started 4 tasks on this host; start one launcher per host: srun --ntasks-per-node=1", with what to do. */
+/* "it started 4 tasks on 2 hosts, and each is a launcher of its own; start one per host: srun --ntasks-per-node=1". */
 void cluster_one_per_host(const struct cluster *c, struct dt_text *out);
 /* The values that are known and their variables, a line each, for --dry_run. */
 void cluster_describe(const struct cluster *c, struct dt_text *out);

@@ -42,6 +42,9 @@ struct options {
     char *nproc_text; /* as written: 4, gpu, cpu, auto */
     char *role;
     int node_rank;
+    /* Where the scheduler started an agent per worker: our worker's number among all of this host (total 0: it did not), and the host's number
+     * among the hosts (count 0: not known). */
+    int local_first, local_total, host_number, host_count;
 
     /* rendezvous; with one node the worker store listens on master_addr:master_port; with several, hosts meet there */
     bool standalone;                                /* asked for, or what a plain single-node job becomes */
@@ -64,6 +67,7 @@ struct options {
     bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
     int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
     int requeue_exit_code;                                        /* what a saved stop ends with; 75 */
+    char *requeue;                                                /* auto, on, off */
     bool signals[65];                                             /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
     char *signals_text;                                           /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
 

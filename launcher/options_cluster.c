@@ -51,21 +51,29 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
         return -1;
     }
     const char *nproc = g->value[option_find("nproc_per_node")];
-    if (c->task_count > 1 && nproc != NULL && strcmp(nproc, "1") != 0) {
+    bool per_worker = cluster_task_per_worker(c);
+    if (per_worker && nproc != NULL && strcmp(nproc, "1") != 0) {
         return 0; /* option_check_cluster says what is wrong with that */
     }
-    int agents = c->task_count > 1 ? c->task_total : c->node_count; /* several tasks on a host: each is a host to the job */
+    int agents = per_worker ? c->task_total : c->node_count; /* several tasks on a host: each is a host to the job */
     if (!c->launched || (nnodes == NULL && agents == 1) || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0)) ||
         g->value[option_find("standalone")] != NULL) {
         return 0;
     }
     if (nnodes == NULL) {
-        const char *variable = c->from[c->task_count > 1 ? CLUSTER_TASK_TOTAL : CLUSTER_NODE_COUNT];
+        const char *variable = c->from[per_worker ? CLUSTER_TASK_TOTAL : CLUSTER_NODE_COUNT];
         give_from_cluster(o, g, "nnodes", dt_arena_printf(&o->arena, "%d", agents), variable);
+        if (per_worker) { /* the workers of a host are one group, whoever started them */
+            o->local_first = c->task_rank;
+            o->local_total = c->task_count;
+            bool numbered = c->from[CLUSTER_NODE_RANK] != NULL && c->from[CLUSTER_NODE_RANK] != c->from[CLUSTER_TASK_INDEX];
+            o->host_number = numbered ? c->node_rank : 0;
+            o->host_count = numbered ? c->node_count : 0;
+        }
     }
-    enum cluster_value rank = c->task_count > 1 ? CLUSTER_TASK_INDEX : CLUSTER_NODE_RANK;
+    enum cluster_value rank = per_worker ? CLUSTER_TASK_INDEX : CLUSTER_NODE_RANK;
     if (g->value[option_find("node_rank")] == NULL && c->from[rank] != NULL) {
-        give_from_cluster(o, g, "node_rank", dt_arena_printf(&o->arena, "%d", c->task_count > 1 ? c->task_index : c->node_rank), c->from[rank]);
+        give_from_cluster(o, g, "node_rank", dt_arena_printf(&o->arena, "%d", per_worker ? c->task_index : c->node_rank), c->from[rank]);
     }
     const char *variable;
     char *endpoint = NULL;
@@ -94,13 +102,17 @@ int option_check_cluster(struct options *o, const struct given *g, char *const *
                                     .nproc = o->nproc,
                                     .nnodes_from = o->sources[nnodes] > OPTIONS_FROM_CLUSTER ? g->spelled[nnodes] : NULL,
                                     .node_rank_from = o->sources[rank] > OPTIONS_FROM_CLUSTER ? g->spelled[rank] : NULL};
-    if (o->here.task_count > 1 && o->nproc > 1) {
+    if (cluster_task_per_worker(&o->here) && o->nproc > 1) {
         struct dt_text text;
         dt_text_init(&text);
         cluster_one_per_host(&o->here, &text);
         (void)dt_fail(err, DT_INVALID, "%s; or leave out --nproc_per_node, or use --cluster=none for separate jobs", dt_text_str(&text));
         dt_text_clear(&text);
         return -1;
+    }
+    if (strcmp(o->requeue, "on") == 0 && o->here.requeue.program[0] == '\0') {
+        return dt_fail(err, DT_INVALID, "%s: on: there is no scheduler here that could run the job again (slurm, lsf)",
+                       g->spelled[option_find("requeue")]);
     }
     if (o->cluster == NULL || strcmp(o->cluster, "none") != 0) {
         cluster_warn(&o->here, &chosen, env, &o->warnings);

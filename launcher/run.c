@@ -14,6 +14,7 @@
 #include "launcher/env.h"
 #include "launcher/guard.h"
 #include "launcher/plan.h"
+#include "launcher/requeue.h"
 #include "launcher/run_parts.h"
 
 #include <assert.h>
@@ -61,15 +62,16 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     char *path, **argv, **envp;
     char page[64];
     int fds[2] = {-1, -1};
+    bool shared = o->local_total > 0, numbered = o->host_count > 0; /* the scheduler started an agent per worker */
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), r->workers.list[i].page_fd);
     struct env_worker w = {.round = p->round,
                            .restart_count = p->restarts_used,
-                           .local_rank = i,
-                           .local_world_size = p->local_world_size,
+                           .local_rank = o->local_first + i,
+                           .local_world_size = shared ? o->local_total : p->local_world_size,
                            .rank = p->rank + i,
                            .world_size = p->world_size,
-                           .group_rank = p->group_rank,
-                           .group_world_size = p->group_world_size,
+                           .group_rank = numbered ? o->host_number : p->group_rank,
+                           .group_world_size = numbered ? o->host_count : p->group_world_size,
                            .role_rank = p->role_rank + i,
                            .role_world_size = p->role_world_size,
                            .master_addr = r->nodes != NULL ? r->master_addr : o->master_addr,
@@ -79,7 +81,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .error_file = logs_error_file(r->logs, i),
                            .log_dir = logs_worker_dir(r->logs, i),
                            .output_dir = r->output_dir};
-    if (env_command(o, i, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
+    if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
         logs_streams(r->logs, i, fds, err) != 0) {
         return -1;
     }
@@ -342,6 +344,7 @@ static void apply(struct run *r, const struct action *a)
         post(r, AGENT_ON_END, 0);
         break;
     case ACTION_STOP:
+        r->stop_signal = a->code > 128 ? a->code - 128 : 0;
         post(r, AGENT_ON_STOP, a->code);
         break;
     case ACTION_FINISH:
@@ -426,7 +429,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
         r->wish = n;
         dt_log(DT_LOG_INFO, "agent", "signal %d", n);
         post(r, AGENT_ON_SIGNAL, n);
-    } else if (r->signal_count[n] > 1) {
+    } else if (r->signal_count[n] > 1 && (n == SIGINT || !r->scheduled)) {
         post(r, AGENT_ON_NOW, n);
     } else {
         dt_log(DT_LOG_INFO, "agent", "signal %d while stopping because of signal %d", n, r->wish);
@@ -647,6 +650,7 @@ int run_job(const struct options *o, char *const *env)
     struct run *r = &run;
     struct dt_error err;
     *r = (struct run){.o = o, .env = env, .signal_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
+    r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
     if (open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
@@ -687,5 +691,12 @@ int run_job(const struct options *o, char *const *env)
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
     close_all(r);
+    if (r->code == DT_EXIT_STOPPED && r->place.group_rank == 0 && requeue_wanted(o, r->stop_signal)) {
+        if (requeue_ask(o, env, &err) != 0) {
+            (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        } else {
+            (void)fprintf(stderr, "dtrun: asked %s to run job %s again (--requeue)\n", o->here.name, o->here.requeue.id);
+        }
+    }
     return r->code == DT_EXIT_STOPPED ? o->requeue_exit_code : r->code;
 }

@@ -46,7 +46,9 @@ struct run {
         int value;
     } queue[QUEUE];
     int queued, taken;
-    int wish; /* signal that asked us to stop, 0: none */
+    int wish;        /* signal that asked us to stop, 0: none */
+    int stop_signal; /* that made the job stop, perhaps another host's; 0: unknown */
+    bool scheduled;  /* a scheduler repeats its signals: only INT, which comes from a person, insists when it comes again */
     bool draining;
     bool reaping;     /* exits have been taken that the agent does not know of yet */
     bool ending;      /* the workers have been told */

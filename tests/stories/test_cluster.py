@@ -71,7 +71,7 @@ def test_a_task_per_worker_is_refused_with_the_line_to_use():
     env = SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
     result = run(["--nproc_per_node=4", *SHOW], env=env)
     assert result.code == 2 and result.out == "" and result.err.count("\n") == 1, result
-    assert "it started 4 tasks on this host" in result.err and "srun --ntasks-per-node=1" in result.err
+    assert "it started 4 tasks on 1 host, " in result.err and "srun --ntasks-per-node=1" in result.err
     alone = run(["--nproc_per_node=2", "--cluster=none", *SHOW], env=env)
     assert alone.code == 0 and alone.err == "", alone
 
@@ -101,9 +101,11 @@ def test_a_wrong_name_is_refused():
     assert result.code == 2 and "none of its variables is set here" in result.err
 
 
-def test_requeue_is_refused():
-    result = run(["--requeue=auto", "/bin/true"], env=SRUN)
-    assert result.code == 2 and result.err == "dtrun: --requeue: not there yet; resubmit on exit code 75\n"
+def test_requeue_needs_a_scheduler():
+    result = run(["--requeue=on", "/bin/true"])
+    assert result.code == 2 and result.err == "dtrun: --requeue: on: there is no scheduler here that could run the job again (slurm, lsf)\n"
+    result = run(["--requeue=perhaps", "/bin/true"], env=SRUN)
+    assert result.code == 2 and "--requeue: perhaps: must be" in result.err, result
 
 
 def stand_ins(folder, code, log):
@@ -122,10 +124,12 @@ def test_the_batch_scripts_start_one_launcher_per_host_and_requeue(tmp_path, cod
     env = clean_env({"DTRUN_BIN": str(tmp_path), "SLURM_JOB_ID": "7", "LSB_JOBID": "8", "JOB": "job.json"})
     done = subprocess.run(["bash", os.path.join(ROOT, "scripts/slurm/train.sbatch"), "job.json", "training.seed=7"], env=env, timeout=DEADLINE_S)
     lines = log.read_text().splitlines()
-    assert lines[0].startswith("srun --ntasks-per-node=1 ") and lines[1] == "dtrun --nproc_per_node=auto --max_restarts=3 train job.json --set training.seed=7"
+    assert lines[0].startswith("srun --ntasks-per-node=1 ") and lines[1] == ("dtrun --nproc_per_node=auto --max_restarts=3 --shutdown_timeout=120 --requeue=off "
+                                                                       "train job.json --set training.seed=7")
     assert lines[2:] == (["scontrol requeue 7"] if again else []) and done.returncode == (0 if again else code)
     log.unlink()
     done = subprocess.run(["bash", os.path.join(ROOT, "scripts/lsf/train.lsf")], env=env, timeout=DEADLINE_S)
     lines = log.read_text().splitlines()
-    assert lines[0].startswith("jsrun --rs_per_host=1 --tasks_per_rs=1 ") and lines[1] == "dtrun --nproc_per_node=6 --max_restarts=3 train job.json"
+    assert lines[0].startswith("jsrun --rs_per_host=1 --tasks_per_rs=1 ") and lines[1] == ("dtrun --nproc_per_node=6 --max_restarts=3 --shutdown_timeout=100 "
+                                                                                    "--requeue=off train job.json")
     assert lines[2:] == (["brequeue 8"] if again else []) and done.returncode == (0 if again else code)

@@ -104,17 +104,50 @@ def test_exit_codes_through_srun(cluster, code, words):
     assert result.returncode == code, (result, cluster.logs())
 
 
-def test_the_batch_script_is_requeued_after_a_saved_stop_and_goes_on(cluster, place):
+def test_stopped_jobs_are_run_again_and_go_on(cluster, place):
+    """Three ways side by side: the script asks, the launcher asks by itself when it is warned by USR1, and because it was told to; all end as one run."""
     folder, job, _ = place
     long = ["training.max_steps=1000", "checkpointing.save_every_n_steps=50"]
     whole = training.train(job, folder / "whole", ranks=2, sets=long)
     assert whole.code == 0, whole
-    number, out = batch(cluster, folder, job, f"output_dir={folder}/again", *long)
-    wait_until(lambda: steps_of(folder / "again") >= 50, "a checkpoint")
-    assert cluster.run(["scancel", "-s", "USR1", f"{number}.0"]).returncode == 0
-    done = cluster.wait_job(number)
-    assert done["JobState"] == "COMPLETED" and done["Restarts"] == "1", (done, text_of(out), cluster.logs())
-    assert text_of(out).count("stopped by USR1: state saved") == 2 and training.hash_of(folder / "again") == training.hash_of(folder / "whole"), text_of(out)
+    line = f"--wrap=srun dtrun %s train {job} --output_dir {folder}/%s " + " ".join("--set " + s for s in long)
+    jobs = {"script": batch(cluster, folder, job, f"output_dir={folder}/script", *long, options=("-N2", "-c4")),
+            "auto": (cluster.submit(["-N2", f"--output={folder}/auto.out", line % ("", "auto")]), folder / "auto.out"),
+            "on": (cluster.submit(["-N2", f"--output={folder}/on.out", line % ("--requeue=on", "on")]), folder / "on.out")}
+    for way, (number, _) in jobs.items():
+        wait_until(lambda: steps_of(folder / way) >= 50, "a checkpoint")
+        assert cluster.run(["scancel", "-s", "TERM" if way == "on" else "USR1", f"{number}.0"]).returncode == 0
+    for way, (number, out) in jobs.items():
+        done = cluster.wait_job(number)
+        assert done["JobState"] == "COMPLETED" and done["Restarts"] == "1", (way, done, text_of(out), cluster.logs())
+        assert training.hash_of(folder / way) == training.hash_of(folder / "whole"), (way, text_of(out))
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(cluster, place):
+    folder, job, _ = place
+    number, out = batch(cluster, folder, job, f"output_dir={folder}/cancelled", MANY)
+    wait_until(lambda: steps_of(folder / "cancelled") >= 10, "a checkpoint")
+    assert cluster.run(["scancel", number]).returncode == 0
+    assert cluster.wait_job(number)["JobState"] == "CANCELLED"
+    wait_until(lambda: "stopped by TERM: state saved" in text_of(out) and not cluster.processes("dtrun") and not cluster.processes("train"), "the end")
+    assert cluster.job(number)["Restarts"] == "0"
+
+
+def test_a_task_per_worker_is_one_job(cluster, place):
+    folder, job, expected = place
+    result = srun(cluster, 1, "-n2", "dtrun", "train", job, "--output_dir", folder / "tasks")
+    assert result.returncode == 0 and training.hash_of(folder / "tasks") == expected, (result, cluster.logs())
+    assert result.stderr.count("start one per host: srun --ntasks-per-node=1") == 1, result
+    show = 'echo "$SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $RANK $LOCAL_RANK $GROUP_RANK $LOCAL_WORLD_SIZE $GROUP_WORLD_SIZE"'
+    for words in (["--ntasks-per-node=2"], ["-n4", "-m", "cyclic"], ["-n3"]):  # as many on each, ranks by turns, one on the second
+        result = srun(cluster, 2, *words, "dtrun", "sh", "-c", show)
+        lines = [list(map(int, line.split())) for line in result.stdout.splitlines()]
+        assert result.returncode == 0 and len(lines) == (3 if words == ["-n3"] else 4), result
+        nodes = [line[2] for line in lines]
+        for line in lines:
+            assert line[3:6] == line[:3] and line[6] == nodes.count(line[2]) and line[7] == 2, result
+    result = srun(cluster, 2, "-n4", "dtrun", "--nproc_per_node=2", "/bin/true")
+    assert result.returncode == 2 and "start one per host: srun --ntasks-per-node=1" in result.stderr, result
 
 
 def test_a_stop_through_srun_saves_and_is_75(cluster, place):

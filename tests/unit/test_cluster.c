@@ -232,23 +232,85 @@ static void test_options_take_them(void **state)
     assert_int_equal(options_read(&o, 4, job_only, environment("SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=4"), &err), 0);
     assert_int_equal(o.warnings.size, 0);
     options_clear(&o);
-    /* Several hosts: refused with the scheduler's variable, or taken as if the options had been given. */
-    if (options_read(&o, 2, plain, environment(SRUN), &err) != 0) {
-        assert_string_equal(err.text, "SLURM_STEP_NUM_NODES: 2: several hosts are not there yet; use --nnodes=1");
-    } else {
-        assert_true(o.nnodes_min == 2 && o.nnodes_max == 2 && o.node_rank == 1 && o.master_port == 16234);
-        assert_string_equal(o.master_addr, "a07");
-        assert_string_equal(o.run_id, "slurm-771234.0");
-        assert_string_equal(options_source(&o, "nnodes"), "SLURM_STEP_NUM_NODES");
+    assert_int_equal(options_read(&o, 2, plain, environment(SRUN), &err), 0);
+    assert_true(o.nnodes_min == 2 && o.nnodes_max == 2 && o.node_rank == 1 && o.master_port == 16234 && o.local_total == 0);
+    assert_string_equal(o.master_addr, "a07");
+    assert_string_equal(o.run_id, "slurm-771234.0");
+    assert_string_equal(options_source(&o, "nnodes"), "SLURM_STEP_NUM_NODES");
+    options_clear(&o);
+}
+
+/* A task per worker: each is an agent, and the workers of a host know each other as if one agent had started them. */
+static void test_a_task_per_worker(void **state)
+{
+    static const struct {
+        const char *env;
+        int nnodes, rank, first, total, host, hosts;
+    } cases[] = {
+        {"SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a[1-2] SLURM_NNODES=2 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NTASKS=4 SLURM_PROCID=3 "
+         "SLURM_LOCALID=1",
+         4, 3, 1, 2, 1, 2},
+        /* the host that has only one task must see it alike */
+        {"SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a[1-2] SLURM_NNODES=2 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_NTASKS=3 SLURM_PROCID=2 "
+         "SLURM_LOCALID=0",
+         3, 2, 0, 1, 1, 2},
+        {"SLURM_JOB_ID=7 SLURM_STEP_NODELIST=a SLURM_NNODES=1 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2 SLURM_NTASKS=2 SLURM_PROCID=1 "
+         "SLURM_LOCALID=1",
+         2, 1, 1, 2, 0, 1},
+        /* mpirun says nothing of hosts: by core and by node number alike */
+        {OMPI " MASTER_ADDR=a MASTER_PORT=3", 8, 5, 1, 4, 0, 0},
+    };
+    static struct options o;
+    char *plain[] = {"dtrun", "p", NULL};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(options_read(&o, 2, plain, environment(cases[i].env), &err), 0);
+        if (o.nnodes_min != cases[i].nnodes || o.nnodes_max != cases[i].nnodes || o.node_rank != cases[i].rank || o.local_first != cases[i].first ||
+            o.local_total != cases[i].total || o.host_number != cases[i].host || o.host_count != cases[i].hosts) {
+            fail_msg("case %zu: nnodes %d rank %d local %d of %d host %d of %d", i, o.nnodes_max, o.node_rank, o.local_first, o.local_total,
+                     o.host_number, o.host_count);
+        }
         options_clear(&o);
     }
+}
+
+static void expect_requeue(const char *words, const char *command, bool batch)
+{
+    char found[256];
+    struct cluster c = detect(words, NULL);
+    (void)snprintf(found, sizeof found, "%s %s %s", c.requeue.program, c.requeue.verb, c.requeue.id);
+    assert_string_equal(found, command);
+    assert_int_equal(c.requeue.batch, batch);
+}
+
+static void test_what_is_run_again(void **state)
+{
+    static struct options o;
+    char *on[] = {"dtrun", "--requeue=on", "p", NULL};
+    (void)state;
+    expect_requeue(SRUN, "scontrol requeue 771234", false); /* salloc */
+    expect_requeue(SRUN " ENVIRONMENT=BATCH", "scontrol requeue 771234", true);
+    expect_requeue(SRUN " ENVIRONMENT=BATCH SLURM_ARRAY_JOB_ID=771230 SLURM_ARRAY_TASK_ID=4", "scontrol requeue 771230_4", true);
+    expect_requeue(SRUN " ENVIRONMENT=BATCH SLURM_HET_JOB_ID=771233", "scontrol requeue 771233", true);
+    expect_requeue("SLURM_JOB_ID=7 ENVIRONMENT=BATCH", "scontrol requeue 7", true);
+    expect_requeue("LSB_JOBID=5 LSB_JOBINDEX=0", "brequeue  5", true);
+    expect_requeue("LSB_JOBID=5 LSB_JOBINDEX=3", "brequeue  5[3]", true);
+    expect_requeue("LSB_JOBID=5 LSB_INTERACTIVE=Y", "brequeue  5", false);
+    expect_requeue("JOB_COMPLETION_INDEX=0", "  ", false);
+    assert_int_equal(options_read(&o, 3, on, environment("JOB_COMPLETION_INDEX=0"), &err), -1);
+    assert_string_equal(err.text, "--requeue: on: there is no scheduler here that could run the job again (slurm, lsf)");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),  cmocka_unit_test(test_ids_stay_apart),    cmocka_unit_test(test_conflicts),
-        cmocka_unit_test(test_hosts), cmocka_unit_test(test_options_take_them),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_ids_stay_apart),
+        cmocka_unit_test(test_conflicts),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_options_take_them),
+        cmocka_unit_test(test_a_task_per_worker),
+        cmocka_unit_test(test_what_is_run_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
