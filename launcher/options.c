@@ -446,7 +446,7 @@ static int read_program(struct options *o, const struct given *g, int argc, char
 
 static void scale_times(struct options *o)
 {
-    double *times[] = {&o->shutdown_timeout_s, &o->hang_timeout_s, &o->join_timeout_s, &o->last_call_s, &o->dead_after_s};
+    double *times[] = {&o->shutdown_timeout_s, &o->exit_barrier_s, &o->hang_timeout_s, &o->join_timeout_s, &o->last_call_s, &o->dead_after_s};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         *times[i] /= o->time_scale;
     }

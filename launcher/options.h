@@ -17,7 +17,16 @@
 #define OPTIONS_MAX_CODES 64
 #define OPTIONS_MAX_ROWS 96
 
-enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_HELP_ALL, OPTIONS_VERSION, OPTIONS_DRY_RUN, OPTIONS_COMPLETION, OPTIONS_SERVE_STORE, OPTIONS_STATUS };
+enum options_action {
+    OPTIONS_RUN,
+    OPTIONS_HELP,
+    OPTIONS_HELP_ALL,
+    OPTIONS_VERSION,
+    OPTIONS_DRY_RUN,
+    OPTIONS_COMPLETION,
+    OPTIONS_SERVE_STORE,
+    OPTIONS_STATUS
+};
 enum options_entry {
     OPTIONS_ENTRY_PROGRAM, /* run as it is: --no_python, or a program that is no .py file */
     OPTIONS_ENTRY_PYTHON,  /* interpreter -u script */
@@ -62,6 +71,7 @@ struct options {
     int max_restarts;
     double monitor_interval_s;
     double shutdown_timeout_s; /* between TERM and KILL, on every stop path */
+    double exit_barrier_s;     /* between the first worker's end with 0 and a word about the others */
     double hang_timeout_s;     /* 0: off */
     double time_scale;         /* already applied to every duration of this struct, for bounds that are not options */
     bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */

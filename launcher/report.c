@@ -156,7 +156,7 @@ static void add_what(const struct report_failure *f, struct dt_text *out)
 {
     char name[32];
     const char *words = f->note[0] != '\0' ? f->note : f->message;
-    if (f->exit_code < 0 && f->note[0] != '\0') {
+    if (f->exit_code <= 0 && f->note[0] != '\0') {
         add_safe(out, f->note, sizeof f->note, NULL);
         return;
     }

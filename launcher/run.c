@@ -135,6 +135,9 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
     logs_finish(r->logs, i);
     dt_log(DT_LOG_INFO, "agent", "round %d local %d pid %d ended with %d", r->place.round, i, (int)one->pid, code);
     if (code == 0) {
+        if (!uv_is_active((uv_handle_t *)&r->barrier)) {
+            (void)uv_timer_start(&r->barrier, r->barrier.timer_cb, (uint64_t)(r->o->exit_barrier_s * 1e3) + 1, 0);
+        }
         post(r, AGENT_ON_WORKER_OK, 0);
     } else if (r->agent.options.bundled && code == DT_EXIT_STOPPED) {
         post(r, AGENT_ON_WORKER_75, 0);
@@ -193,6 +196,7 @@ static void check_gone(struct run *r)
     (void)uv_timer_stop(&r->sweep);
     (void)uv_timer_stop(&r->grace);
     (void)uv_timer_stop(&r->news);
+    (void)uv_timer_stop(&r->barrier);
     r->gone_posted = true;
     failures_progress(&r->failures, &r->workers);
     post(r, AGENT_ON_GONE, 0);
@@ -533,6 +537,31 @@ static void on_watch(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
+/* Any program may let some of its workers end before others, as under torchrun: it is said once. Ranks of train end together, but for files that rank 0
+ * writes last; so whoever waits for a rank that has ended waits for ever. */
+static void on_barrier(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    struct dt_text words;
+    if (r->agent.state != AGENT_RUNNING || r->workers.running_count == 0) {
+        return;
+    }
+    if (!r->is_train) {
+        run_say_waiting(r);
+        return;
+    }
+    dt_text_init(&words);
+    int i = watch_barrier(&r->workers, r->o->exit_barrier_s, dt_now_s(), &words);
+    if (i >= 0) {
+        failures_add(&r->failures, &r->workers.list[i], i, r->place.rank + i, false, dt_text_str(&words));
+        post(r, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
+        drain(r);
+    } else {
+        (void)uv_timer_start(timer, timer->timer_cb, 1000, 0);
+    }
+    dt_text_clear(&words);
+}
+
 static void on_wake(uv_timer_t *timer)
 {
     tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = SELF});
@@ -570,6 +599,7 @@ static int open_all(struct run *r, struct dt_error *err)
     (void)uv_poll_start(&r->signals, UV_READABLE, on_signals);
     open_timer(r, &r->grace, on_grace);
     open_timer(r, &r->news, on_news);
+    open_timer(r, &r->barrier, on_barrier);
     open_timer(r, &r->sweep, on_sweep);
     open_timer(r, &r->watch, on_watch);
     open_timer(r, &r->wake, on_wake);

@@ -22,7 +22,7 @@ struct run {
     char *const *env;
     uv_loop_t loop;
     uv_poll_t signals;
-    uv_timer_t grace, news, sweep, watch, wake;
+    uv_timer_t grace, news, barrier, sweep, watch, wake;
     int signal_fd;
     int signal_count[65]; /* by the guard's hand */
     bool is_train;        /* the bundled program that saves when told to */
@@ -64,6 +64,8 @@ void run_event(struct run *r, const char *what, const char *fmt, ...) __attribut
 int run_restarts_used(const struct run *r, bool failed);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
+/* Some workers have ended with 0, others run on: for whom we wait. */
+void run_say_waiting(const struct run *r);
 /* The last word after a stop. */
 void run_say_stopped(const struct run *r);
 /* Appends what `dtrun --status` is told; user is the run. */

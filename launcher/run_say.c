@@ -95,6 +95,23 @@ void run_say_cause(struct run *r)
     dt_text_clear(&line);
 }
 
+void run_say_waiting(const struct run *r)
+{
+    enum { NAMED = 8 };
+    struct dt_text ranks;
+    int named = 0;
+    dt_text_init(&ranks);
+    for (int i = 0; i < r->workers.count && named < NAMED; i++) {
+        if (r->workers.list[i].running) {
+            dt_text_printf(&ranks, "%s%d", named++ > 0 ? ", " : "", r->place.rank + i);
+        }
+    }
+    (void)fprintf(stderr, "dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for rank%s %s%s\n", r->failures.host,
+                  r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, named == 1 ? "" : "s", dt_text_str(&ranks),
+                  r->workers.running_count > named ? ", ..." : "");
+    dt_text_clear(&ranks);
+}
+
 /* The last word after a stop. */
 void run_say_stopped(const struct run *r)
 {

@@ -5,6 +5,7 @@
 #include "launcher/guard.h"
 #include "launcher/process.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SLOW_PHASE 10
@@ -142,6 +143,51 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
         w->list[found].blamed = true;
     }
     return found;
+}
+
+static bool in_phase(const struct worker *one, enum dt_phase phase)
+{
+    return atomic_load(&one->page->phase) == (uint32_t)phase;
+}
+
+static const char *step_words(long long step, char out[32])
+{
+    (void)snprintf(out, 32, step < 0 ? "before its first step" : "at step %lld", step);
+    return out;
+}
+
+int watch_barrier(const struct workers *w, double barrier_s, double now_s, struct dt_text *out)
+{
+    int first = -1, still = -1, count = 0;
+    for (int i = 0; i < w->count; i++) {
+        const struct worker *one = &w->list[i];
+        bool ended = !one->running && one->status == 0 && one->page != NULL;
+        if (ended && (first < 0 || one->end_s < w->list[first].end_s)) {
+            first = i;
+        }
+    }
+    if (first < 0 || now_s - w->list[first].end_s < barrier_s) {
+        return -1;
+    }
+    const struct worker *gone = &w->list[first];
+    long long step = (long long)atomic_load(&gone->page->step), there = 0;
+    for (int i = 0; i < w->count; i++) {
+        const struct worker *one = &w->list[i];
+        if (one->running && one->page != NULL) {
+            there = (long long)atomic_load(&one->page->step);
+            bool writes = in_phase(gone, DT_PHASE_EXIT) && there == step && atomic_load(&one->page->in_collective) == 0;
+            still = writes ? still : i;
+            count += !writes;
+        }
+    }
+    if (still < 0) {
+        return -1;
+    }
+    there = (long long)atomic_load(&w->list[still].page->step);
+    char begun[32], others[32];
+    dt_text_printf(out, "ended with exit code 0 %s; %.0f s later %d other rank%s still %s and cannot finish without it", step_words(step, begun),
+                   now_s - gone->end_s, count, count == 1 ? " is" : "s are", step_words(there, others));
+    return first;
 }
 
 void watch_forgive(struct workers *w, double now_s)

@@ -15,6 +15,9 @@ struct watch_options {
 /* Looks at all running workers at time now_s (monotonic). Returns the local rank of one that hangs, with a line of words in `out`, or -1. Of
  * several silent ones the likeliest cause is named; those that merely wait for it are not. Marks it as blamed: named once. */
 int watch_look(struct workers *w, const struct watch_options *o, double now_s, struct dt_text *out);
+/* A worker of train has ended with 0 more than barrier_s ago, and another one still trains or waits for it: only writing files takes rank 0 longer than
+ * the others. Returns the local rank of the one that ended, with a line of words in `out`, or -1. */
+int watch_barrier(const struct workers *w, double barrier_s, double now_s, struct dt_text *out);
 /* After a pause of everybody (Ctrl-Z): nobody has been silent meanwhile. */
 void watch_forgive(struct workers *w, double now_s);
 

@@ -60,6 +60,17 @@ def test_those_who_finish_early_do_not_end_the_others(tmp_path):
     assert result.code == 0 and lines_of(mark) == ["done"]
 
 
+def test_those_who_finish_early_are_said_once(tmp_path):
+    """Legal for any program, as under torchrun; but whoever wonders what it waits for is told."""
+    text = f'[ "$RANK" = 2 ] || exit 0; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done'
+    with Job(["--nproc_per_node=3", "--exit_barrier=200ms", "sh", "-c", text]) as job:
+        line = job.process.stderr.readline()
+        (tmp_path / "go").touch()
+        result = job.finish()
+    assert re.fullmatch(r"dtrun: host \S+: 2 of 3 workers ended with exit code 0, the first 0.2 s ago; waiting for rank 2\n", line), line
+    assert (result.code, result.err) == (0, ""), result
+
+
 # ---- what a worker sees ----
 
 

@@ -8,7 +8,8 @@ import shutil
 import signal
 
 import pytest
-from support import DTRUN, PYTHON, Job, lines_of, run, script, wait_lines
+import training
+from support import DTRUN, PYTHON, Job, lines_of, program, run, script, wait_lines
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -16,7 +17,7 @@ STAND_IN = r'''#!%s
 import mmap, os, struct, sys, time
 
 class Page:
-    places = {"order": (16, "I"), "pulse_limit_ms": (20, "I"), "pulse": (24, "q"), "step": (40, "q"), "in_collective": (52, "I"), "count": (56, "q"), "saved": (72, "q")}
+    places = {"order": (16, "I"), "pulse_limit_ms": (20, "I"), "pulse": (24, "q"), "step": (40, "q"), "phase": (48, "I"), "in_collective": (52, "I"), "count": (56, "q"), "saved": (72, "q")}
     def __init__(self):
         with open(os.environ["DTRUN_PAGE"], "r+b") as f:
             self.m = mmap.mmap(f.fileno(), 4096)
@@ -91,6 +92,13 @@ elif mode == "silent":
         page["pulse"] += 1
         time.sleep(1000)
     sys.exit(0)
+elif mode == "early":
+    page["step"] = 90 if rank == "2" else 120
+    if rank != "2":
+        until_ordered()
+elif mode == "late":
+    page["phase"], page["step"] = 7, 120
+    time.sleep(2 if rank == "0" else 0)
 elif mode == "nosave":
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -206,6 +214,31 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause(train, tmp_path):
     result = train(["--nproc_per_node=4", "--max_restarts=0"], ["job.json", "peer"])
     assert result.code == 1, result
     assert re.search(r"^dtrun: host \S+ rank 0 \(local 0, pid \d+\): killed by signal 9 \(SIGKILL\); 3 other ranks stopped because of it", result.err, re.M), result
+
+
+def test_a_rank_that_ends_early_is_a_failure(train, tmp_path):
+    result = train(["--nproc_per_node=3", "--exit_barrier=500ms", "--max_restarts=0"], ["job.json", "early"])
+    assert result.code == 1, result
+    assert re.search(r"^dtrun: host \S+ rank 2 \(local 2, pid \d+\): ended with exit code 0 at step 90; \d+ s later 2 other ranks are still at step 120 "
+                     r"and cannot finish without it; 2 other ranks stopped because of it", result.err, re.M), result
+
+
+def test_a_rank_of_the_real_train_that_ends_early(tmp_path):
+    """Rank 1 ends with 0 before it has met the others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    shutil.copy(DTRUN, folder / "dtrun")
+    script(folder, "train", f'[ "$RANK" != 1 ] || exit 0\nexec "{program("train")}" "$@"\n')
+    job = training.make_job(tmp_path)
+    result = run(["--nproc_per_node=2", "--exit_barrier=1", "--max_restarts=0", "train", job, "--output_dir", tmp_path / "out"], executable=str(folder / "dtrun"))
+    assert result.code == 1, result
+    assert re.search(r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): ended with exit code 0 before its first step; \d+ s later 1 other rank is still (at step 0|before its first step) "
+                     r"and cannot finish without it; 1 other rank stopped because of it", result.err, re.M), result
+
+
+def test_a_rank_that_writes_longest_is_none(train):
+    result = train(["--nproc_per_node=3", "--exit_barrier=100ms"], ["job.json", "late"])
+    assert (result.code, result.err) == (0, ""), result
 
 
 def test_a_pulse_that_stands_still_is_named(train, tmp_path):
