@@ -1,7 +1,10 @@
-/* The strong tests: at each world size every strategy row gives the same losses and the same weights. Two families: gradients
- * summed over micro-steps and then over ranks (boundary), or the other way round (every micro-step). Inside a family all bits
- * agree; between them only the mathematics does, unless there is one micro-step. */
+/* The strong tests: tests/equivalence/table.txt says which runs give the same bits, which the same losses, and which must differ; here each side is
+ * trained with ranks as threads, once, and the pairs are compared. Two families stand in it: gradients summed over micro-steps and
+ * then over ranks (boundary), or the other way round (every micro-step). */
 #include "support/ranks.h"
+
+#include "base/file.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,57 +15,168 @@
 
 #include <cmocka.h>
 
+#define TABLE "tests/equivalence/table.txt"
+
 static char *folder;
 
-struct row {
-    const char *name;
-    bool hybrid;
-};
-static const struct row rows[] = {
-    {"ddp", false},           {"zero0", false},      {"no_shard", false},      {"zero1", false},       {"zero2", false},
-    {"zero3", false},         {"full_shard", false}, {"shard_grad_op", false}, {"hybrid_shard", true}, {"hybrid_shard_zero2", true},
-    {"single_device", false},
-};
-enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+/* ---- one side ---- */
 
-struct variant {
-    const char *row;
-    int size, k, mesh_replicas;
-    enum accumulate_sync sync;
-    bool recompute, forward_prefetch;
-    enum prefetch prefetch;
-};
-
-static void set(struct job *job, const struct variant *v)
-{
-    ranks_job(job, folder);
-    job->training.strategy = v->row;
-    job->training.gradient_accumulation_steps = v->k;
-    job->training.accumulate_sync = v->sync;
-    job->recompute.enabled = v->recompute;
-    job->fsdp.backward_prefetch = v->prefetch;
-    job->fsdp.forward_prefetch = v->forward_prefetch;
-    if (v->mesh_replicas > 0) {
-        job->fsdp.device_mesh[0] = v->mesh_replicas;
-        job->fsdp.device_mesh[1] = v->size / v->mesh_replicas;
-    }
-}
-
-static void train(const struct variant *v, struct ranks_outcome *out)
-{
+struct side {
+    char name[160]; /* "3 ranks, k 2: full_shard recompute" */
     struct job job;
-    set(&job, v);
-    ranks_train(&job, v->size, NULL, out);
-    for (int r = 0; r < v->size; r++) {
-        if (out->rc[r] != 0) {
-            print_error("%s on %d, rank %d: %s\n", v->row, v->size, r, out->err[r].text);
-        }
-        assert_int_equal(out->rc[r], 0);
-    }
-    assert_int_equal(out->step_count, job.training.max_steps);
-    assert_int_equal(out->exit_code[0], DT_EXIT_DONE);
-    dt_arena_clear(&job.arena);
+    int ranks;
+    const char *streams;
+    char hosts[RANKS_MAX + 1];
+};
+
+static bool has_value(const char *word, const char *key, const char **value)
+{
+    size_t length = strlen(key);
+    *value = word + length + 1;
+    return strncmp(word, key, length) == 0 && word[length] == '=';
 }
+
+static int choice(const char *value, const char *const *names)
+{
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            return i;
+        }
+    }
+    fail_msg("%s: unknown value %s", TABLE, value);
+    return -1;
+}
+
+static double number(const char *value)
+{
+    double out = 0;
+    if (!dt_parse_double(value, &out)) {
+        fail_msg("%s: %s is no number", TABLE, value);
+    }
+    return out;
+}
+
+static void set_mesh(struct side *s, const char *value)
+{
+    int replicas, shards;
+    assert_int_equal(sscanf(value, "%dx%d", &replicas, &shards), 2);
+    s->job.fsdp.device_mesh[0] = replicas;
+    s->job.fsdp.device_mesh[1] = shards > 0 ? shards : s->ranks / replicas; /* 0: as many as there are */
+}
+
+static void apply(struct side *s, const char *word)
+{
+    static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post", "none", NULL};
+    static const char *const norms[] = {"local", "tokens", NULL}, *const streams[] = {"inline", "thread", NULL};
+    struct job_training *t = &s->job.training;
+    const char *value;
+    if (has_value(word, "sync", &value)) {
+        t->accumulate_sync = (enum accumulate_sync)choice(value, syncs);
+    } else if (has_value(word, "prefetch", &value)) {
+        s->job.fsdp.backward_prefetch = (enum prefetch)choice(value, prefetches);
+    } else if (strcmp(word, "forward") == 0) {
+        s->job.fsdp.forward_prefetch = true;
+    } else if (strcmp(word, "recompute") == 0) {
+        s->job.recompute.enabled = true;
+    } else if (has_value(word, "mesh", &value)) {
+        set_mesh(s, value);
+    } else if (has_value(word, "clip", &value)) {
+        t->max_grad_norm = number(value);
+    } else if (has_value(word, "decay", &value)) {
+        t->weight_decay = number(value);
+    } else if (has_value(word, "seed", &value)) {
+        t->seed = (int64_t)number(value);
+    } else if (has_value(word, "batch", &value)) {
+        t->batch_size_per_gpu = (int64_t)number(value);
+    } else if (has_value(word, "rate", &value)) {
+        t->lr_scheduler_type = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "norm", &value)) {
+        t->loss_normalization = (enum loss_normalization)choice(value, norms);
+    } else if (has_value(word, "bucket", &value)) {
+        s->job.ddp.bucket_cap_mb = number(value);
+    } else if (has_value(word, "streams", &value)) {
+        s->streams = streams[choice(value, streams)];
+    } else if (has_value(word, "hosts", &value)) {
+        assert_int_equal(strlen(value), s->ranks);
+        (void)snprintf(s->hosts, sizeof s->hosts, "%s", value);
+    } else if (strcmp(word, "inorder") == 0) {
+        s->job.data.shuffle = false;
+    } else if (has_value(word, "k", &value)) {
+        t->gradient_accumulation_steps = (int64_t)number(value);
+    } else if (has_value(word, "ranks", &value)) {
+        s->ranks = (int)number(value);
+    } else {
+        fail_msg("%s: unknown setting %s", TABLE, word);
+    }
+}
+
+/* `text`: "row setting setting"; the line's ranks and k unless it says otherwise. */
+static void read_side(struct side *s, const char *text, int ranks, int k)
+{
+    char words[160], *rest = NULL;
+    memset(s, 0, sizeof *s);
+    s->ranks = ranks;
+    ranks_job(&s->job, folder);
+    s->job.training.gradient_accumulation_steps = k;
+    (void)snprintf(words, sizeof words, "%s", text);
+    const char *row = strtok_r(words, " ", &rest);
+    assert_non_null(row);
+    s->job.training.strategy = dt_arena_printf(&s->job.arena, "%s", row);
+    for (const char *word; (word = strtok_r(NULL, " ", &rest)) != NULL;) {
+        apply(s, word);
+    }
+    (void)snprintf(s->name, sizeof s->name, "%d ranks, k %d: %.120s", ranks, k, text);
+}
+
+/* ---- runs, each made once ---- */
+
+struct run {
+    char name[160];
+    struct ranks_outcome out;
+};
+static struct run *runs;
+static int run_count;
+
+static const struct ranks_outcome *outcome_of(const char *text, int ranks, int k)
+{
+    struct side s;
+    read_side(&s, text, ranks, k);
+    for (int i = 0; i < run_count; i++) {
+        if (strcmp(runs[i].name, s.name) == 0) {
+            dt_arena_clear(&s.job.arena);
+            return &runs[i].out;
+        }
+    }
+    runs = dt_realloc(runs, (size_t)(run_count + 1) * sizeof *runs);
+    struct run *r = &runs[run_count++];
+    (void)snprintf(r->name, sizeof r->name, "%s", s.name);
+    if (s.streams) {
+        assert_int_equal(setenv("DTRUN_STREAMS", s.streams, 1), 0);
+    }
+    ranks_train(&s.job, s.ranks, &(struct ranks_options){.hosts = s.hosts[0] ? s.hosts : NULL}, &r->out);
+    assert_int_equal(unsetenv("DTRUN_STREAMS"), 0);
+    for (int i = 0; i < s.ranks; i++) {
+        if (r->out.rc[i] != 0) {
+            fail_msg("%s: rank %d: %s", r->name, i, r->out.err[i].text);
+        }
+    }
+    assert_int_equal(r->out.step_count, s.job.training.max_steps);
+    assert_int_equal(r->out.exit_code[0], DT_EXIT_DONE);
+    dt_arena_clear(&s.job.arena);
+    return &r->out;
+}
+
+static void clear_runs(void)
+{
+    for (int i = 0; i < run_count; i++) {
+        ranks_clear(&runs[i].out);
+    }
+    free(runs);
+    runs = NULL;
+    run_count = 0;
+}
+
+/* ---- pairs ---- */
 
 static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome *b)
 {
@@ -70,203 +184,111 @@ static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome 
            a->hash == b->hash;
 }
 
-static void assert_same(const struct variant *v, const struct ranks_outcome *got, const struct ranks_outcome *wanted)
+static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b)
 {
-    if (!same_bits(got, wanted)) {
-        print_error("%s on %d ranks, k %d, sync %d, recompute %d, prefetch %d:\n", v->row, v->size, v->k, v->sync, v->recompute, v->prefetch);
-        for (int i = 0; i < got->step_count; i++) {
-            print_error("  step %d loss %.17g wanted %.17g, norm %.17g wanted %.17g\n", i, got->loss[i], wanted->loss[i], got->norm[i],
-                        wanted->norm[i]);
-        }
+    bool close = a->step_count == b->step_count;
+    for (int i = 0; close && i < a->step_count; i++) {
+        close = fabs(a->loss[i] - b->loss[i]) <= 1e-5 * fabs(b->loss[i]);
     }
-    assert_true(same_bits(got, wanted));
+    return close;
 }
 
-static void assert_close(const struct ranks_outcome *a, const struct ranks_outcome *b, double relative)
+static void compare(const char *left, const char *right, int ranks, int k, char relation)
 {
-    for (int i = 0; i < a->step_count; i++) {
-        if (!(fabs(a->loss[i] - b->loss[i]) <= relative * fabs(b->loss[i]))) {
-            print_error("step %d: loss %.9g and %.9g\n", i, a->loss[i], b->loss[i]);
+    struct ranks_outcome a = *outcome_of(left, ranks, k), b = *outcome_of(right, ranks, k); /* the list may move */
+    bool holds = relation == '=' ? same_bits(&a, &b) : relation == '~' ? close_losses(&a, &b) : a.hash != b.hash;
+    if (!holds) {
+        print_error("%d ranks, k %d: %s %c %s does not hold:\n", ranks, k, left, relation, right);
+        for (int i = 0; i < a.step_count; i++) {
+            print_error("  step %d loss %.17g and %.17g, norm %.17g and %.17g\n", i, a.loss[i], b.loss[i], a.norm[i], b.norm[i]);
         }
-        assert_true(fabs(a->loss[i] - b->loss[i]) <= relative * fabs(b->loss[i]));
     }
+    assert_true(holds);
 }
 
-/* All rows with the row's own sync and both forced ones; recompute and prefetch change from case to case. */
-static void every_row(int size, int k)
+/* ---- the table ---- */
+
+static char *trim(char *s)
 {
-    struct ranks_outcome boundary, every;
-    train(&(struct variant){.row = "ddp", .size = size, .k = k, .sync = SYNC_BOUNDARY}, &boundary);
-    train(&(struct variant){.row = "zero2", .size = size, .k = k, .sync = SYNC_EVERY_MICRO_STEP}, &every);
-    assert_close(&boundary, &every, 1e-5);
-    if (k == 1 || size == 1) {
-        assert_true(same_bits(&boundary, &every));
+    s += strspn(s, " \t");
+    for (size_t n = strlen(s); n > 0 && strchr(" \t\r", s[n - 1]) != NULL; n--) {
+        s[n - 1] = '\0';
     }
-    int turn = 0;
-    for (int i = 0; i < ROW_COUNT; i++) {
-        if (strcmp(rows[i].name, "single_device") == 0 && size > 1) {
+    return s;
+}
+
+/* One line for one world size; returns the number of pairs compared. */
+static int compare_line(const char *left, const char *rights, int ranks, const char *const *relations)
+{
+    int count = 0;
+    for (int k = 1; k <= 2; k++) {
+        char list[512], *rest = NULL, relation = relations[k - 1][0];
+        assert_true(relations[k - 1][1] == '\0' && relation != '\0' && strchr("=~!-", relation) != NULL);
+        (void)snprintf(list, sizeof list, "%s", rights);
+        for (char *right = strtok_r(list, ",", &rest); right && relation != '-'; right = strtok_r(NULL, ",", &rest)) {
+            compare(left, trim(right), ranks, k, relation);
+            count++;
+        }
+    }
+    return count;
+}
+
+static void compare_all(int ranks, int at_least)
+{
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    if (dt_file_read(TABLE, 1 << 20, &text, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    char *copy = dt_strdup(dt_text_str(&text)), *rest = NULL;
+    int count = 0;
+    for (char *line = strtok_r(copy, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *cells[5], *in_line = NULL;
+        if (trim(line)[0] == '#' || trim(line)[0] == '\0') {
             continue;
         }
-        for (int sync = SYNC_EVERY_MICRO_STEP; sync <= SYNC_BOUNDARY; sync++, turn++) {
-            struct ranks_outcome got;
-            struct variant v = {.row = rows[i].name,
-                                .size = size,
-                                .k = k,
-                                .sync = (enum accumulate_sync)sync,
-                                .recompute = turn % 2 == 1,
-                                .prefetch = (enum prefetch)(turn % 3),
-                                .forward_prefetch = turn % 4 > 1};
-            if (rows[i].hybrid) {
-                v.mesh_replicas = size % 2 == 0 ? 2 : 1; /* powers of two, where = holds */
+        for (int i = 0; i < 5; i++) {
+            char *cell = strtok_r(i == 0 ? line : NULL, "|", &in_line);
+            if (cell == NULL) {
+                fail_msg("%s: a line has %d cells instead of 5", TABLE, i);
+                return;
             }
-            train(&v, &got);
-            assert_same(&v, &got, sync == SYNC_BOUNDARY ? &boundary : &every);
-            ranks_clear(&got);
+            cells[i] = trim(cell);
+        }
+        if (strchr(cells[0], '0' + ranks) != NULL) {
+            count += compare_line(cells[1], cells[2], ranks, (const char *const[]){cells[3], cells[4]});
         }
     }
-    ranks_clear(&boundary);
-    ranks_clear(&every);
+    print_message("%d ranks: %d pairs of %d runs\n", ranks, count, run_count);
+    assert_true(count >= at_least); /* a table that was not read compares nothing */
+    clear_runs();
+    free(copy);
+    dt_text_clear(&text);
 }
 
 static void test_one_rank(void **state)
 {
     (void)state;
-    every_row(1, 1);
-    every_row(1, 2);
+    compare_all(1, 50);
 }
 
 static void test_two_ranks(void **state)
 {
     (void)state;
-    every_row(2, 1);
-    every_row(2, 2);
+    compare_all(2, 80);
 }
 
 static void test_three_ranks(void **state)
 {
     (void)state;
-    every_row(3, 1);
-    every_row(3, 2);
+    compare_all(3, 70);
 }
 
 static void test_four_ranks(void **state)
 {
     (void)state;
-    every_row(4, 1);
-    every_row(4, 2);
-}
-
-/* The rows' own families, without accumulate_sync. */
-static void test_default_sync(void **state)
-{
-    (void)state;
-    struct ranks_outcome ddp, zero1, zero2, full;
-    train(&(struct variant){.row = "ddp", .size = 2, .k = 2}, &ddp);
-    train(&(struct variant){.row = "zero1", .size = 2, .k = 2}, &zero1);
-    train(&(struct variant){.row = "zero2", .size = 2, .k = 2}, &zero2);
-    train(&(struct variant){.row = "fsdp", .size = 2, .k = 2}, &full);
-    assert_true(same_bits(&ddp, &zero1));
-    assert_true(same_bits(&zero2, &full));
-    assert_false(same_bits(&ddp, &zero2)); /* if it ever agrees, the families are not what they say */
-    ranks_clear(&ddp);
-    ranks_clear(&zero1);
-    ranks_clear(&zero2);
-    ranks_clear(&full);
-}
-
-static void test_all_prefetches(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"full_shard", "shard_grad_op", "hybrid_shard"};
-    struct ranks_outcome wanted;
-    train(&(struct variant){.row = "zero2", .size = 4, .k = 2}, &wanted);
-    for (int i = 0; i < 3; i++) {
-        for (int n = 0; n < 12; n += i == 0 ? 1 : 5) {
-            struct ranks_outcome got;
-            struct variant v = {.row = names[i],
-                                .size = 4,
-                                .k = 2,
-                                .recompute = n % 2,
-                                .prefetch = (enum prefetch)(n / 2 % 3),
-                                .forward_prefetch = n >= 6,
-                                .mesh_replicas = i == 2 ? 2 : 0};
-            train(&v, &got);
-            assert_same(&v, &got, &wanted);
-            ranks_clear(&got);
-        }
-    }
-    ranks_clear(&wanted);
-}
-
-/* The same samples per step, cut differently: only the order of sums differs. */
-static void test_world_sizes_are_close(void **state)
-{
-    (void)state;
-    for (int norm = LOSS_LOCAL_MEAN; norm <= LOSS_GLOBAL_TOKENS; norm++) {
-        struct ranks_outcome one, four, micro;
-        struct job job;
-        ranks_job(&job, folder);
-        job.training.loss_normalization = (enum loss_normalization)norm;
-        job.training.batch_size_per_gpu = 8;
-        ranks_train(&job, 1, NULL, &one);
-        job.training.batch_size_per_gpu = 2;
-        job.training.strategy = "zero3";
-        ranks_train(&job, 4, NULL, &four);
-        job.training.gradient_accumulation_steps = 2;
-        ranks_train(&job, 2, NULL, &micro);
-        assert_int_equal(one.rc[0] + four.rc[0] + micro.rc[0], 0);
-        assert_close(&four, &one, 1e-5);
-        assert_close(&micro, &one, 1e-5);
-        assert_false(same_bits(&one, &micro)); /* otherwise nothing was compared */
-        ranks_clear(&one);
-        ranks_clear(&four);
-        ranks_clear(&micro);
-        dt_arena_clear(&job.arena);
-    }
-}
-
-/* Runs that must differ do differ. */
-static void test_differences_show(void **state)
-{
-    (void)state;
-    struct ranks_outcome base, other;
-    struct job job;
-    ranks_job(&job, folder);
-    ranks_train(&job, 2, NULL, &base);
-    for (int i = 0; i < 6; i++) {
-        struct job changed = job;
-        changed.training.seed += i == 0;
-        changed.data.shuffle = i != 1;
-        changed.training.max_grad_norm = i == 2 ? 0 : changed.training.max_grad_norm;
-        changed.training.weight_decay = i == 3 ? 0 : changed.training.weight_decay;
-        changed.training.gradient_accumulation_steps = i == 4 ? 2 : 1;
-        changed.training.lr_scheduler_type = i == 5 ? "constant" : changed.training.lr_scheduler_type;
-        ranks_train(&changed, 2, NULL, &other);
-        assert_int_equal(other.rc[0], 0);
-        assert_true(base.hash != other.hash);
-        ranks_clear(&other);
-    }
-    ranks_clear(&base);
-    dt_arena_clear(&job.arena);
-}
-
-/* A communication stream of its own: the same bits, and a missing event wait would show. */
-static void test_threaded_streams(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"ddp", "zero1", "full_shard", "shard_grad_op"};
-    for (int i = 0; i < 4; i++) {
-        struct ranks_outcome inline_run, threaded;
-        struct variant v = {.row = names[i], .size = 2, .k = 2, .recompute = i % 2};
-        setenv("DTRUN_STREAMS", "inline", 1);
-        train(&v, &inline_run);
-        setenv("DTRUN_STREAMS", "thread", 1);
-        train(&v, &threaded);
-        unsetenv("DTRUN_STREAMS");
-        assert_same(&v, &threaded, &inline_run);
-        ranks_clear(&inline_run);
-        ranks_clear(&threaded);
-    }
+    compare_all(4, 90);
 }
 
 static int setup(void **state)
@@ -291,11 +313,6 @@ int main(void)
         cmocka_unit_test(test_two_ranks),
         cmocka_unit_test(test_three_ranks),
         cmocka_unit_test(test_four_ranks),
-        cmocka_unit_test(test_default_sync),
-        cmocka_unit_test(test_all_prefetches),
-        cmocka_unit_test(test_world_sizes_are_close),
-        cmocka_unit_test(test_differences_show),
-        cmocka_unit_test(test_threaded_streams),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
