@@ -126,7 +126,7 @@ static const struct dt_field fsdp_fields[] = {
 };
 #undef AT
 static const struct dt_field ddp_fields[] = {
-    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce", offsetof(struct job_ddp, bucket_cap_mb), &bucket},
+    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first", offsetof(struct job_ddp, bucket_cap_mb), &bucket},
     {0},
 };
 static const struct dt_field zero_fields[] = {

@@ -166,6 +166,7 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->type_size = dt_dtype_size(s->type);
     s->prefetch = job->fsdp.backward_prefetch;
     s->forward_prefetch = job->fsdp.forward_prefetch;
+    s->bucket_cap_bytes = job->ddp.bucket_cap_mb * 0x1p20;
     s->weights = row->weights;
     s->grads = row->grads;
     s->optimizer = row->optimizer;

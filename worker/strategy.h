@@ -114,6 +114,11 @@ struct strategy {
     int weights_piece, grads_piece;
     char *weights_base, *grads_base;
     struct slots gather, gradient;
+    double bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel together */
+    int *bucket_of;          /* per unit */
+    struct bucket {
+        int first, count, ready; /* units; how many are complete in this step */
+    } * buckets;
     struct dt_event **unit_ready; /* weights_whole: published and arrived */
     struct dt_event **unit_done;  /* gradients of a unit are complete on the compute stream */
     struct dt_event *updated, *demand, *landed;

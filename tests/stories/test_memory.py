@@ -105,3 +105,31 @@ def test_recomputing_lowers_the_peak(place):
     assert planned > 20e6
     saved = measured(place, "kept", options) - measured(place, "again", again)
     assert abs(saved - planned) < 0.15 * planned, (saved, planned)
+
+
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="sanitizers reserve more address space than any limit")
+def test_what_is_advised_fits(place):
+    """Each change that a plan advises makes the job fit under the same limit; the line says where the bytes go, and what nothing helps is said too."""
+    job = training.make_job(place[0], "advice.json", training={"batch_size_per_gpu": 96}, model={"n_embd": 256, "n_layer": 6, "n_positions": 64},
+                            data={"sequence_length": 64})
+    kinds, fit = set(), 0
+    for ranks, limit in ((1, 700000), (1, 350000), (2, 350000), (2, 250000), (1, 120000)):
+        def planned(*sets):
+            line = f"ulimit -v {limit}; exec '{support.program('train')}' --plan --nproc {ranks} '{job}' " + " ".join(f"--set {s}" for s in sets)
+            return subprocess.run(["sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+
+        p = planned()
+        if p.returncode == 0:
+            continue
+        assert p.returncode == 2 and "limit of address space" in p.stderr and "activations " in p.stderr.split("(")[1], p
+        if "; fits with " not in p.stderr:
+            assert "it is " in p.stderr and "use a smaller model" in p.stderr, p
+            kinds.add("nothing")
+            continue
+        for way in p.stderr.strip().split("; fits with ")[1].split(" or "):
+            sets = way.split(" (")[0].split(", ")
+            again = planned(*sets)
+            assert again.returncode == 0, (sets, again)
+            kinds.update(s.split("=")[0] for s in sets)
+            fit += 1
+    assert fit >= 2 and {"training.batch_size_per_gpu", "activation_checkpointing.enabled"} <= kinds, kinds

@@ -172,6 +172,33 @@ static void test_what_travels(void **state)
     }
 }
 
+/* ddp.bucket_cap_mb: how many all_reduces there are is up to it, and no bit of the result is. */
+static void test_buckets(void **state)
+{
+    (void)state;
+    static const struct {
+        double cap_mb;
+        const char *trace;
+        int64_t per_step;
+    } cases[] = {{1e-6, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0", 3}, {0.015, "F0 F1 F2 B0 B2 B1 R1 B0 R0", 2}, {25, "F0 F1 F2 B0 B2 B1 B0 R0", 1}};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ranks_outcome out;
+        struct job job;
+        ranks_job(&job, folder);
+        job.ddp.bucket_cap_mb = cases[i].cap_mb;
+        job.training.gradient_accumulation_steps = 2;
+        ranks_train(&job, 3, &(struct ranks_options){.trace = true}, &out);
+        assert_int_equal(out.rc[0], 0);
+        assert_non_null(strstr(out.trace, cases[i].trace + strlen("F0 F1 F2 "))); /* of the last micro-step */
+        assert_int_equal(out.collectives_of[DT_ALL_REDUCE], 3 * (cases[i].per_step + 1));
+        hash = i == 0 ? out.hash : hash;
+        assert_true(out.hash == hash);
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 /* What rests on a rank: 1, or one over the shards, of four equal parts (weights, gradients, two moments). */
 static void test_bytes(void **state)
 {
@@ -334,7 +361,7 @@ int main(void)
         cmocka_unit_test(test_names),           cmocka_unit_test(test_mesh),       cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_what_travels),    cmocka_unit_test(test_bytes),      cmocka_unit_test(test_no_allocation_in_a_step),
         cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_stop_in_evaluation),
-        cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_epochs),          cmocka_unit_test(test_buckets),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
