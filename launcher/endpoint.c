@@ -164,25 +164,49 @@ static bool can_bind(const struct sockaddr *a)
     return bound;
 }
 
+/* The first address that is here, or null. */
+static const struct sockaddr *find_ours(const struct lookup_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
+        if (endpoint_is_local(a) || can_bind(a)) {
+            return a;
+        }
+    }
+    return NULL;
+}
+
+int endpoint_take(const struct lookup_list *list, int port, int *fd, struct dt_error *err)
+{
+    if (find_ours(list) == NULL) {
+        return dt_fail(err, DT_NOT_FOUND, "port %d: the endpoint's address is not of this machine", port);
+    }
+    int made = listen_on_all(port);
+    if (made < 0) {
+        return dt_fail_errno(err, "port %d: listen", port);
+    }
+    *fd = made;
+    return 0;
+}
+
 int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port, struct dt_error *err)
 {
     *out = (struct endpoint){.fd = -1, .port = port};
-    const struct sockaddr *ours = NULL;
     char name[LOOKUP_NAME_BYTES];
-    for (int i = 0; i < list->count && ours == NULL && choice != ENDPOINT_JOIN; i++) {
-        const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
-        ours = endpoint_is_local(a) || can_bind(a) ? a : NULL;
-    }
+    const struct sockaddr *ours = choice != ENDPOINT_JOIN ? find_ours(list) : NULL;
     if (choice == ENDPOINT_JOIN || (choice == ENDPOINT_AUTO && ours == NULL)) {
         (void)snprintf(out->why, sizeof out->why, choice == ENDPOINT_JOIN ? "node rank 0 hosts" : "the endpoint's address is not of this machine");
         return 0;
     }
     out->fd = listen_on_all(port);
-    if (out->fd < 0 && choice == ENDPOINT_AUTO && errno == EADDRINUSE) {
-        char owner[128] = "somebody";
-        (void)endpoint_port_owner(port, owner, sizeof owner);
-        (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port, owner);
-        return 0;
+    if (out->fd < 0 && errno == EADDRINUSE) {
+        char owner[128];
+        bool listens = endpoint_port_owner(port, owner, sizeof owner);
+        if (choice == ENDPOINT_AUTO || !listens) {
+            (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port, listens ? owner : "an outgoing connection");
+            return 0;
+        }
+        errno = EADDRINUSE;
     }
     if (out->fd < 0) {
         return fail_port(port, err);

@@ -24,9 +24,12 @@ struct endpoint {
 
 /* True for loopback, for "any", and for the addresses of all interfaces. */
 bool endpoint_is_local(const struct sockaddr *a);
-/* list: the endpoint's addresses. A taken port makes ENDPOINT_AUTO a joiner: another agent of this machine was first.
- * Errors: ENDPOINT_HOST whose port is taken or whose address is elsewhere (the latter only says so in `why`). */
+/* list: the endpoint's addresses. A taken port makes ENDPOINT_AUTO a joiner: another agent of this machine was first. A port that an outgoing
+ * connection happens to have makes nobody a host: claim it (claim.h). Errors: ENDPOINT_HOST at whose port somebody listens; that its address is
+ * elsewhere only `why` says. */
 int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port, struct dt_error *err);
+/* The endpoint's port if one of its addresses is here and nobody has it; asks nobody who does. Errors: DT_NOT_FOUND when it is elsewhere. */
+int endpoint_take(const struct lookup_list *list, int port, int *fd, struct dt_error *err);
 /* A listening socket on all addresses (IPv6 and IPv4, else IPv4): port, or the first free one of lo..hi (port 0), or any. */
 int endpoint_listen(int port, int lo, int hi, int *fd, int *port_out, struct dt_error *err);
 /* The address by which this machine reaches `to`: the one to publish to peers on that side. Sends nothing. */

@@ -26,6 +26,9 @@ void link_handle_closed(struct link *l)
     void *user = l->closed_user;
     free(l->peers);
     free(l->known);
+    for (int i = 0; i < LINK_REACHED; i++) {
+        free(l->reached[i].host);
+    }
     sodium_memzero(&l->self, sizeof l->self);
     sodium_memzero(&l->options.key, sizeof l->options.key);
     free(l);
@@ -153,6 +156,11 @@ void link_drop(struct link *l, uint64_t peer)
     if (c != NULL) {
         conn_leave(c);
     }
+}
+
+void link_set_port(struct link *l, int port)
+{
+    l->options.port = l->self.port = port;
 }
 
 bool link_is_up(const struct link *l, uint64_t peer)

@@ -52,7 +52,8 @@ struct link;
 
 /* The options are copied. Raises the soft limit of open files. */
 int link_open(struct link **out, uv_loop_t *loop, const struct link_options *options, struct dt_error *err);
-/* Makes a link with `peer` (0: whoever answers there), trying all addresses; nothing when there is one, or when the same is already under way. */
+/* Makes a link with `peer` (0: whoever answers there), trying all addresses; nothing when there is one, or when the same is already under way.
+ * Whoever answered there before counts as there while its link lasts. */
 void link_connect(struct link *l, uint64_t peer, const char *host, int port);
 void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *list);
 /* A connection that store_server took: this is its `take`, with the link as user. fd is the link's. */
@@ -63,6 +64,8 @@ bool link_allow(void *user, const struct sockaddr *from);
 int link_send(struct link *l, uint64_t peer, const void *bytes, size_t size, bool urgent);
 /* Sends what is queued and a goodbye, then closes: the peer sees down, not dead. Also ends attempts to connect to it. */
 void link_drop(struct link *l, uint64_t peer);
+/* We listen at another port from now on, too: what peers are told. */
+void link_set_port(struct link *l, int port);
 bool link_is_up(const struct link *l, uint64_t peer);
 int link_count(const struct link *l);
 /* The port at which the peer listens, as it said; 0: none, or no link. */

@@ -46,6 +46,32 @@ void dial_end(struct dial *d, const struct dt_error *err)
     }
 }
 
+static struct reached *find_reached(struct link *l, const char *host, int port)
+{
+    for (int i = 0; i < LINK_REACHED; i++) {
+        struct reached *r = &l->reached[i];
+        if (r->host != NULL && r->port == port && strcmp(r->host, host) == 0) {
+            return r;
+        }
+    }
+    return NULL;
+}
+
+void dial_met(struct dial *d, uint64_t peer)
+{
+    struct link *l = d->link;
+    if (d->peer == 0 && d->host != NULL) {
+        struct reached *r = find_reached(l, d->host, d->port);
+        if (r == NULL) {
+            r = &l->reached[l->reached_next++ % LINK_REACHED];
+            free(r->host);
+            *r = (struct reached){.host = dt_strdup(d->host), .port = d->port};
+        }
+        r->peer = peer;
+    }
+    dial_end(d, NULL);
+}
+
 void dial_lost(struct conn *c, const struct dt_error *err)
 {
     struct dial *d = c->dial;
@@ -197,7 +223,9 @@ static void add_dial(struct link *l, struct dial *d)
 
 void link_connect(struct link *l, uint64_t peer, const char *host, int port)
 {
-    if (l->closing || peer == l->options.id || (peer != 0 && link_find(l, peer) != NULL) || find_dial(l, peer, host, port) != NULL) {
+    const struct reached *before = peer == 0 ? find_reached(l, host, port) : NULL;
+    uint64_t expected = before != NULL ? before->peer : peer;
+    if (l->closing || peer == l->options.id || (expected != 0 && link_find(l, expected) != NULL) || find_dial(l, peer, host, port) != NULL) {
         return;
     }
     struct dial *d = dt_alloc(sizeof *d);

@@ -35,7 +35,7 @@ static void be_up(struct conn *c)
     bool waited = probe_forget(l, peer);
     c->dial = NULL;
     if (d != NULL) {
-        dial_end(d, NULL);
+        dial_met(d, peer);
     }
     if (old != NULL) {
         conn_leave(old);
@@ -118,7 +118,7 @@ static void choose_as_client(struct conn *c)
         (void)dt_fail(&err, DT_PEER, "another agent of the job answers there");
         conn_give_up(c, &err);
     } else if (link_find(l, peer) != NULL || proved(l, peer) != NULL) {
-        dial_end(c->dial, NULL);
+        dial_met(c->dial, peer);
     } else {
         const struct known *k = known_find(l, peer);
         struct dial *d = c->dial;
@@ -146,7 +146,7 @@ static void choose_as_server(struct conn *c)
         const struct conn *ours = up != NULL && up->secure.client ? up : own;
         taken = ours == NULL || memcmp(ours->secure.session, c->secure.peer_last, SECURE_SESSION_BYTES) == 0;
         if (taken && own != NULL && own->dial != NULL) {
-            dial_end(own->dial, NULL);
+            dial_met(own->dial, peer);
         }
     }
     secure_answer(&c->secure, taken, &c->out);
@@ -187,7 +187,7 @@ static void digest(struct conn *c)
             be_up(c);
             break;
         case SECURE_DUPLICATE:
-            dial_end(c->dial, NULL);
+            dial_met(c->dial, c->secure.peer_id);
             return;
         case SECURE_FRAME:
             l->options.hooks.message(l->options.hooks.user, c->secure.peer_id, data, size);

@@ -5,7 +5,7 @@
 
 #include "launcher/link.h"
 
-enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_STRANGERS = 64, LINK_KNOWN_MAX = 4096, LINK_LINE_S = 60 };
+enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_STRANGERS = 64, LINK_KNOWN_MAX = 4096, LINK_LINE_S = 60, LINK_REACHED = 4 };
 
 enum conn_state {
     CONN_CONNECTING,
@@ -73,6 +73,12 @@ struct known { /* agents that proved themselves */
     struct sockaddr_storage host;
 };
 
+struct reached { /* who answered when we connected without knowing whom to expect */
+    char *host;
+    int port;
+    uint64_t peer;
+};
+
 struct stranger { /* refusals by host: lines per minute and connections per second */
     struct sockaddr_storage host;
     double line_s, window_s;
@@ -97,6 +103,8 @@ struct link {
     struct conn *dirty;
     struct dial *dials;
     struct probe *probes;
+    struct reached reached[LINK_REACHED]; /* a ring */
+    unsigned reached_next;
     struct known *known;
     int known_count, known_capacity, known_next;
     struct stranger strangers[LINK_STRANGERS];
@@ -137,6 +145,7 @@ struct stranger *stranger_of(struct link *l, const struct sockaddr_storage *host
 /* link_dial.c */
 void dial_lost(struct conn *c, const struct dt_error *err); /* one connection of a dial came to nothing */
 void dial_end(struct dial *d, const struct dt_error *err);  /* err null: done, nothing to tell */
+void dial_met(struct dial *d, uint64_t peer);               /* the same: a link with this peer is, or will be, there */
 void dial_sweep(struct link *l, double now_s);
 void dial_close_all(struct link *l);
 /* Asks the peer's port; false: it has none that we know. */

@@ -176,6 +176,14 @@ static void let_others_go(struct member *m)
     }
 }
 
+void member_hold(struct member *m, double now_s)
+{
+    m->holds_endpoint = true;
+    if (m->role == MEMBER_SEEKING && m->record.round == 0) {
+        member_lead(m, now_s);
+    }
+}
+
 static void follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
     bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term; /* the same agent may lead again without our news */

@@ -153,6 +153,8 @@ void member_clear(struct member *m);
 /* This agent holds the endpoint: it is the first leader, and begins another run when nothing is left of the one it was in. Otherwise it seeks. */
 void member_lead(struct member *m, double now_s);
 void member_seek(struct member *m, double now_s);
+/* This agent holds the endpoint from now on: it leads if nothing has begun that it knows of. */
+void member_hold(struct member *m, double now_s);
 /* What our own node has to say (EVENT_JOIN when it waits for a round, EVENT_FAILED, ...); `node` is ignored. */
 void member_event(struct member *m, const struct event *e, double now_s);
 /* A link to `peer` is up; is down. */

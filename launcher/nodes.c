@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "launcher/claim.h"
 #include "launcher/endpoint.h"
 #include "launcher/link.h"
 #include "launcher/member.h"
@@ -24,6 +25,7 @@ struct nodes {
     struct member member;
     struct link *link;
     struct store_server *store;
+    struct claim *claim; /* on the endpoint's port, while somebody else has it */
     uv_timer_t tick, news;
     struct lookup_list endpoint; /* count 0: not known */
     bool hosts;                  /* we hold the endpoint */
@@ -159,24 +161,12 @@ static void act(void *user, const struct action *a, const struct record *record,
     n->hooks.act(n->hooks.user, a, leader != NULL ? leader->address : NULL, leader != NULL ? leader->port : 0);
 }
 
-/* An agent that listens where the endpoint is has a link with us. */
-static bool has_endpoint_link(const struct nodes *n)
-{
-    const struct member *m = &n->member;
-    for (int i = 0; i < m->peer_count; i++) {
-        if (link_port(n->link, m->peers[i].id) == n->o->master_port) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void connect_to(void *user, const struct peer_info *to)
 {
     struct nodes *n = user;
     if (to != NULL) {
         link_connect(n->link, to->id, to->address, to->port);
-    } else if (!n->hosts && !has_endpoint_link(n)) {
+    } else if (!n->hosts) {
         link_connect(n->link, 0, n->o->master_addr, n->o->master_port);
     }
 }
@@ -299,6 +289,9 @@ static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_erro
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
            decided.why);
     n->hosts = decided.hosts;
+    if (!decided.hosts && choice == ENDPOINT_HOST) {
+        (void)fprintf(stderr, "dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
+    }
     int fd = decided.fd;
     self->port = decided.port;
     if (!decided.hosts && endpoint_listen(0, o->port_lo, o->port_hi, &fd, &self->port, err) != 0) {
@@ -309,6 +302,36 @@ static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_erro
         return -1;
     }
     return fd;
+}
+
+/* The endpoint's port is ours now: whoever comes late finds the job again. */
+static void on_claimed(void *user, int fd, const struct lookup_list *list)
+{
+    struct nodes *n = user;
+    struct dt_error err;
+    claim_close(n->claim);
+    n->claim = NULL;
+    if (n->member.role == MEMBER_OVER) { /* its holder just ended the job */
+        (void)close(fd);
+        return;
+    }
+    if (store_server_listen(n->store, fd, &err) != 0) {
+        dt_log(DT_LOG_WARN, "nodes", "endpoint %s port %d: %s", n->o->master_addr, n->o->master_port, err.text);
+        (void)close(fd);
+        return;
+    }
+    (void)fprintf(stderr, "dtrun: endpoint %s port %d: held by this host now\n", n->o->master_addr, n->o->master_port);
+    struct peer_info *self = &n->member.options.self;
+    n->endpoint = *list;
+    n->hosts = true;
+    self->port = n->o->master_port;
+    link_set_port(n->link, self->port);
+    if (self->address[0] == '\0') {
+        (void)endpoint_published(list, self->address, sizeof self->address, NULL, &err);
+    }
+    member_hold(&n->member, dt_now_s());
+    poke(n);
+    n->hooks.settle(n->hooks.user);
 }
 
 static int random_bytes(void *out, size_t size, struct dt_error *err)
@@ -384,6 +407,10 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
         uint64_t every_ms = (uint64_t)(wait_line_s / o->time_scale * 1e3) + 1;
         member_init(&n->member, m, &h);
         (n->hosts ? member_lead : member_seek)(&n->member, dt_now_s());
+        if (!n->hosts && choice_of(o) != ENDPOINT_JOIN) {
+            struct claim_options c = {.host = o->master_addr, .port = o->master_port, .every_s = 1 / o->time_scale, .user = n, .got = on_claimed};
+            claim_open(&n->claim, loop, &c, n->endpoint.count > 0 ? &n->endpoint : NULL);
+        }
         (void)uv_timer_start(&n->news, on_news, every_ms, every_ms);
         poke(n);
     }
@@ -428,6 +455,9 @@ void nodes_close(struct nodes *n)
     if (n->link != NULL) {
         member_leave(&n->member);
         link_close(n->link, NULL, NULL);
+    }
+    if (n->claim != NULL) {
+        claim_close(n->claim);
     }
     uv_close((uv_handle_t *)&n->tick, NULL);
     uv_close((uv_handle_t *)&n->news, NULL);

@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { read_bytes = 65536, sweep_ms = 1000 };
+enum { read_bytes = 65536, sweep_ms = 1000, STORE_LISTENERS = 2 };
 
 struct client {
     uv_tcp_t handle;
@@ -44,10 +44,11 @@ struct list {
 struct store_server {
     struct store_server_options options;
     uv_loop_t *loop;
-    uv_tcp_t listener;
+    uv_tcp_t listeners[STORE_LISTENERS];
+    int listener_count;
     uv_timer_t timer;
     int port;
-    int handles; /* not closed yet: listener, timer, clients */
+    int handles; /* not closed yet: listeners, timer, clients */
     bool closing;
     void (*closed)(void *user);
     void *closed_user;
@@ -342,8 +343,8 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
 
 /* ---- connections ---- */
 
-/* fd -1: takes the next connection from the listener. */
-static void welcome(struct store_server *s, int fd)
+/* A connection of fd, or (listener given) the next one from it. */
+static void welcome(struct store_server *s, int fd, uv_stream_t *listener)
 {
     struct client *c = dt_alloc(sizeof *c);
     c->server = s;
@@ -358,9 +359,9 @@ static void welcome(struct store_server *s, int fd)
         return;
     }
     s->handles++;
-    rc = fd >= 0 ? uv_tcp_open(&c->handle, fd) : uv_accept((uv_stream_t *)&s->listener, (uv_stream_t *)&c->handle);
+    rc = listener == NULL ? uv_tcp_open(&c->handle, fd) : uv_accept(listener, (uv_stream_t *)&c->handle);
     if (rc != 0) {
-        if (fd >= 0) {
+        if (listener == NULL) {
             (void)close(fd);
         }
         c->closing = true;
@@ -395,7 +396,7 @@ static void on_connection(uv_stream_t *listener, int status)
 {
     struct store_server *s = listener->data;
     if (status == 0) {
-        welcome(s, -1);
+        welcome(s, -1, listener);
         return;
     }
     if (dt_now_s() - s->warned_s > 10) {
@@ -424,6 +425,32 @@ static void raise_file_limit(void)
     }
 }
 
+int store_server_listen(struct store_server *s, int fd, struct dt_error *err)
+{
+    if (s->listener_count == STORE_LISTENERS) {
+        return dt_fail(err, DT_INVALID, "listen: %d ports are all it has", (int)STORE_LISTENERS);
+    }
+    uv_tcp_t *listener = &s->listeners[s->listener_count];
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* so that the caller keeps fd when this fails */
+    if (copy < 0) {
+        return dt_fail_errno(err, "listen");
+    }
+    (void)uv_tcp_init(s->loop, listener);
+    listener->data = s;
+    s->listener_count++;
+    s->handles++;
+    int rc = uv_tcp_open(listener, copy);
+    if (rc != 0) {
+        (void)close(copy);
+    }
+    rc = rc == 0 ? uv_listen((uv_stream_t *)listener, s->options.backlog, on_connection) : rc;
+    if (rc != 0) {
+        return dt_fail(err, DT_IO, "listen: %s", uv_strerror(rc));
+    }
+    (void)close(fd);
+    return 0;
+}
+
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err)
 {
     struct dt_net net = {.fd = -1};
@@ -442,6 +469,7 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     }
     struct store_server *s = dt_alloc(sizeof *s);
     s->options = *options;
+    s->options.backlog = backlog;
     s->options.limits = dt_store_limits_or_default(&options->limits);
     s->options.output_bytes = options->output_bytes > 0 ? options->output_bytes : (size_t)256 << 20;
     s->options.hello_s = options->hello_s > 0 ? options->hello_s : 30;
@@ -451,17 +479,14 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     s->table = dt_store_table_open(&s->options.limits);
     raise_file_limit();
     (void)uv_timer_init(loop, &s->timer);
-    (void)uv_tcp_init(loop, &s->listener);
-    s->timer.data = s->listener.data = s;
-    s->handles = 2;
-    int rc = uv_tcp_open(&s->listener, net.fd);
-    if (rc != 0) {
-        dt_net_close(&net);
-    }
-    rc = rc == 0 ? uv_listen((uv_stream_t *)&s->listener, backlog, on_connection) : rc;
-    if (rc != 0) {
+    s->timer.data = s;
+    s->handles = 1;
+    if (store_server_listen(s, net.fd, err) != 0) {
+        if (options->listen_fd <= 0) {
+            dt_net_close(&net);
+        }
         store_server_close(s, NULL, NULL);
-        return dt_fail(err, DT_IO, "%s: listen: %s", net.name, uv_strerror(rc));
+        return dt_wrap(err, "%s", net.name);
     }
     (void)uv_timer_start(&s->timer, on_sweep, sweep_ms, sweep_ms);
     uv_unref((uv_handle_t *)&s->timer);
@@ -488,15 +513,17 @@ static int first_byte(int fd)
 /* Connections of the old round may still lie in the accept queue with requests in their buffers: those must not reach the new table. */
 static void drain_accept_queue(struct store_server *s)
 {
-    int listener = -1, fd;
-    if (uv_fileno((uv_handle_t *)&s->listener, &listener) != 0) {
-        return;
-    }
-    while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-        if (first_byte(fd) == DT_WIRE_VALIDATE) {
-            (void)close(fd);
-        } else {
-            welcome(s, fd);
+    for (int i = 0; i < s->listener_count; i++) {
+        int listener = -1, fd;
+        if (uv_fileno((uv_handle_t *)&s->listeners[i], &listener) != 0) {
+            continue;
+        }
+        while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+            if (first_byte(fd) == DT_WIRE_VALIDATE) {
+                (void)close(fd);
+            } else {
+                welcome(s, fd, NULL);
+            }
         }
     }
 }
@@ -530,7 +557,9 @@ void store_server_close(struct store_server *s, void (*closed)(void *user), void
         drop(s->fresh.first, NULL);
     }
     uv_close((uv_handle_t *)&s->timer, on_own_closed);
-    uv_close((uv_handle_t *)&s->listener, on_own_closed);
+    for (int i = 0; i < s->listener_count; i++) {
+        uv_close((uv_handle_t *)&s->listeners[i], on_own_closed);
+    }
 }
 
 /* ---- statistics ---- */

@@ -34,6 +34,8 @@ struct store_server;
 /* Listens, with the soft limit of open files raised to the hard one. The options are copied. */
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err);
 int store_server_port(const struct store_server *s);
+/* Serves at a second port as well: fd listens already, as listen_fd. On success it is ours. */
+int store_server_listen(struct store_server *s, int fd, struct dt_error *err);
 /* A new round: all store clients are dropped (also those in the accept queue), the table is emptied; same port. Connections that
  * have not shown their first byte, and those taken, stay. */
 void store_server_reset(struct store_server *s);
