@@ -2,6 +2,7 @@
  * only lost the connection, are gone at once. So nothing is decided before all have ended. */
 #include "launcher/failures.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "launcher/process.h"
 
@@ -11,28 +12,32 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file of our control group (version 2). False: there is none. */
-static bool read_group(const char *name, char *out, size_t size)
+#define UNLIMITED 9e18 /* what version 1 calls no limit is a little more */
+
+/* The number behind `key` ("": at the beginning) in a file of our memory control group, or of the first one above that has it; with `least` the least
+ * of all. The file's name in version 2 and 1. -1: not known. */
+static double group_number(const char *two, const char *one, const char *key, bool least)
 {
-    char groups[4096], path[4400];
-    process_read("/proc/self/cgroup", groups, sizeof groups);
-    char *line = strncmp(groups, "0::", 3) == 0 ? groups : strstr(groups, "\n0::");
-    if (line == NULL) {
-        return false;
+    struct dt_cgroup folders[DT_CGROUP_MAX];
+    char path[sizeof folders[0].path + 32], text[1024];
+    double found = -1;
+    int count = dt_cgroup_folders("memory", folders);
+    for (int i = 0; i < count && (least || found < 0); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folders[i].path, folders[i].version_2 ? two : one);
+        process_read(path, text, sizeof text);
+        const char *at = strstr(text, key);
+        char *end = NULL;
+        double value = at != NULL ? strtod(at + strlen(key), &end) : -1;
+        if (at != NULL && end != at + strlen(key) && value < UNLIMITED) {
+            found = found < 0 || value < found ? value : found;
+        }
     }
-    line = strstr(line, "::") + 2;
-    line[strcspn(line, "\n")] = 0;
-    (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", line, name);
-    process_read(path, out, size);
-    return out[0] != 0;
+    return found;
 }
 
 static long long oom_kills(void)
 {
-    char text[1024];
-    long long count = -1;
-    const char *at = read_group("memory.events", text, sizeof text) ? strstr(text, "oom_kill ") : NULL;
-    return at != NULL && sscanf(at, "oom_kill %lld", &count) == 1 ? count : -1;
+    return (long long)group_number("memory.events", "memory.oom_control", "oom_kill ", false);
 }
 
 void failures_begin(struct failures *f)
@@ -76,10 +81,12 @@ static void write_note(const struct failures *f, const struct worker *one, int c
     } else if (own[0] != 0) {
         (void)snprintf(out, size, "%s", own);
     } else if (code == -SIGKILL && !ended_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
-        char limit[64] = "";
-        double bytes = read_group("memory.max", limit, sizeof limit) ? strtod(limit, NULL) : 0;
-        (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group); use less memory per rank",
-                       bytes > 0 ? dt_text_bytes(bytes, limit, sizeof limit) : "unknown");
+        double limit = group_number("memory.max", "memory.limit_in_bytes", "", true);
+        double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "", false);
+        char limit_text[32] = "unknown", peak_text[32] = "unknown";
+        (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group, peak %s); use less memory per rank",
+                       limit > 0 ? dt_text_bytes(limit, limit_text, sizeof limit_text) : limit_text,
+                       peak > 0 ? dt_text_bytes(peak, peak_text, sizeof peak_text) : peak_text);
     } else if (code < 0 && step >= 0) {
         (void)snprintf(out, size, "killed by signal %d (%s) at step %lld", -code, report_signal_name(-code, signal_name, sizeof signal_name), step);
     }

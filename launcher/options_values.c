@@ -2,6 +2,7 @@
  * the value; options.c puts before it where the value came from. Also what `gpu`, `cpu` and `auto` mean on this machine. */
 #include "launcher/options_table.h"
 
+#include "base/cgroup.h"
 #include "base/file.h"
 
 #include <ctype.h>
@@ -524,47 +525,39 @@ int options_gpu_count(char *const *env)
     }
 }
 
-/* CPUs that the quota of our control group allows, rounded up; 0: no quota. Both layouts, ours and the groups above. */
-static int quota_cpus(void)
+/* Version 2 has both numbers in one file, version 1 in two. */
+static bool read_quota(const struct dt_cgroup *g, long long *quota, long long *period)
 {
     struct dt_text text;
     dt_text_init(&text);
-    int best = 0;
-    char group[2048] = "";
-    if (dt_file_read("/proc/self/cgroup", 65536, &text, NULL) == 0) {
-        const char *line = strstr(dt_text_str(&text), "0::/");
-        if (line != NULL) {
-            (void)snprintf(group, sizeof group, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
-        }
+    char *path = dt_format(g->version_2 ? "%s/cpu.max" : "%s/cpu.cfs_quota_us", g->path);
+    char *more = dt_format("%s/cpu.cfs_period_us", g->path);
+    *quota = *period = 0;
+    if (dt_file_read(path, 256, &text, NULL) == 0) {
+        (void)sscanf(dt_text_str(&text), "%lld %lld", quota, period); /* "max" and -1: none */
     }
-    for (int depth = 0; depth < 64; depth++) {
-        char path[4096];
-        long long quota;
-        long long period;
-        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
-        if (dt_file_read(path, 256, &text, NULL) == 0 && sscanf(dt_text_str(&text), "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
-            long long cpus = (quota + period - 1) / period;
-            best = best == 0 || cpus < best ? (int)(cpus > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : cpus) : best;
-        }
-        char *slash = strrchr(group, '/');
-        if (slash == NULL) {
-            break;
-        }
-        *slash = '\0';
+    if (!g->version_2 && dt_file_read(more, 256, &text, NULL) == 0) {
+        (void)sscanf(dt_text_str(&text), "%lld", period);
     }
-    struct dt_text period;
-    dt_text_init(&period);
-    if (best == 0 && dt_file_read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 256, &text, NULL) == 0 &&
-        dt_file_read("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 256, &period, NULL) == 0) {
-        long long q = strtoll(dt_text_str(&text), NULL, 10);
-        long long p = strtoll(dt_text_str(&period), NULL, 10);
-        if (q > 0 && p > 0) {
-            best = (int)((q + p - 1) / p > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : (q + p - 1) / p);
-        }
-    }
-    dt_text_clear(&period);
+    free(more);
+    free(path);
     dt_text_clear(&text);
-    return best;
+    return *quota > 0 && *period > 0;
+}
+
+/* CPUs that the quotas of our control group and those above allow, rounded up; 0: no quota. */
+static int quota_cpus(void)
+{
+    struct dt_cgroup folders[DT_CGROUP_MAX];
+    long long best = 0, quota, period;
+    int count = dt_cgroup_folders("cpu", folders);
+    for (int i = 0; i < count; i++) {
+        if (read_quota(&folders[i], &quota, &period)) {
+            long long cpus = (quota + period - 1) / period;
+            best = best == 0 || cpus < best ? cpus : best;
+        }
+    }
+    return best > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : (int)best;
 }
 
 int options_cpu_count(void)

@@ -3,6 +3,7 @@ on few cores, one CPU, closed streams, a terminal of 80 columns.
 run: timeout 300
 """
 
+import contextlib
 import glob
 import os
 import re
@@ -157,33 +158,69 @@ def test_a_terminal_of_80_columns(place):
     assert "done at step 20" in text and "\r\x1b[K" in text
 
 
-def cgroup(controller):
-    """A new control group of version 1, or None."""
-    path = f"/sys/fs/cgroup/{controller}/dtrun-story-{os.getpid()}"
-    try:
-        os.mkdir(path)
-        return path
-    except OSError:
-        return None
+@contextlib.contextmanager
+def control_group(controller, one, two):
+    """A new control group with a limit: file and value in version 1, in version 2; both may be mounted. Skips where that is not allowed."""
+    for root, files in ((f"/sys/fs/cgroup/{controller}", one), ("/sys/fs/cgroup", two), ("/sys/fs/cgroup/unified", two)):
+        path = f"{root}/dtrun-story-{os.getpid()}"
+        try:
+            os.mkdir(path)
+        except OSError:
+            continue
+        try:
+            for name, value in files.items():
+                with open(f"{path}/{name}", "r+") as f:
+                    f.write(str(value))
+        except OSError:
+            os.rmdir(path)
+            continue
+        try:
+            yield path
+        finally:
+            support.wait_until(lambda path=path: not open(path + "/cgroup.procs").read(), "the group's end")
+            os.rmdir(path)
+        return
+    pytest.skip(f"control groups for {controller} cannot be made here")
+
+
+def inside(path, line):
+    return f"echo $$ >{path}/cgroup.procs && exec {line}"
+
+
+def little_memory(megabytes):
+    return control_group("memory", {"memory.limit_in_bytes": megabytes << 20}, {"memory.max": megabytes << 20})
 
 
 def test_little_memory_in_a_control_group(place):
     """What the group allows is what the plan counts with."""
-    path = cgroup("memory")
-    if path is None:
-        pytest.skip("control groups cannot be made here")
-    try:
-        try:
-            with open(path + "/memory.limit_in_bytes", "w") as f:
-                f.write(str(300 << 20))
-        except OSError:
-            pytest.skip("the memory of a control group cannot be limited here")
-        folder, job, _ = place
-        line = f"echo $$ >{path}/cgroup.procs && exec "
-        p = shell(line + command(job, folder / "cgroup"))
+    folder, job, _ = place
+    with little_memory(300) as path:
+        p = shell(inside(path, command(job, folder / "cgroup")))
         same(place, p, folder / "cgroup")
-        p = shell(line + command(job, folder / "cgroup-large") + " --set model.n_embd=1024 --set model.n_layer=8")
+        p = shell(inside(path, command(job, folder / "cgroup-large") + " --set model.n_embd=1024 --set model.n_layer=8"))
         assert p.returncode == 2 and "memory" in p.stderr and not (folder / "cgroup-large").exists(), p
-    finally:
-        support.wait_until(lambda: not open(path + "/cgroup.procs").read(), "the group's end")
-        os.rmdir(path)
+
+
+def test_out_of_memory_is_named():
+    """By the kernel's counter: a kill -9 by somebody is not mistaken for it."""
+    with little_memory(100) as path:
+        run = f"'{support.DTRUN}' --nproc_per_node=2 sh -c 'if [ $RANK = 1 ]; then exec {{}}; fi; exec sleep 1000'"
+        p = shell(inside(path, run.format("tail /dev/zero")))
+        assert p.returncode == 1, p
+        assert re.search(r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): killed by the kernel, out of memory \(limit 100 MiB of the control group, "
+                         r"peak \S+ MiB\); use less memory per rank; 1 other rank stopped because of it$", p.stderr, re.M), p
+        p = shell(inside(path, run.format(f'{support.PYTHON} -c "import os; os.kill(os.getpid(), 9)"')))
+        assert p.returncode == 1 and "killed by signal 9 (SIGKILL)" in p.stderr and "out of memory" not in p.stderr, p
+
+
+@pytest.mark.parametrize("kind", ["set", "quota"])
+def test_one_cpu_of_a_control_group(place, kind):
+    folder, job, _ = place
+    cpu = min(os.sched_getaffinity(0))
+    groups = {"set": ("cpuset", {"cpuset.mems": 0, "cpuset.cpus": cpu}, {"cpuset.cpus": cpu}),
+              "quota": ("cpu", {"cpu.cfs_period_us": 100000, "cpu.cfs_quota_us": 100000}, {"cpu.max": "100000 100000"})}
+    with control_group(*groups[kind]) as path:
+        p = shell(inside(path, command(job, folder / f"cpu-{kind}")))
+        same(place, p, folder / f"cpu-{kind}")
+        p = shell(inside(path, f"'{support.DTRUN}' --dry_run --nproc_per_node=cpu /bin/true"))
+        assert "workers   1, cpu (" in p.stdout, p

@@ -1,0 +1,44 @@
+/* Lines of /proc/self/cgroup: "0::/a/b" is version 2, "9:cpu,cpuacct:/a/b" version 1. */
+#include "base/cgroup.h"
+
+#include "base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_word(char *list, const char *word)
+{
+    char *rest = list;
+    for (char *one; (one = strsep(&rest, ",")) != NULL;) {
+        if (strcmp(one, word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX])
+{
+    struct dt_text text;
+    int count = 0;
+    dt_text_init(&text);
+    char *rest = dt_file_read("/proc/self/cgroup", 1 << 16, &text, NULL) == 0 ? text.data : NULL;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        char *controllers = (strsep(&line, ":"), strsep(&line, ":")), *group = line;
+        if (group == NULL || (*controllers != '\0' && !has_word(controllers, controller))) {
+            continue;
+        }
+        bool version_2 = *controllers == '\0';
+        for (char *end = group + strlen(group); end != NULL && count < DT_CGROUP_MAX; end = strrchr(group, '/')) {
+            *end = '\0'; /* "/a/b", "/a", "" */
+            if (end == group || end[-1] != '/') {
+                (void)snprintf(out[count].path, sizeof out[count].path, "/sys/fs/cgroup%s%s%s", version_2 ? "" : "/", version_2 ? "" : controller,
+                               group);
+                out[count++].version_2 = version_2;
+            }
+        }
+    }
+    dt_text_clear(&text);
+    return count;
+}
