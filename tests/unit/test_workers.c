@@ -187,7 +187,15 @@ static void the_watch_names_the_silent_one(void **state)
     assert_int_equal(workers_open(&w, 3, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(spawn_shell(&w, i, "sleep 100", -1, &err), 0);
+        assert_int_equal(spawn_shell(&w, i, "exec sleep 100", -1, &err), 0);
+    }
+    for (int i = 0; i < 3; i++) { /* until then it loads itself */
+        struct process_look look;
+        double end_s = dt_now_s() + PATIENCE_S;
+        do {
+            dt_sleep_s(0.01);
+            assert_true(process_look(w.list[i].pid, &look));
+        } while (look.state != 'S' && dt_now_s() < end_s);
     }
     double t = dt_now_s();
     assert_int_equal(watch_look(&w, &o, t + 1e6, &words), -1); /* nobody asked to be watched */
