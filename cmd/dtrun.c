@@ -2,7 +2,7 @@
 #include "base/log.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
-#include "launcher/options.h"
+#include "launcher/options_table.h"
 #include "launcher/run.h"
 #include "launcher/serve.h"
 #include "launcher/status.h"
@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* Help, version, completion, dry run: text on stdout, 0. */
@@ -69,6 +70,29 @@ static int begin(struct options *o)
     return run_job(o, environ); /* in the agent; the guard never comes here */
 }
 
+/* LOGLEVEL in Python's words or numbers, as torchrun reads it. DTRUN_LOG, where set, comes before it. */
+static enum dt_log_level level_of(const char *text)
+{
+    static const struct {
+        const char *name;
+        int number;
+        enum dt_log_level level;
+    } known[] = {{"NOTSET", 0, DT_LOG_DEBUG},  {"DEBUG", 10, DT_LOG_DEBUG}, {"INFO", 20, DT_LOG_INFO},   {"WARN", 30, DT_LOG_WARN},
+                 {"WARNING", 30, DT_LOG_WARN}, {"ERROR", 40, DT_LOG_ERROR}, {"FATAL", 50, DT_LOG_ERROR}, {"CRITICAL", 50, DT_LOG_ERROR}};
+    long long number;
+    bool is_number = dt_parse_int64(text, &number);
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (is_number ? number <= known[i].number : strcasecmp(text, known[i].name) == 0) {
+            return known[i].level;
+        }
+    }
+    if (!is_number) {
+        char shown[64];
+        (void)fprintf(stderr, "dtrun: LOGLEVEL: %s: unknown level; must be DEBUG, INFO, WARNING, ERROR or CRITICAL\n", option_show(text, shown));
+    }
+    return is_number ? DT_LOG_ERROR : DT_LOG_WARN;
+}
+
 int main(int argc, char **argv)
 {
     static struct options options; /* masks for thousands of ranks */
@@ -78,7 +102,8 @@ int main(int argc, char **argv)
             (void)open("/dev/null", O_RDWR);
         }
     }
-    dt_log_open(DT_LOG_WARN, -1, 2);
+    const char *level = getenv("LOGLEVEL");
+    dt_log_open(level != NULL && level[0] != '\0' ? level_of(level) : DT_LOG_WARN, -1, 2);
     if (options_read(&options, argc, argv, environ, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;

@@ -89,6 +89,7 @@ struct options {
     char **stdout_filters, **stderr_filters;                      /* --duplicate_*_filters, null-terminated; null: none */
     char *prefix_template;                                        /* --log_line_prefix_template or its variable; null: [role0]: */
 
+    bool torch_events; /* --event_log_handler=console */
     bool virtual_local_rank;
     char *numa_binding; /* or null */
     char *cluster;      /* --cluster=NAME, or null: detect */

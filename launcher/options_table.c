@@ -45,7 +45,7 @@ const struct option_row option_rows[] = {
     {"log_line_prefix_template", 0, OPTION_VALUE, OPTION_TORCH, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", NULL, "TEXT", "prefix of teed lines: ${role_name} ${local_rank} ${rank} ${hostname} ${group_rank} ${world_size}", false, NULL, option_parse_text, AT(prefix_template), 0, 0},
     {"duplicate_stdout_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "teed lines with one of these strings also go to filtered_stdout.log", false, NULL, option_parse_list, AT(stdout_filters), 0, 0},
     {"duplicate_stderr_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, NULL, option_parse_list, AT(stderr_filters), 0, 0},
-    {"event_log_handler", 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "NAME", "accepted; events are in events.jsonl", false, NULL, option_parse_ignored, 0, 0, 0},
+    {"event_log_handler", 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "null|console|dynamic_rendezvous", "console: torchrun's events on stderr as JSON; ours are in events.jsonl always", false, NULL, option_parse_second_word, AT(torch_events), 0, 0},
     {"logs_specs", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0},
     /* rendezvous */
     {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d", "how hosts meet: by node rank, or as they come; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},

@@ -143,22 +143,6 @@ int option_parse_seconds(struct options *o, const struct option_row *row, const 
     return must_be(err, text, "seconds %s 0, at most %.0f; examples: --%s=30, 500ms, 5m", row->lo > 0 ? "above" : "from", row->hi, row->name);
 }
 
-int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
-{
-    /* start_method has words of its own; handlers and plug-ins are Python names, of which only the default can exist. */
-    if (strchr(row->shown, '|') != NULL) {
-        return option_parse_word(o, row, text, err);
-    }
-    if (strcmp(text, row->fallback) != 0) {
-        if (row->family == OPTION_TORCH_ONLY) {
-            return must_be(err, text, "%s: Python plug-ins cannot run in dtrun", row->fallback);
-        }
-        char value[64];
-        option_warn(o, "--%s: %s: not available, events are written to events.jsonl", row->name, option_show(text, value));
-    }
-    return 0;
-}
-
 /* Number of the word among "a|b|c", or -1. */
 static int which_word(const char *words, const char *text)
 {
@@ -173,6 +157,16 @@ static int which_word(const char *words, const char *text)
         }
         words += k + 1;
     }
+}
+
+/* start_method has words of its own; plug-ins are Python names, of which only the default can exist. */
+int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    (void)o;
+    if (strchr(row->shown, '|') != NULL) {
+        return which_word(row->shown, text) >= 0 ? 0 : must_be(err, text, "one of %s", row->shown);
+    }
+    return strcmp(text, row->fallback) == 0 ? 0 : must_be(err, text, "%s: Python plug-ins cannot run in dtrun", row->fallback);
 }
 
 int option_parse_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)

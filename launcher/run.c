@@ -32,6 +32,7 @@
 #define SETTLE_S 0.1      /* the first news of a failure waits so long for the round to be over and its cause known */
 #define SWEEP_S 0.05      /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0 /* a bundled worker that was told to leave its waits has nothing to save */
+#define STOPPED_S 60.0    /* a stopped worker that may be silent for ever, as in a save, is lost after this */
 #define STUCK_S 10.0      /* after KILL: it hangs in the kernel */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
@@ -79,11 +80,15 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .use_agent_store = true,
                            .page = page,
                            .error_file = logs_error_file(r->logs, i),
+                           .timer_file = r->timers != NULL ? timer_file_path(r->timers) : NULL,
                            .log_dir = logs_worker_dir(r->logs, i),
                            .output_dir = r->output_dir};
     if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
         logs_streams(r->logs, i, fds, err) != 0) {
         return -1;
+    }
+    if (r->entry_point == NULL) {
+        r->entry_point = dt_strdup(argv[0]);
     }
     s.path = path;
     s.argv = argv;
@@ -103,6 +108,9 @@ static void spawn_all(struct run *r)
     int result = 0;
     r->ending = r->gone_posted = r->killed = false;
     failures_begin(&r->failures);
+    if (r->timers != NULL) {
+        timer_file_reset(r->timers);
+    }
     if (p->round > 1) {
         store_server_reset(r->store);
     }
@@ -122,6 +130,7 @@ static void spawn_all(struct run *r)
     }
     dt_log(DT_LOG_INFO, "agent", "round %d node %d of %d ranks %d restarts %d port %d", p->round, p->group_rank, p->group_world_size, p->world_size,
            p->restarts_used, store_server_port(r->store));
+    run_torch_round(r);
     run_event(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size, p->world_size,
               p->restarts_used);
 }
@@ -143,7 +152,7 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
         post(r, AGENT_ON_WORKER_75, 0);
     } else {
         if (!one->blamed) { /* a silent one has been recorded when it was named */
-            failures_add(&r->failures, one, i, r->place.rank + i, ended_by_us, NULL);
+            failures_add(&r->failures, one, i, r->place.rank + i, ended_by_us, code < 0 && one->note[0] != 0 ? one->note : NULL);
         }
         if (!ended_by_us && !uv_is_active((uv_handle_t *)&r->news)) {
             (void)uv_timer_start(&r->news, r->news.timer_cb, (uint64_t)(SETTLE_S * 1e3), 0);
@@ -288,6 +297,7 @@ static void do_one(struct run *r, enum agent_do what)
         exit_job(r);
         return;
     case AGENT_DO_TELL_JOIN:
+        r->join_s = dt_now_s();
         e.kind = EVENT_JOIN;
         break;
     case AGENT_DO_TELL_FAILED:
@@ -531,7 +541,7 @@ static void on_watch(uv_timer_t *timer)
         one->status = SIGKILL; /* what it will be */
         failures_add(&r->failures, one, i, r->place.rank + i, false, dt_text_str(&words));
         (void)kill(-one->pid, SIGKILL);
-        post(r, AGENT_ON_WORKER_BAD, -SIGKILL);
+        post(r, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
         drain(r);
     }
     dt_text_clear(&words);
@@ -626,8 +636,15 @@ static int open_all(struct run *r, struct dt_error *err)
     if (status_open(&r->status, &r->loop, run_status, r, &ignored) != 0) {
         dt_log(DT_LOG_INFO, "agent", "--status will not find this job: %s", ignored.text);
     }
-    r->watch_options = (struct watch_options){.pages = r->agent.options.bundled, .limit_s = r->o->hang_timeout_s, .output_s = output_of, .user = r};
-    if (r->watch_options.pages || r->watch_options.limit_s > 0) {
+    r->watch_options = (struct watch_options){.pages = r->agent.options.bundled,
+                                              .limit_s = r->o->hang_timeout_s,
+                                              .stopped_s = STOPPED_S / r->o->time_scale,
+                                              .output_s = output_of,
+                                              .user = r};
+    if (run_watchdog_open(r, err) != 0) {
+        return -1;
+    }
+    if (r->watch_options.pages || r->watch_options.limit_s > 0 || r->watch_options.deaf_s > 0) {
         double step_s = r->o->hang_timeout_s > 0 && r->o->hang_timeout_s < 4 ? r->o->hang_timeout_s / 4 : 1;
         (void)uv_timer_start(&r->watch, on_watch, 1000, (uint64_t)(step_s * 1e3) + 1);
     }
@@ -649,6 +666,9 @@ static void close_all(struct run *r)
     dt_text_init(&lost);
     if (r->status != NULL) {
         status_close(r->status);
+    }
+    if (r->timers != NULL) {
+        timer_file_close(r->timers);
     }
     if (r->logs != NULL) {
         logs_close(r->logs, 5, &lost);
@@ -673,6 +693,7 @@ static void close_all(struct run *r)
     }
     free(r->output_dir);
     free(r->events_path);
+    free(r->entry_point);
 }
 
 int run_job(const struct options *o, char *const *env)
@@ -715,6 +736,7 @@ int run_job(const struct options *o, char *const *env)
             (void)uv_run(&r->loop, UV_RUN_DEFAULT);
         }
         run_say_stopped(r);
+        run_torch_end(r);
         run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round, run_restarts_used(r, false));
     } else {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);

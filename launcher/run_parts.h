@@ -10,6 +10,7 @@
 #include "launcher/options.h"
 #include "launcher/status.h"
 #include "launcher/store_server.h"
+#include "launcher/timer_file.h"
 #include "launcher/watch.h"
 #include "launcher/workers.h"
 
@@ -37,8 +38,11 @@ struct run {
     int master_port;
     struct store_server *store;
     struct logs *logs;
-    struct status *status; /* null: nobody can ask */
-    double begin_s;
+    struct status *status;     /* null: nobody can ask */
+    struct timer_file *timers; /* null: not asked for */
+    double begin_s, join_s; /* of the process; since when it waits for a round */
+    int torch_rounds;       /* told by run_torch_round */
+    char *entry_point;      /* what the workers' argv begins with, once they were started */
     struct failures failures;
     char *output_dir, *events_path;
     struct {
@@ -68,6 +72,11 @@ void run_say_cause(struct run *r);
 void run_say_waiting(const struct run *r);
 /* The last word after a stop. */
 void run_say_stopped(const struct run *r);
+/* Opens what torchrun's variables ask for, and names what has no effect. watch_options must be filled in already. */
+int run_watchdog_open(struct run *r, struct dt_error *err);
+/* --event_log_handler=console: the workers of a round were started; the job is over. */
+void run_torch_round(struct run *r);
+void run_torch_end(const struct run *r);
 /* Appends what `dtrun --status` is told; user is the run. */
 void run_status(void *user, struct dt_text *out);
 

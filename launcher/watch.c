@@ -12,6 +12,11 @@
 #define WAITING 1.25 /* for one that waits for peers: the agent that has the silent one, maybe of another host, is first to name it */
 #define MARK_S 5.0
 
+static bool waits_for_peers(const struct worker *one)
+{
+    return one->page != NULL && atomic_load(&one->page->in_collective) != 0;
+}
+
 static double limit_of(const struct worker *one, const struct watch_options *o)
 {
     double limit_s = o->limit_s;
@@ -19,9 +24,10 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
         enum dt_phase phase = (enum dt_phase)atomic_load(&one->page->phase);
         limit_s = limit_s > 0 ? limit_s : (double)atomic_load(&one->page->pulse_limit_ms) / 1e3;
         limit_s *= phase == DT_PHASE_START || phase == DT_PHASE_SAVE || phase == DT_PHASE_EXIT ? SLOW_PHASE : 1; /* files, devices, first calls */
-        limit_s *= atomic_load(&one->page->in_collective) != 0 ? WAITING : 1;
+        limit_s *= waits_for_peers(one) ? WAITING : 1;
     }
-    return limit_s;
+    /* A worker that saves may take as long as its disk does, but not while it is stopped. */
+    return one->is_stopped && o->stopped_s > 0 && limit_s > o->stopped_s ? o->stopped_s : limit_s;
 }
 
 static void notice(struct worker *one, int local_rank, const struct watch_options *o, double now_s)
@@ -88,38 +94,59 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
     }
 }
 
-/* Two marks of its CPU time, the older one MARK_S to 2 * MARK_S ago, for a worker that begins to look silent. */
-static void mark_time(struct worker *one, double now_s)
+/* Looks at a worker that begins to be silent: is it stopped? And two marks of its CPU time, the older one MARK_S to 2 * MARK_S ago. */
+static void look_at_silent(struct worker *one, double now_s)
 {
     struct process_look look;
+    one->is_stopped = false;
     if (now_s - one->seen_s < 1e-9) {
         one->marks[0].at_s = one->marks[1].at_s = 0;
-    } else if (one->marks[0].at_s == 0 || now_s - one->marks[1].at_s >= MARK_S) {
-        (void)process_look(one->pid, &look);
+        return;
+    }
+    one->is_stopped = process_look(one->pid, &look) && look.state == 'T'; /* t: a debugger's, who may take his time */
+    if (one->marks[0].at_s == 0 || now_s - one->marks[1].at_s >= MARK_S) {
         struct worker_mark mark = {.at_s = now_s, .user_s = look.user_s, .system_s = look.system_s};
         one->marks[0] = one->marks[0].at_s == 0 ? mark : one->marks[1];
         one->marks[1] = mark;
     }
 }
 
-static bool is_stopped(pid_t pid)
-{
-    struct process_look look;
-    return process_look(pid, &look) && (look.state == 'T' || look.state == 't');
-}
-
 /* Of several silent ones the cause is the one that cannot run; then one that is not waiting for others; then the one that is behind. */
 static bool more_suspect(const struct worker *a, const struct worker *b, bool pages)
 {
-    bool a_stopped = is_stopped(a->pid), b_stopped = is_stopped(b->pid);
-    if (a_stopped != b_stopped || !pages || a->page == NULL || b->page == NULL) {
-        return a_stopped && !b_stopped;
+    if (a->is_stopped != b->is_stopped || !pages || a->page == NULL || b->page == NULL) {
+        return a->is_stopped && !b->is_stopped;
     }
-    bool a_waits = atomic_load(&a->page->in_collective) != 0, b_waits = atomic_load(&b->page->in_collective) != 0;
+    bool a_waits = waits_for_peers(a), b_waits = waits_for_peers(b);
     if (a_waits != b_waits) {
         return b_waits;
     }
     return atomic_load(&a->page->collective_count) < atomic_load(&b->page->collective_count);
+}
+
+/* Some worker of ours still has time and waits for nobody: those that wait in a collective may wait for it. */
+static bool others_have_time(const struct workers *w, const struct watch_options *o, double now_s)
+{
+    for (int i = 0; i < w->count && o->pages; i++) {
+        const struct worker *one = &w->list[i];
+        bool counts = one->running && !one->blamed && one->page != NULL && !waits_for_peers(one) && limit_of(one, o) > 0;
+        if (counts && now_s - one->seen_s <= limit_of(one, o)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* It sleeps in the kernel, deaf to every signal, for longer than it may. */
+static bool is_deaf(struct worker *one, double limit_s, double now_s)
+{
+    struct process_look look;
+    if (limit_s <= 0 || !process_look(one->pid, &look) || look.state != 'D') {
+        one->deaf_since_s = 0;
+        return false;
+    }
+    one->deaf_since_s = one->deaf_since_s > 0 ? one->deaf_since_s : now_s;
+    return now_s - one->deaf_since_s > limit_s;
 }
 
 int watch_look(struct workers *w, const struct watch_options *o, double now_s, struct dt_text *out)
@@ -130,9 +157,23 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
         if (!one->running || one->blamed) {
             continue;
         }
+        if (is_deaf(one, o->deaf_s, now_s)) {
+            dt_text_printf(out, "in uninterruptible sleep for %.1f s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=%g)", now_s - one->deaf_since_s,
+                           o->deaf_s);
+            describe_process(one, now_s, out);
+            one->blamed = one->deaf = true;
+            return i;
+        }
         notice(one, i, o, now_s);
-        mark_time(one, now_s);
-        double limit_s = limit_of(one, o);
+        look_at_silent(one, now_s);
+    }
+    bool excused = others_have_time(w, o, now_s);
+    for (int i = 0; i < w->count; i++) {
+        struct worker *one = &w->list[i];
+        double limit_s = one->running && !one->blamed ? limit_of(one, o) : 0;
+        if (excused && waits_for_peers(one) && !one->is_stopped) {
+            continue;
+        }
         if (limit_s > 0 && now_s - one->seen_s > limit_s && (found < 0 || more_suspect(one, &w->list[found], o->pages))) {
             found = i;
         }
@@ -194,6 +235,7 @@ void watch_forgive(struct workers *w, double now_s)
 {
     for (int i = 0; i < w->count; i++) {
         w->list[i].seen_s = now_s;
-        w->list[i].marks[0].at_s = w->list[i].marks[1].at_s = 0;
+        w->list[i].is_stopped = false;
+        w->list[i].marks[0].at_s = w->list[i].marks[1].at_s = w->list[i].deaf_since_s = 0;
     }
 }

@@ -17,14 +17,18 @@ struct worker {
     pid_t pid;    /* 0: not started */
     bool running; /* started and not yet reaped */
     bool blamed;  /* we ended it because it was silent */
+    bool deaf;    /* and it hung in the kernel: no restart helps */
     int status;   /* as wait gives it, once reaped */
     struct dt_page *page;
     int page_fd;
     double start_s, end_s;
+    char note[160]; /* why it is about to end, when somebody else ends it; empty: nobody does */
     /* the watch: when anything last changed, and what it was */
     double seen_s;
     double seen_sign, seen_cpu_s;
+    bool is_stopped;             /* silent, and in state T */
     struct worker_mark marks[2]; /* while it is silent; at_s 0: none */
+    double deaf_since_s;         /* in uninterruptible sleep; 0: it is not */
 };
 struct workers {
     struct worker *list;

@@ -82,7 +82,7 @@ if os.environ["RANK"] != "0":
     s.sendall(b"\\x00" + struct.pack("<I", 0x3C85F7CE) + b"\\x06" + struct.pack("<Q", 1) + struct.pack("<Q", len(key)) + key)
 """
     with start(place, "waits", text, workers=4) as job:
-        store = wait_until(lambda: (lambda s: s["waits"] and s["waits"][0]["count"] == 3 and s)(ask_json(place)[0]["store"]), "three waits")
+        store = wait_until(lambda: next((j["store"] for j in ask_json(place) if [w["count"] for w in j["store"]["waits"]] == [3]), None), "three waits")
         assert [(w["key"], w["missing"]) for w in store["waits"]] == [("from rank 0", 1)] and store["waits"][0]["age_s"] >= 0
         assert re.search(r"^    \d+\.\d s: 3 wait for from rank 0$", ask(place).stdout, re.M)
         (place / "go").touch()

