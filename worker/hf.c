@@ -1,8 +1,9 @@
 /* Hugging Face folders. What is special about a model (names, settings) is in its model_ops; here are files, shards, the
- * index and the checks. JSON goes through cJSON with a size limit; names of files in an index may not leave the folder. */
+ * index and the checks. JSON is read strictly and with a size limit; names of files in an index may not leave the folder. */
 #include "worker/hf.h"
 
 #include "base/file.h"
+#include "base/scan.h"
 #include "worker/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -25,23 +26,20 @@ struct hf {
     struct source *sources; /* per tensor of the chain */
 };
 
-/* Reads FOLDER/NAME as a JSON object; the caller deletes it. */
+/* Reads a file as a JSON object; the caller deletes it. */
 static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
-    int rc = dt_file_read(path, max_bytes, &text, err);
-    if (rc == 0) {
-        cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
-        if (json == NULL || !cJSON_IsObject(json)) {
-            cJSON_Delete(json);
-            rc = dt_fail(err, DT_INVALID, "%s: not a JSON object", path);
-        } else {
-            *out = json;
-        }
-    }
+    cJSON *json = dt_file_read(path, max_bytes, &text, err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
     dt_text_clear(&text);
-    return rc;
+    if (json != NULL && !cJSON_IsObject(json)) {
+        (void)dt_fail(err, DT_INVALID, "%s: not a JSON object", path);
+        cJSON_Delete(json);
+        json = NULL;
+    }
+    *out = json;
+    return json != NULL ? 0 : -1;
 }
 
 int hf_config(const char *folder, struct model_spec *spec, struct dt_error *err)
@@ -279,49 +277,4 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
         }
     }
     return 0;
-}
-
-static int export_weights(const char *path, const struct chain *chain, hf_source_fn *source, void *context, struct dt_error *err)
-{
-    struct st_entry *entries = dt_alloc((size_t)chain->tensor_count * sizeof *entries);
-    for (int i = 0; i < chain->tensor_count; i++) {
-        const struct tensor *t = &chain->tensors[i];
-        entries[i] = (struct st_entry){.name = t->name, .type = DT_F32, .dims = t->dims, .shape = t->shape};
-    }
-    struct st_writer *w = NULL;
-    float *part = dt_alloc(PART * sizeof *part);
-    int rc = st_writer_open(&w, path, entries, chain->tensor_count, NULL, err);
-    for (int i = 0; rc == 0 && i < chain->tensor_count; i++) {
-        for (int64_t at = 0, n; rc == 0 && at < chain->tensors[i].numel; at += n) {
-            n = chain->tensors[i].numel - at < PART ? chain->tensors[i].numel - at : PART;
-            rc = source(context, i, at, n, part, err);
-            rc = rc == 0 ? st_writer_data(w, part, (size_t)n * sizeof *part, err) : rc;
-        }
-    }
-    free(part);
-    free(entries);
-    if (rc != 0) {
-        st_writer_abort(w);
-        return -1;
-    }
-    return st_writer_close(w, err);
-}
-
-int hf_export(const char *folder, const struct chain *chain, hf_source_fn *source, void *context, struct dt_error *err)
-{
-    if (dt_file_mkdirs(folder, err) != 0) {
-        return -1;
-    }
-    char *weights = dt_format("%s/model.safetensors", folder), *config = dt_format("%s/config.json", folder);
-    struct dt_text text;
-    dt_text_init(&text);
-    model_find(chain->spec.name)->write_config(&chain->spec, &text);
-    int rc = export_weights(weights, chain, source, context, err);
-    if (rc == 0) {
-        rc = dt_file_write(config, text.data, text.size, err);
-    }
-    dt_text_clear(&text);
-    free(weights);
-    free(config);
-    return rc;
 }

@@ -1,4 +1,4 @@
-/* Hugging Face model folders: config.json and safetensors files in, the same out. Values come as logical elements of our
+/* Reading Hugging Face model folders: config.json and safetensors files (checkpoint_export writes them). Values come as logical elements of our
  * tensors, whatever name and type the file gives them. */
 #ifndef DT_WORKER_HF_H
 #define DT_WORKER_HF_H
@@ -18,10 +18,5 @@ void hf_close(struct hf *h);
 int hf_read(const struct hf *h, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err);
 /* Elements [first, first + count) of flat unit u (padding and gaps: zero) into `out` of type DT_F32 or DT_F64; the counterpart of init_unit. */
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out, struct dt_error *err);
-
-/* Where an export's values come from: elements [first, first + count) of chain->tensors[tensor]. 0 or -1. */
-typedef int hf_source_fn(void *context, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err);
-/* Writes FOLDER/config.json and FOLDER/model.safetensors (F32), which Transformers loads; makes the folder. Tied tensors appear once. */
-int hf_export(const char *folder, const struct chain *chain, hf_source_fn *source, void *context, struct dt_error *err);
 
 #endif

@@ -232,11 +232,11 @@ static void test_load(void **state)
     free(first);
     refused(text, "model.n_layer=3", "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     write_file(path, "{\"model_type\": \"llama\"}");
-    refused(text, NULL, "job.json:1:12: model.load: config.json: model_type is llama; gpt2 is what there is\n");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
-    refused(text, NULL, "job.json:1:12: model.load: config.json: n_head is 0; expected a whole number from 1 to 10000\n");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number of at least 1\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}");
-    refused(text, NULL, "job.json:1:12: model.load: config.json: this value of activation_function is not there yet\n");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: activation_function: only \"gelu_new\" is supported\n");
     write_file(path, "{\"model_type\": ");
     refused(text, NULL, "job.json:1:12: model.load: config.json:1:16: the text ends here; expected a value\n");
     assert_int_equal(unlink(path), 0);

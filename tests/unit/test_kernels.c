@@ -808,11 +808,62 @@ static void test_errors(void **unused)
     unsetenv("DTRUN_CPU");
 }
 
+/* Products of the sizes that models have: the number of threads cuts them differently, and no bit may know. */
+static void test_threads_of_products(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int64_t m, n, k;
+        bool a_transposed, b_transposed;
+    } sizes[] = {{1024, 1152, 384, false, false}, {1024, 384, 1536, false, false}, {1024, 384, 1152, false, true}, {384, 1152, 1024, true, false},
+                 {1000, 65, 384, false, true},    {777, 130, 4096, false, false},  {4096, 64, 32, false, false},   {513, 384, 65, false, false},
+                 {16, 768, 3072, false, false},   {1, 50257, 64, false, true}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t m = sizes[i].m, n = sizes[i].n, k = sizes[i].k;
+        float *a = malloc((size_t)(m * k) * sizeof *a), *b = malloc((size_t)(k * n) * sizeof *b);
+        float *c = malloc((size_t)(m * n) * sizeof *c), *first = malloc((size_t)(m * n) * sizeof *first);
+        for (int64_t j = 0; j < m * k; j++) {
+            a[j] = (float)uniform();
+        }
+        for (int64_t j = 0; j < k * n; j++) {
+            b[j] = (float)uniform();
+        }
+        for (int threads = 1; threads <= 5; threads++) {
+            struct dt_device d;
+            struct dt_stream *s = NULL;
+            open_device(&d, "cpu", threads, &s);
+            d.kernels->matmul(s, &(struct dt_matmul_args){.c = threads == 1 ? first : c,
+                                                          .a = a,
+                                                          .b = b,
+                                                          .m = m,
+                                                          .n = n,
+                                                          .k = k,
+                                                          .a_transposed = sizes[i].a_transposed,
+                                                          .b_transposed = sizes[i].b_transposed,
+                                                          .type = DT_F32});
+            close_device(&d, s);
+            if (threads > 1 && memcmp(c, first, (size_t)(m * n) * sizeof *c) != 0) {
+                fail_msg("%lld x %lld x %lld: %d threads give other bits than one", (long long)m, (long long)n, (long long)k, threads);
+            }
+        }
+        free(a);
+        free(b);
+        free(c);
+        free(first);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_twin), cmocka_unit_test(test_differences), cmocka_unit_test(test_adamw_offsets), cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_sum_slices),   cmocka_unit_test(test_cast),        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_threads_of_products),
+        cmocka_unit_test(test_against_twin),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_adamw_offsets),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_sum_slices),
+        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
