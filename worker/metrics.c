@@ -144,7 +144,8 @@ void metrics_step(struct metrics *m, const struct metrics_step *x, bool log)
         number(t, "lr", x->lr);
         number(t, "step_s", x->step_s);
         number(t, "tokens_per_s", x->tokens_per_s);
-        dt_text_printf(t, ", \"mfu\": null, \"loss_scale\": 1, \"memory_bytes\": %.0f, \"round\": %d, ", x->memory_bytes, x->round);
+        number(t, "mfu", x->mfu);
+        dt_text_printf(t, ", \"loss_scale\": 1, \"memory_bytes\": %.0f, \"round\": %d, ", x->memory_bytes, x->round);
         add_time(t);
         dt_text_puts(t, "}");
         append(m, m->path);

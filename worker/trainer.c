@@ -316,6 +316,43 @@ static void set_pulse_limit(struct trainer *t, double at_least_s)
     dt_page_pulse(t->world->page);
 }
 
+#define PEAK_SIDE 384
+#define PEAK_MEASURE_S 0.01
+
+/* FLOP/s of this rank's device in a square product, the best of a few ms: what "mfu" is a share of. NaN when it could not be measured. */
+static double measure_peak(struct trainer *t)
+{
+    struct world *w = t->world;
+    size_t bytes = (size_t)PEAK_SIDE * PEAK_SIDE * sizeof(float);
+    float *x = NULL;
+    struct dt_error err;
+    if (w->device->real != DT_F32 || dt_device_alloc(w->device, DT_MEMORY_DEVICE, 3 * bytes, (void **)&x, &err) != 0) {
+        return NAN;
+    }
+    struct dt_matmul_args product = {.c = x + 2 * PEAK_SIDE * PEAK_SIDE, .a = x, .b = x + PEAK_SIDE * PEAK_SIDE, .type = DT_F32};
+    product.m = product.n = product.k = PEAK_SIDE;
+    double until_s = dt_now_s() + PEAK_MEASURE_S, best_s = INFINITY;
+    for (int i = 0; i < 3 || dt_now_s() < until_s; i++) {
+        double begin_s = dt_now_s();
+        w->device->kernels->matmul(w->compute, &product);
+        if (trainer_settle(t, "measuring", &err) != 0) {
+            best_s = NAN;
+            break;
+        }
+        best_s = fmin(best_s, dt_now_s() - begin_s);
+    }
+    dt_device_free(w->device, DT_MEMORY_DEVICE, x, 3 * bytes);
+    return 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / best_s;
+}
+
+/* Of a step's forward and backward, computing again not counted: 6 per weight that a product uses (the token embedding is the head), and the
+ * causal half of attention. */
+static double flops_per_token(const struct chain *c)
+{
+    const struct model_spec *m = &c->spec;
+    return 6.0 * (double)(c->parameter_count - m->positions * m->channels) + 6.0 * (double)(m->layers * m->channels * m->sequence_length);
+}
+
 static struct metrics_step describe(const struct trainer *t, const struct trainer_result *r)
 {
     int64_t tokens = r->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
@@ -329,6 +366,7 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
         .lr = r->lr,
         .step_s = r->step_s,
         .tokens_per_s = r->step_s > 0 ? (double)tokens / r->step_s : 0,
+        .mfu = (double)tokens * flops_per_token(&t->chain) / r->step_s / (t->peak_flops * t->size),
         .memory_bytes = metrics_memory(),
         .round = t->world->round,
     };
@@ -431,6 +469,7 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     const struct job *job = t->job;
     bool files = !hooks->no_files;
     int64_t steps_here = 0;
+    t->peak_flops = t->rank == 0 && files ? measure_peak(t) : NAN;
     set_pulse_limit(t, 0);
     struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
     if (evaluate(t, &m, err) != 0) {

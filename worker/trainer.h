@@ -40,13 +40,13 @@ struct trainer {
     int64_t micro_steps; /* of a full step */
     int64_t step, epoch, position, tokens, total_steps;
     int64_t saved_step;
-    char *saved_path;     /* of the checkpoint of saved_step; null before there is one */
-    bool stop_wanted;     /* by any rank, known to all */
-    bool eval_due;        /* the evaluation that falls on this step was not made yet */
-    bool finished_before; /* a finished run was found: nothing was done */
-    bool inspecting;      /* tests: opened without output folder */
-    int hold;             /* rank 0: the lock on the folder of checkpoints; -1: none */
-    double longest_step_s;
+    char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
+    bool stop_wanted;                  /* by any rank, known to all */
+    bool eval_due;                     /* the evaluation that falls on this step was not made yet */
+    bool finished_before;              /* a finished run was found: nothing was done */
+    bool inspecting;                   /* tests: opened without output folder */
+    int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
+    double longest_step_s, peak_flops; /* peak_flops: of one rank, measured by rank 0; NaN unknown */
 
     /* pieces of the plan, then their addresses */
     int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_ids, piece_labels;

@@ -175,6 +175,7 @@ def test_what_a_run_leaves(place):
     for row in rows:
         assert {"step", "val_loss", "time"} <= set(row) or {"step", "epoch", "tokens", "loss", "grad_norm", "lr", "step_s", "tokens_per_s", "mfu",
                                                             "loss_scale", "memory_bytes", "round", "time"} <= set(row), row
+    assert all(0 < r["mfu"] < 3 for r in rows if "loss" in r), rows  # a share of what this machine was measured to do
     assert [r["tokens"] for r in rows if "tokens" in r] == [s * 2 * 2 * 16 for s in (4, 8, 12)]
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     assert events[0]["event"] == "round" and events[-1] == {**events[-1], "event": "end", "code": 0}, events
