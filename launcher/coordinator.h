@@ -36,6 +36,8 @@ struct event {
     enum failure_kind failure;
     int code;
     int64_t step, saved_step; /* how far the round came; -1: unknown or nothing */
+    const char *why;          /* FAILED: the cause in words, for people; copied; may be null */
+    bool weak;                /* FAILED: the worker merely lost its peers */
 };
 
 enum action_kind {

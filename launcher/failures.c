@@ -126,7 +126,9 @@ void failures_settle(struct failures *f, const char *(*error_file)(void *user, i
     bool other_cause = false;
     for (int i = 0; i < f->count; i++) {
         struct report_failure *x = &f->list[i];
-        report_read_error_file(x, error_file(user, x->local_rank));
+        if (x->error_file == NULL) {
+            report_read_error_file(x, error_file(user, x->local_rank));
+        }
         if (x->stopped_by_us && x->exit_code > 0 && x->message != NULL) {
             x->stopped_by_us = false; /* it was on its way out already, with a traceback of its own */
         }

@@ -22,7 +22,7 @@ void failures_clear(struct failures *f);
 void failures_add(struct failures *f, const struct worker *one, int local_rank, int rank, bool ended_by_us, const char *note);
 /* Takes the workers' progress from their pages. */
 void failures_progress(struct failures *f, const struct workers *w);
-/* All have ended: reads the error files and decides which failure came first. error_file: path per local rank. bundled: 111 means that a
+/* Once more when all have ended: reads the error files and decides which failure came first. error_file: path per local rank. bundled: 111 means that a
  * worker merely lost its peers. */
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled);
 

@@ -11,15 +11,22 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static pid_t guard_pid; /* written once, before the agent does anything */
+static struct leash {
+    _Atomic int64_t until_ns; /* 0: no limit */
+} * leash;                    /* shared by the two */
 
 struct family {
     pid_t *list;
@@ -144,15 +151,20 @@ double guard_cpu_s(pid_t pid)
     return sum_s;
 }
 
-int guard_kill_descendants(void)
+static int kill_descendants(pid_t root)
 {
     struct family f = {0};
-    add_descendants(&f, getpid());
+    add_descendants(&f, root);
     for (size_t i = 0; i < f.count; i++) {
         (void)kill(f.list[i], SIGKILL);
     }
     free(f.list);
     return (int)f.count;
+}
+
+int guard_kill_descendants(void)
+{
+    return kill_descendants(getpid());
 }
 
 bool guard_end_descendants(double timeout_s)
@@ -183,6 +195,42 @@ bool guard_alive(void)
     return getppid() == guard_pid;
 }
 
+void guard_workers_until(double until_s)
+{
+    if (leash != NULL && atomic_exchange(&leash->until_ns, (int64_t)(until_s * 1e9)) == 0 && until_s > 0) {
+        (void)kill(guard_pid, SIGCHLD); /* it sleeps without end while there is no limit */
+    }
+}
+
+static double leash_left_s(void)
+{
+    int64_t until_ns = atomic_load(&leash->until_ns);
+    return until_ns == 0 ? INFINITY : (double)until_ns / 1e9 - dt_now_s();
+}
+
+bool guard_workers_overdue(void)
+{
+    return leash != NULL && leash_left_s() <= 0;
+}
+
+/* Ends what the agent has started when its time is over. Returns for how long to wait for signals now. */
+static double pull_leash(pid_t agent)
+{
+    static int64_t said_ns; /* for this time it has been said; dead ones stay until the agent takes their status */
+    double left_s = leash_left_s();
+    if (left_s > 0) {
+        return isinf(left_s) ? 3600 : fmin(left_s, 1);
+    }
+    int killed = kill_descendants(agent);
+    if (killed > 0 && said_ns != atomic_load(&leash->until_ns)) {
+        said_ns = atomic_load(&leash->until_ns);
+        (void)dprintf(2,
+                      "dtrun: agent (pid %d): no word from the other hosts for so long that they may go on without this one: %d process%s killed\n",
+                      (int)agent, killed, killed == 1 ? "" : "es");
+    }
+    return killed > 0 ? 0.05 : 1; /* some may just have forked */
+}
+
 /* Reaps; true when the agent is gone, with its status. An agent that stopped after Ctrl-Z stops us too, so that the shell sees it. */
 static bool reap(pid_t agent, bool *suspending, int *status)
 {
@@ -209,7 +257,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     int status = 0;
     bool suspending = false, gone = false;
     while (!gone) {
-        int sig = sigwaitinfo(signals, NULL);
+        double wait_s = pull_leash(agent);
+        struct timespec wait = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)((wait_s - floor(wait_s)) * 1e9)};
+        int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGCHLD) {
             gone = reap(agent, &suspending, &status);
         } else if (sig > 0) {
@@ -246,6 +296,11 @@ int guard_open(struct dt_error *err)
     (void)sigprocmask(SIG_BLOCK, &signals, &before);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     guard_pid = getpid();
+    leash = mmap(NULL, sizeof *leash, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (leash == MAP_FAILED) {
+        leash = NULL;
+        return dt_fail_errno(err, "dtrun: a page of memory for the guard");
+    }
     pid_t agent = fork();
     if (agent < 0) {
         (void)sigprocmask(SIG_SETMASK, &before, NULL);

@@ -1,6 +1,6 @@
 /* The guard: the process that the user started. It forks the agent, passes signals on to it, ends whatever the agent leaves
- * behind, and exits with the agent's code. It holds no state, so nothing is lost with it; whoever of the two is killed, the
- * other one ends every descendant. */
+ * behind, and exits with the agent's code. It holds no state but a time that the agent sets, so nothing is lost with it; whoever of the two is killed,
+ * the other one ends every descendant. */
 #ifndef DT_LAUNCHER_GUARD_H
 #define DT_LAUNCHER_GUARD_H
 
@@ -14,6 +14,11 @@
 int guard_open(struct dt_error *err);
 /* In the agent: the guard still runs. */
 bool guard_alive(void);
+/* In the agent: workers of this host may live until then (monotonic, in seconds; 0: without limit). Renewed as long as other hosts count on them;
+ * afterwards the guard kills all that the agent has started, even while the agent itself is stopped: a round may begin elsewhere without this host. */
+void guard_workers_until(double until_s);
+/* In the agent: that time is over, so the guard may have ended workers. */
+bool guard_workers_overdue(void);
 /* Sends KILL to every descendant of the calling process, whatever its session; returns how many were found. They still have to be reaped. */
 int guard_kill_descendants(void);
 /* Kills and reaps descendants until there are none, for at most timeout_s (a process in the kernel cannot be ended). Returns

@@ -74,6 +74,7 @@ void member_change_run(struct member *m, const uint64_t *nonce)
     }
     m->campaigned = m->promised;
     m->last_round = 0;
+    m->cause = (struct member_cause){0};
     m->options.self.order = m->firm_order ? m->options.self.order : -1;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].told = false;
@@ -134,6 +135,8 @@ static void seek(struct member *m, double now_s)
 {
     int place = place_of(m->record.council, m->record.council_count, m->options.self.id);
     m->role = MEMBER_SEEKING;
+    m->wait_text[0] = '\0';
+    m->spare = false;
     m->seek_count++;
     m->leader = m->joined = m->campaign = 0;
     m->seek_since_s = now_s;
@@ -440,20 +443,33 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
     }
     follow(m, peer, in->term, now_s);
     m->leader_info = in->info;
-    m->wait_count = in->count;
-    m->wait_until_s = now_s + in->seconds;
+    struct member_peer *p = member_find(m, peer);
+    memcpy(p->info.host, in->info.host, sizeof p->info.host); /* the link knew its address only */
+    m->spare = in->count < 0;
+    (void)snprintf(m->wait_text, sizeof m->wait_text, "%.255s", in->text);
     m->leader_stamp = in->stamp > m->leader_stamp ? in->stamp : m->leader_stamp;
     m->lease_s = in->echo > m->lease_s ? in->echo : m->lease_s;
     struct message out = {.kind = MESSAGE_BEAT_ACK, .term = in->term, .stamp = now_s, .echo = m->leader_stamp};
     member_send(m, peer, &out);
 }
 
+/* Our round is over without its leader; run.c says so with the workers' end, when there are any. */
+static void tell_loss(struct member *m, const char *text)
+{
+    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    if (m->waiting) {
+        member_say(m, "%s", text);
+    }
+}
+
 /* It has not heard us for so long that it may count us among the lost. */
 static void give_up_leader(struct member *m, double now_s)
 {
     uint64_t leader = m->leader;
-    member_say(m, "host %s: no heartbeat for %.1f s; looking for another coordinator", m->leader_info.id == leader ? m->leader_info.host : "?",
-               now_s - m->lease_s);
+    char text[256];
+    (void)snprintf(text, sizeof text, "host %s: no answer from this coordinator for %.1f s; looking for another one",
+                   m->leader_info.id == leader ? m->leader_info.host : "?", now_s - m->lease_s);
+    tell_loss(m, text);
     m->hooks.drop(m->hooks.user, leader);
     member_down(m, leader, MEMBER_LOST, now_s);
 }
@@ -533,7 +549,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
     if (p == NULL) {
         return;
     }
-    p->heard_s = now_s;
+    member_heard(m, p, now_s);
     switch (in->kind) {
     case MESSAGE_JOIN:
         if (m->role == MEMBER_LEADING) {
@@ -575,7 +591,13 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         on_keep(m, p, in, now_s);
         break;
     case MESSAGE_BYE:
+        p->left = true;
         member_down(m, peer, MEMBER_ENDED, now_s);
+        break;
+    case MESSAGE_CAUSE:
+        if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
+            member_set_cause(m, in->round, (enum cause_kind)in->count, in->text);
+        }
         break;
     case MESSAGE_BEAT_ACK:
         p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
@@ -630,6 +652,12 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
     if (m->role == MEMBER_LEADING) {
         member_lost_peer(m, &gone, now_s);
     } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
+        char text[256];
+        (void)snprintf(text, sizeof text, "host %s (pid %d), the coordinator, %s; looking for another one", m->leader_info.host, m->leader_info.pid,
+                       gone.left            ? "left"
+                       : end != MEMBER_LOST ? "is gone"
+                                            : "cannot be reached");
+        tell_loss(m, text);
         member_lose_leader(m, end != MEMBER_LOST, now_s);
     } else if (m->role == MEMBER_SEEKING) {
         count_votes(m, now_s); /* one less to ask */
@@ -690,31 +718,10 @@ static double tick_seeking(struct member *m, double now_s)
     return m->retry_at_s < m->campaign_at_s ? m->retry_at_s : m->campaign_at_s;
 }
 
-/* What our node waits for, every 10 beats. */
-static void say_waiting(struct member *m, double now_s)
-{
-    if (!m->waiting || (m->role != MEMBER_FOLLOWING && m->role != MEMBER_LEADING)) {
-        m->say_at_s = now_s + 10 * m->options.beat_s;
-        return;
-    }
-    if (now_s < m->say_at_s) {
-        return;
-    }
-    m->say_at_s = now_s + 10 * m->options.beat_s;
-    double left_s = m->wait_until_s > now_s ? m->wait_until_s - now_s : 0;
-    if (m->wait_count < 0) {
-        member_say(m, "the round runs without this host; it is a spare, and takes part when another one is lost");
-    } else if (m->wait_count > 0) {
-        member_say(m, "waiting for %d more node%s, %.0f s left", m->wait_count, m->wait_count == 1 ? "" : "s", left_s);
-    } else {
-        member_say(m, "waiting for the round to begin");
-    }
-}
-
 double member_tick(struct member *m, double now_s)
 {
     m->now_s = now_s;
-    say_waiting(m, now_s);
+    double look_s = member_watch_silence(m, now_s);
     switch (m->role) {
     case MEMBER_SEEKING:
         return tick_seeking(m, now_s);
@@ -729,7 +736,8 @@ double member_tick(struct member *m, double now_s)
             m->retry_at_s = now_s + 5 * m->options.beat_s;
             send_join(m, m->leader);
         }
-        return m->waiting && m->retry_at_s < m->lease_s + m->options.lease_s ? m->retry_at_s : m->lease_s + m->options.lease_s;
+        look_s = look_s < m->lease_s + m->options.lease_s ? look_s : m->lease_s + m->options.lease_s;
+        return m->waiting && m->retry_at_s < look_s ? m->retry_at_s : look_s;
     case MEMBER_OVER:
         break;
     }

@@ -50,6 +50,8 @@ enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
     double heard_s; /* anything came from it */
+    bool suspect;   /* that was long ago, and has been said */
+    bool left;      /* it said goodbye */
     bool told;      /* its newest record came; it tells us of each later one */
     bool same_run;  /* that record was of our run */
     double stamp;   /* newest of its stamps */
@@ -63,7 +65,16 @@ struct member_peer { /* somebody at the other end of a link */
     int acked_round;
     bool acked_finished;
 };
-enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4 };
+enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4, MEMBER_GHOSTS = 2 * MESSAGE_COUNCIL };
+struct member_ghost { /* of a link that ended: its peer still counts on us until its lease is over */
+    uint64_t id;
+    double lease_s;
+};
+struct member_cause { /* why a round ended, for people */
+    int round;
+    enum cause_kind kind;
+    char text[512];
+};
 struct member_past {
     struct record record;
     uint64_t promised;
@@ -119,8 +130,10 @@ struct member {
     bool waiting;      /* our node waits for a round */
     struct event join; /* what it said last */
     char join_role[COORDINATOR_ROLE_BYTES];
-    int wait_count; /* nodes that the round still waits for; 0: for others who may come; -1: the round runs without us */
-    double wait_until_s, say_at_s;
+    bool spare;                /* the round runs without us */
+    char wait_text[256];       /* for whom the next round waits; of the leader */
+    double workers_until_s;    /* ours may live until then; 0: no limit */
+    struct member_cause cause; /* of the newest round that ended */
     double seek_since_s, retry_at_s, campaign_at_s;
     double vote_after_s; /* before that, the leader we lost may still lead */
     uint64_t campaign;   /* term asked for; 0: none */
@@ -142,7 +155,9 @@ struct member {
     bool fenced;        /* a round waits for the fences */
     struct member_fence fences[MEMBER_FENCES];
     int fence_count;
-    double fence_until_s;  /* for those we know nothing of */
+    double fence_until_s;                      /* for those we know nothing of */
+    struct member_ghost ghosts[MEMBER_GHOSTS]; /* a ring */
+    int ghost_count;
     struct action *starts; /* held back until then */
     int start_count, start_capacity;
 };
@@ -165,6 +180,10 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
 double member_tick(struct member *m, double now_s);
 /* Says goodbye to everybody: this agent ends. */
 void member_leave(struct member *m);
+/* Until when workers of this host may live, whatever happens to this process; 0: no limit. To be asked after each call above. */
+double member_workers_until(struct member *m, double now_s);
+/* Why the round ended, or null: not known here. */
+const struct member_cause *member_cause(const struct member *m, int round);
 /* Our leader's addresses, or null while seeking. */
 const struct peer_info *member_leader(const struct member *m);
 /* Appends, for `dtrun --status`, members of a JSON object: "role", "term", "members" (hosts as far as this agent knows them, at most 256). */

@@ -101,7 +101,7 @@ static bool must_stay_first(struct member *m, const struct peer_info *info, doub
             member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s", info->host);
         }
     }
-    return now_s < r->held_until_s;
+    return now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min; /* or it is needed */
 }
 
 void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
@@ -153,6 +153,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
             return;
         }
     }
+    member_unfence(m, p->id); /* who waits for a round has no workers */
     if (must_stay_first(m, &in->info, now_s)) {
         member_beat(m, p->id);
         return;
@@ -181,11 +182,15 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     if (returns && in->round == m->record.round) {
         p->returned = true;
     }
-    member_unfence(m, p->id); /* who waits for a round has no workers */
     member_beat(m, p->id);
     struct event e = {.kind = EVENT_JOIN, .node = p->node, .local_world_size = in->local_world_size, .order = p->info.order, .role = in->role};
+    bool running = m->coordinator->running;
     member_lead_step(m, &e, now_s);
     if (m->role == MEMBER_LEADING) {
+        if (running && !m->coordinator->running) {
+            (void)snprintf(text, sizeof text, "host %s joins", p->info.host);
+            member_set_cause(m, m->record.round, CAUSE_HOST, text);
+        }
         member_begin_when_free(m);
     }
 }

@@ -61,10 +61,8 @@ static void finish_now(struct member *m)
 {
     struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
     m->preparing = false;
-    for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].joined) {
-            send_action(m, &m->peers[i], &a);
-        }
+    for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in yet */
+        send_action(m, &m->peers[i], &a);
     }
     m->role = MEMBER_OVER;
     m->waiting = false;
@@ -90,7 +88,7 @@ void member_unfence(struct member *m, uint64_t id)
 }
 
 /* When the workers of all lost nodes are gone for certain; a time in the past: now. */
-static double fenced_until(struct member *m)
+double member_fenced_until(struct member *m)
 {
     const struct record *r = &m->record;
     double until_s = m->fence_until_s;
@@ -208,7 +206,7 @@ void member_begin_when_free(struct member *m)
     if (m->fenced && m->start_count == 0) {
         m->fenced = false;
     }
-    if (m->fenced && fenced_until(m) <= m->now_s) {
+    if (m->fenced && member_fenced_until(m) <= m->now_s) {
         m->fenced = false;
         prepare_round(m);
     }
@@ -296,6 +294,13 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
     free(again);
 }
 
+static void note_failure(struct member *m, const struct event *e)
+{
+    if (e->kind == EVENT_FAILED && e->why != NULL && e->round == m->record.round) {
+        member_set_cause(m, e->round, e->weak ? CAUSE_PEER : CAUSE_FAILED, e->why);
+    }
+}
+
 void member_own_event(struct member *m, const struct event *e, double now_s)
 {
     struct event own = *e;
@@ -303,6 +308,7 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
         return;
     }
     own.node = OWN_NODE;
+    note_failure(m, &own);
     if (e->kind == EVENT_JOIN) {
         if (m->options.self.order < 0) {
             m->options.self.order = m->record.next_order++;
@@ -330,7 +336,37 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
     e.node = p->node;
     e.order = p->info.order;
     e.role = in->role;
+    note_failure(m, &e);
     member_lead_step(m, &e, now_s);
+}
+
+/* With what happens next. run.c says it with the workers' end, when there are any. */
+static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
+{
+    const struct coordinator *c = m->coordinator;
+    char text[512];
+    int left = c->node_count - 1, n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
+    if (now_s - gone->heard_s >= m->options.dead_s) {
+        n += snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s", now_s - gone->heard_s, gone->info.address);
+    } else {
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s",
+                      gone->left                    ? "left"
+                      : member_is_dead(m, gone->id) ? "its dtrun is gone"
+                                                    : "the connection with it was lost");
+    }
+    if (!c->stopping && !c->finished && left >= c->options.nodes_min) {
+        (void)snprintf(text + n, sizeof text - (size_t)n, "; going on with %d of %d hosts (minimum %d)", left, c->options.nodes_max,
+                       c->options.nodes_min);
+    } else if (!c->stopping && !c->finished) {
+        (void)snprintf(text + n, sizeof text - (size_t)n, "; %d of at least %d hosts are here: waiting up to %.0f s for more", left,
+                       c->options.nodes_min, c->options.join_timeout_s);
+    }
+    if (was_in && c->running) {
+        member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    }
+    if (!was_in || m->waiting) {
+        member_say(m, "%s", text);
+    }
 }
 
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s)
@@ -339,14 +375,15 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
         member_note_loss(m, &gone->info);
     }
     if (gone->joined) {
-        bool waits = member_drop_start(m, gone->node);
         const struct coordinator_node *n = coordinator_find(m->coordinator, gone->node);
-        waits = waits || (n != NULL && n->state == NODE_WAITING);
+        bool waits = member_drop_start(m, gone->node) || (n != NULL && n->state == NODE_WAITING);
         if (!waits && !member_is_dead(m, gone->id)) {
             fence(m, gone->id, gone->heard_s + m->options.dead_s > now_s ? gone->heard_s + m->options.dead_s : now_s);
         }
-        member_say(m, "host %s (pid %d) is gone", gone->info.host, gone->info.pid);
+        bool was_in = !waits && n != NULL && n->state == NODE_IN;
         struct event e = {.kind = EVENT_LOST, .node = gone->node};
+        member_add_ghost(m, gone);
+        tell_loss(m, gone, was_in, now_s);
         member_lead_step(m, &e, now_s);
         if (m->role == MEMBER_LEADING) {
             m->nodes->unused[m->nodes->unused_count++] = gone->node;
@@ -407,7 +444,8 @@ void member_begin_leading(struct member *m, double now_s)
         m->peers[i].returned = false;
         m->peers[i].lease_s = now_s;
     }
-    m->fence_count = 0;
+    m->fence_count = m->ghost_count = 0;
+    memset(m->ghosts, 0, sizeof m->ghosts);
     m->fenced = false;
     m->fence_until_s = r->round > 0 ? now_s + m->options.dead_s : 0;
     m->finish_at_s = 0;
@@ -456,18 +494,11 @@ void member_stop_leading(struct member *m)
     }
 }
 
-/* What the next round waits for, for node `node`. */
-static int waits_for(const struct member *m, int node, double *left_s)
+/* It waits beside a round that runs without it. */
+static bool is_spare(const struct member *m, int node)
 {
-    const struct coordinator *c = m->coordinator;
-    const struct coordinator_node *n = coordinator_find(c, node);
-    int missing = c->options.nodes_min - c->state_counts[NODE_WAITING];
-    *left_s = c->waiting_since_s >= 0 ? c->waiting_since_s + c->options.join_timeout_s - m->now_s : 0;
-    *left_s = *left_s > 0 ? *left_s : 0;
-    if (c->running && n != NULL && n->state == NODE_WAITING) {
-        return -1;
-    }
-    return !c->running && missing > 0 ? missing : 0;
+    const struct coordinator_node *n = coordinator_find(m->coordinator, node);
+    return m->coordinator->running && n != NULL && n->state == NODE_WAITING;
 }
 
 void member_beat(struct member *m, uint64_t peer)
@@ -480,19 +511,11 @@ void member_beat(struct member *m, uint64_t peer)
                           .round = m->record.round,
                           .granted = m->record.committed,
                           .nonce = {m->record.nonce[0], m->record.nonce[1]}};
-    out.count = waits_for(m, p != NULL && p->joined ? p->node : -1, &out.seconds);
+    out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;
+    if (!m->coordinator->running || m->fenced) {
+        memcpy(out.text, m->wait_text, sizeof m->wait_text);
+    }
     member_send(m, peer, &out);
-}
-
-struct since {
-    double s;
-};
-
-static bool heard_since(const struct member *m, uint64_t id, const void *arg)
-{
-    const struct since *since = arg;
-    const struct member_peer *p = member_find(m, id);
-    return p != NULL && p->lease_s >= since->s;
 }
 
 double member_tick_leading(struct member *m, double now_s)
@@ -501,9 +524,6 @@ double member_tick_leading(struct member *m, double now_s)
         const struct member_peer *p = &m->peers[i];
         if (now_s - p->heard_s >= m->options.dead_s) {
             uint64_t id = p->id;
-            if (p->joined) {
-                member_say(m, "host %s: no heartbeat for %.1f s, last seen at %s", p->info.host, now_s - p->heard_s, p->info.address);
-            }
             m->hooks.drop(m->hooks.user, id);
             member_down(m, id, MEMBER_LOST, now_s);
             if (m->role != MEMBER_LEADING) {
@@ -518,22 +538,25 @@ double member_tick_leading(struct member *m, double now_s)
         }
         return m->finish_at_s;
     }
-    struct since since = {now_s - m->options.lease_s};
-    if (!member_quorum(m, &m->record, heard_since, &since)) {
+    if (!member_heard_quorum(m, now_s - m->options.lease_s)) {
         if (m->record.finished) {
             finish_now(m); /* the verdict stands, whoever hears it */
             return now_s;
         }
         m->leader_heard_s = now_s - m->options.lease_s;
-        member_say(m, "cannot reach enough of the other hosts for %.1f s; stopping the workers here", m->options.lease_s);
+        char text[128];
+        (void)snprintf(text, sizeof text, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s);
+        member_set_cause(m, m->record.round, CAUSE_HOST, text);
+        if (m->waiting) {
+            member_say(m, "%s", text);
+        }
         member_stop_leading(m);
         member_lose_leader(m, false, now_s);
         return now_s;
     }
     if (now_s >= m->beat_at_s) {
-        double left_s;
-        m->wait_count = waits_for(m, OWN_NODE, &left_s);
-        m->wait_until_s = now_s + left_s;
+        m->spare = is_spare(m, OWN_NODE);
+        member_wait_text(m, m->wait_text, sizeof m->wait_text);
         m->beat_at_s = now_s + m->options.beat_s;
         for (int i = 0; i < m->peer_count; i++) {
             member_beat(m, m->peers[i].id);
@@ -556,6 +579,6 @@ double member_tick_leading(struct member *m, double now_s)
     if (m->role != MEMBER_LEADING) {
         return now_s;
     }
-    double next_s = m->wake_s > 0 && m->wake_s < m->beat_at_s ? m->wake_s : m->beat_at_s, free_s = m->fenced ? fenced_until(m) : next_s;
+    double next_s = m->wake_s > 0 && m->wake_s < m->beat_at_s ? m->wake_s : m->beat_at_s, free_s = m->fenced ? member_fenced_until(m) : next_s;
     return free_s < next_s ? free_s : next_s;
 }

@@ -34,5 +34,13 @@ void member_unfence(struct member *m, uint64_t id);
 void member_begin_when_free(struct member *m);
 void member_lead_step(struct member *m, const struct event *e, double now_s);
 void member_note_loss(struct member *m, const struct peer_info *info);
+double member_fenced_until(struct member *m);
+/* member_news.c */
+double member_watch_silence(struct member *m, double now_s);
+void member_heard(struct member *m, struct member_peer *p, double now_s);
+bool member_heard_quorum(const struct member *m, double since_s);
+void member_add_ghost(struct member *m, const struct member_peer *p);
+void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text);
+void member_wait_text(struct member *m, char *text, size_t size);
 
 #endif

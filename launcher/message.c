@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 struct walk {
     struct dt_text *out; /* writing when set */
@@ -149,6 +149,9 @@ static void walk_event(struct walk *w, struct message *m)
     walk_i64(w, &e->saved_step);
     walk_string(w, m->role, sizeof m->role);
     e->role = m->role;
+    walk_bool(w, &e->weak);
+    walk_string(w, m->text, sizeof m->text);
+    e->why = m->text;
 }
 
 static void walk_action(struct walk *w, struct action *a)
@@ -207,8 +210,8 @@ static void walk(struct walk *w, struct message *m)
         walk_bool(w, &m->granted);
         walk_u64(w, &m->nonce[0]);
         walk_u64(w, &m->nonce[1]);
-        walk_int(w, &m->count, -1, INT32_MAX);
-        walk_real(w, &m->seconds);
+        walk_int(w, &m->count, -1, 0);
+        walk_string(w, m->text, sizeof m->text);
         walk_real(w, &m->stamp);
         walk_real(w, &m->echo);
         break;
@@ -224,6 +227,10 @@ static void walk(struct walk *w, struct message *m)
         walk_bool(w, &m->granted);
         walk_record(w, &m->record);
         break;
+    case MESSAGE_CAUSE:
+        walk_int(w, &m->count, CAUSE_PEER, CAUSE_KIND_COUNT - 1);
+        walk_string(w, m->text, sizeof m->text);
+        break;
     case MESSAGE_BYE:
     case MESSAGE_KIND_COUNT:
         break;
@@ -236,6 +243,10 @@ void message_encode(const struct message *m, struct dt_text *out)
     if (copy.kind == MESSAGE_EVENT && m->event.role != NULL && m->event.role != m->role) {
         memset(copy.role, 0, sizeof copy.role);
         memcpy(copy.role, m->event.role, strnlen(m->event.role, sizeof copy.role - 1));
+    }
+    if (copy.kind == MESSAGE_EVENT && m->event.why != NULL && m->event.why != m->text) {
+        memset(copy.text, 0, sizeof copy.text);
+        memcpy(copy.text, m->event.why, strnlen(m->event.why, sizeof copy.text - 1));
     }
     struct walk w = {.out = out};
     uint8_t head[2] = {VERSION, (uint8_t)m->kind};
@@ -268,7 +279,7 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none",   "join", "refuse",   "redirect", "prepare", "ack",  "event",
-                                                          "action", "beat", "beat_ack", "vote_ask", "vote",    "keep", "bye"};
+    static const char *const names[MESSAGE_KIND_COUNT] = {"none", "join",     "refuse",   "redirect", "prepare", "ack", "event", "action",
+                                                          "beat", "beat_ack", "vote_ask", "vote",     "keep",    "bye", "cause"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }

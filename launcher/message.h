@@ -49,16 +49,25 @@ enum message_kind {
     MESSAGE_REDIRECT, /* ask this one: info */
     MESSAGE_PREPARE,  /* keep this record */
     MESSAGE_ACK,      /* I keep the record of term, round (and finished) */
-    MESSAGE_EVENT,    /* to the leader: event of my node */
+    MESSAGE_EVENT,    /* to the leader: event of my node; text: why */
     MESSAGE_ACTION,   /* from the leader: action for your node; START carries the record */
     MESSAGE_BEAT,     /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
-                          `count` more nodes, for `seconds`; -1: you are a spare */
+                          `text`; count -1: you are a spare */
     MESSAGE_BEAT_ACK, /* stamp, echo */
     MESSAGE_VOTE_ASK, /* may I lead term `term`? with my record's term and round */
     MESSAGE_VOTE,     /* yes (granted) or no; the voter's record comes along */
     MESSAGE_KEEP,     /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
     MESSAGE_BYE,      /* I am leaving in order: do not count me any more */
+    MESSAGE_CAUSE,    /* from the leader: why `round` ended: text, count: enum cause_kind */
     MESSAGE_KIND_COUNT
+};
+
+enum cause_kind {
+    CAUSE_NONE,
+    CAUSE_PEER,   /* a worker lost its peers: somebody will say more */
+    CAUSE_HOST,   /* a host came, or was lost */
+    CAUSE_FAILED, /* a worker failed */
+    CAUSE_KIND_COUNT
 };
 
 struct message {
@@ -67,7 +76,6 @@ struct message {
     int round;
     bool granted, finished;
     int code, local_world_size, count;
-    double seconds;
     double stamp, echo; /* the sender's clock now; the newest stamp it has from the receiver: leases without a common clock */
     uint64_t nonce[2];
     struct peer_info info;

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "launcher/claim.h"
 #include "launcher/endpoint.h"
+#include "launcher/guard.h"
 #include "launcher/link.h"
 #include "launcher/member.h"
 
@@ -40,9 +41,10 @@ static void say(const char *line)
     (void)fprintf(stderr, "dtrun: %s\n", line);
 }
 
-/* The member's deadlines may be others now. */
-static void poke(struct nodes *n)
+/* The member's deadlines may be others now: before anything is started by what it said. */
+static void follow_up(struct nodes *n)
 {
+    guard_workers_until(member_workers_until(&n->member, dt_now_s()));
     if (!uv_is_closing((uv_handle_t *)&n->tick)) {
         (void)uv_timer_start(&n->tick, n->tick.timer_cb, 0, 0);
     }
@@ -52,6 +54,7 @@ static void on_tick(uv_timer_t *timer)
 {
     struct nodes *n = timer->data;
     double wait_s = member_tick(&n->member, dt_now_s()) - dt_now_s();
+    guard_workers_until(member_workers_until(&n->member, dt_now_s()));
     uv_update_time(timer->loop);
     (void)uv_timer_start(timer, on_tick, (uint64_t)((wait_s > 0 ? wait_s < 3600 ? wait_s : 3600 : 0) * 1e3) + 1, 0);
     n->hooks.settle(n->hooks.user);
@@ -72,7 +75,7 @@ static void on_up(void *user, uint64_t peer, const char *host)
     n->trouble[0] = '\0';
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
-    poke(n);
+    follow_up(n);
     n->hooks.settle(n->hooks.user);
 }
 
@@ -82,7 +85,7 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
     struct nodes *n = user;
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, end != LINK_LOST ? ": its process is gone" : "");
     member_down(&n->member, peer, ends[end], dt_now_s());
-    poke(n);
+    follow_up(n);
     n->hooks.settle(n->hooks.user);
 }
 
@@ -96,7 +99,7 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
     }
     dt_log(DT_LOG_DEBUG, "nodes", "%s from %016llx", message_name(n->in.kind), (unsigned long long)peer);
     member_message(&n->member, peer, &n->in, dt_now_s());
-    poke(n);
+    follow_up(n);
     n->hooks.settle(n->hooks.user);
 }
 
@@ -139,12 +142,22 @@ static const struct peer_info *leader_of(const struct nodes *n, const struct rec
 static void say_too_few(const struct nodes *n)
 {
     const struct member *m = &n->member;
+    const struct member_cause *lost = member_cause(m, m->record.round);
+    struct dt_text line;
+    dt_text_init(&line);
     if (m->coordinator != NULL) {
-        (void)fprintf(stderr, "dtrun: %d of %d hosts came within %.0f s (--join_timeout)\n", m->coordinator->node_count, n->o->nnodes_min,
-                      dt_now_s() - n->waiting_s);
-    } else if (n->trouble[0] != '\0') {
-        (void)fprintf(stderr, "dtrun: endpoint %s port %d: %s\n", n->o->master_addr, n->o->master_port, n->trouble);
+        dt_text_printf(&line, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, n->o->nnodes_min,
+                       dt_now_s() - n->waiting_s);
+    } else if (m->wait_text[0] != '\0') {
+        dt_text_printf(&line, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - n->waiting_s, m->wait_text);
+    } else {
+        dt_text_printf(&line, "endpoint %s port %d: %s", n->o->master_addr, n->o->master_port, n->trouble[0] != '\0' ? n->trouble : "no answer");
     }
+    if (lost != NULL && lost->round > 0) {
+        dt_text_printf(&line, "; first cause: round %d ended: %s", lost->round, lost->text);
+    }
+    say(dt_text_str(&line));
+    dt_text_clear(&line);
 }
 
 static void act(void *user, const struct action *a, const struct record *record, const char *why)
@@ -185,39 +198,47 @@ static void member_line(void *user, const char *line)
 
 /* ---- for whom we wait ---- */
 
+/* Hosts that may know a coordinator, when the endpoint does not. */
+static void add_council(const struct member *m, struct dt_text *line)
+{
+    const struct record *r = &m->record;
+    for (int i = 0, shown = 0; i < r->council_count && r->round > 0; i++) {
+        if (r->council[i].id != m->options.self.id) {
+            dt_text_printf(line, "%s%s", shown++ == 0 ? "; asking " : " ", r->council[i].host);
+        }
+    }
+}
+
 static void on_news(uv_timer_t *timer)
 {
     struct nodes *n = timer->data;
-    const struct member *m = &n->member;
+    struct member *m = &n->member;
     if (n->waiting_s < 0 || m->role == MEMBER_OVER) {
         return;
     }
     struct dt_text line;
     dt_text_init(&line);
-    double waited_s = dt_now_s() - n->waiting_s;
-    if (m->role == MEMBER_LEADING) {
-        dt_text_printf(&line, "waiting for hosts for %.0f s: %d of ", waited_s, m->coordinator->node_count);
-        if (n->o->nnodes_min != n->o->nnodes_max) {
-            dt_text_printf(&line, "%d to ", n->o->nnodes_min);
-        }
-        dt_text_printf(&line, "%d here:", n->o->nnodes_max);
-        for (int i = 0; i < m->coordinator->node_count && i < 8; i++) {
-            const struct coordinator_node *c = &m->coordinator->nodes[i];
-            const char *host = m->options.self.host;
-            for (int k = 0; k < m->peer_count; k++) {
-                host = m->peers[k].joined && m->peers[k].node == c->node ? m->peers[k].info.host : host;
-            }
-            dt_text_printf(&line, "%s %s (node %lld%s)", i > 0 ? "," : "", host, (long long)c->order, c->state == NODE_WAITING ? "" : ", ending");
-        }
-    } else if (m->role == MEMBER_FOLLOWING) {
-        const struct peer_info *leader = member_leader(m);
-        dt_text_printf(&line, "waiting for the next round for %.0f s, which host %s begins", waited_s, leader != NULL ? leader->host : "?");
+    double now_s = dt_now_s(), waited_s = now_s - n->waiting_s;
+    if (m->spare) {
+        dt_text_printf(&line, "this host is a spare for %.0f s: the round runs with as many as may be, and it takes part when one is lost", waited_s);
+    } else if (m->role == MEMBER_SEEKING) {
+        double left_s = m->seek_since_s + n->o->join_timeout_s - now_s;
+        dt_text_printf(&line, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, n->o->master_addr, n->o->master_port,
+                       left_s > 0 ? left_s : 0);
+        add_council(m, &line);
+        dt_text_printf(&line, "%s%s", n->trouble[0] != '\0' ? ": " : "", n->trouble);
     } else {
-        dt_text_printf(&line, "waiting for the endpoint %s port %d for %.0f s%s%s", n->o->master_addr, n->o->master_port, waited_s,
-                       n->trouble[0] != '\0' ? ": " : "", n->trouble);
+        dt_text_printf(&line, "waiting %.0f s for hosts: %s", waited_s, m->wait_text);
     }
     say(dt_text_str(&line));
     dt_text_clear(&line);
+}
+
+static void start_news(struct nodes *n)
+{
+    uint64_t every_ms = (uint64_t)(wait_line_s / n->o->time_scale * 1e3) + 1;
+    uv_update_time(n->news.loop);
+    (void)uv_timer_start(&n->news, on_news, every_ms, every_ms);
 }
 
 /* ---- begin ---- */
@@ -330,7 +351,7 @@ static void on_claimed(void *user, int fd, const struct lookup_list *list)
         (void)endpoint_published(list, self->address, sizeof self->address, NULL, &err);
     }
     member_hold(&n->member, dt_now_s());
-    poke(n);
+    follow_up(n);
     n->hooks.settle(n->hooks.user);
 }
 
@@ -404,15 +425,13 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     int result = open_network(n, loop, m, err);
     if (result == 0) {
         struct member_hooks h = {.user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line};
-        uint64_t every_ms = (uint64_t)(wait_line_s / o->time_scale * 1e3) + 1;
         member_init(&n->member, m, &h);
         (n->hosts ? member_lead : member_seek)(&n->member, dt_now_s());
         if (!n->hosts && choice_of(o) != ENDPOINT_JOIN) {
             struct claim_options c = {.host = o->master_addr, .port = o->master_port, .every_s = 1 / o->time_scale, .user = n, .got = on_claimed};
             claim_open(&n->claim, loop, &c, n->endpoint.count > 0 ? &n->endpoint : NULL);
         }
-        (void)uv_timer_start(&n->news, on_news, every_ms, every_ms);
-        poke(n);
+        follow_up(n);
     }
     free(m);
     *out = n; /* nodes_close and nodes_free in any case: there are handles */
@@ -429,9 +448,10 @@ void nodes_tell(struct nodes *n, const struct event *e)
     double now_s = dt_now_s();
     if (e->kind == EVENT_JOIN && n->waiting_s < 0) {
         n->waiting_s = now_s;
+        start_news(n);
     }
     member_event(&n->member, e, now_s);
-    poke(n);
+    follow_up(n);
 }
 
 int nodes_restarts_used(const struct nodes *n, bool failed)
@@ -443,6 +463,14 @@ int nodes_restarts_used(const struct nodes *n, bool failed)
 void nodes_status(const struct nodes *n, struct dt_text *out)
 {
     member_status(&n->member, dt_now_s(), out);
+}
+
+const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed)
+{
+    const struct member_cause *c = member_cause(&n->member, round);
+    *weak = c != NULL && c->kind == CAUSE_PEER;
+    *failed = c != NULL && (c->kind == CAUSE_FAILED || *weak);
+    return c != NULL ? c->text : NULL;
 }
 
 /* ---- end ---- */

@@ -31,6 +31,8 @@ void nodes_tell(struct nodes *n, const struct event *e);
 int nodes_restarts_used(const struct nodes *n, bool failed);
 /* member_status of ours. */
 void nodes_status(const struct nodes *n, struct dt_text *out);
+/* Why the round ended, or null: nothing is known here. `weak`: no more than that a worker lost its peers. `failed`: it costs a restart. */
+const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed);
 /* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds at most), then nodes_free. */
 void nodes_close(struct nodes *n);
 void nodes_free(struct nodes *n);

@@ -107,6 +107,7 @@ static void spawn_all(struct run *r)
     struct dt_arena arena;
     int result = 0;
     r->ending = r->gone_posted = r->killed = false;
+    r->no_start[0] = '\0';
     failures_begin(&r->failures);
     if (r->timers != NULL) {
         timer_file_reset(r->timers);
@@ -125,6 +126,7 @@ static void spawn_all(struct run *r)
     }
     if (result != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        (void)snprintf(r->no_start, sizeof r->no_start, "host %s: %s", r->failures.host, err.text);
         post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;
     }
@@ -165,7 +167,7 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
 /* Takes all exits before the first is handled: what ended before we said anything did so on its own. */
 static void reap(struct run *r)
 {
-    bool was_ending = r->ending;
+    bool was_ending = r->ending || guard_workers_overdue();
     r->reaping = true;
     bool *ended = dt_alloc((size_t)r->workers.count * sizeof *ended);
     int rank, status;
@@ -271,6 +273,7 @@ static void do_one(struct run *r, enum agent_do what)
                       .role = r->o->role,
                       .failure = r->agent.failure,
                       .code = r->agent.failure_code};
+    char *why = NULL;
     switch (what) {
     case AGENT_DO_SPAWN:
         spawn_all(r);
@@ -303,6 +306,8 @@ static void do_one(struct run *r, enum agent_do what)
     case AGENT_DO_TELL_FAILED:
         e.kind = EVENT_FAILED;
         failures_progress(&r->failures, &r->workers);
+        why = run_first_failure(r, &e.weak);
+        e.why = why;
         e.step = r->failures.step;
         e.saved_step = r->failures.saved_step;
         break;
@@ -318,6 +323,7 @@ static void do_one(struct run *r, enum agent_do what)
         break;
     }
     tell(r, &e);
+    free(why);
 }
 
 static void drain(struct run *r)

@@ -44,6 +44,7 @@ struct run {
     int torch_rounds;       /* told by run_torch_round */
     char *entry_point;      /* what the workers' argv begins with, once they were started */
     struct failures failures;
+    char no_start[512]; /* why the workers of the round could not be started */
     char *output_dir, *events_path;
     struct {
         enum agent_event event;
@@ -66,6 +67,8 @@ struct run {
 void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Restarts used by the job; failed: a failure here has just cost one, which we may not have been told. */
 int run_restarts_used(const struct run *r, bool failed);
+/* What is known of the round's first failure, for other hosts; the caller frees it. weak: the worker merely lost its peers. */
+char *run_first_failure(struct run *r, bool *weak);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
 /* Some workers have ended with 0, others run on: for whom we wait. */

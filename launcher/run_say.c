@@ -41,6 +41,45 @@ static bool is_end(const struct run *r)
     return r->agent.verdict || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || run_restarts_used(r, true) > r->o->max_restarts));
 }
 
+char *run_first_failure(struct run *r, bool *weak)
+{
+    struct failures *f = &r->failures;
+    *weak = false;
+    if (f->count == 0) {
+        return dt_strdup(r->no_start);
+    }
+    struct dt_text line;
+    dt_text_init(&line);
+    failures_settle(f, error_file_of, r, r->agent.options.bundled);
+    *weak = r->agent.options.bundled && f->list[f->root].exit_code == DT_EXIT_TEMPORARY;
+    report_cause(&f->list[f->root], 1, 0, &line);
+    char *text = dt_strdup(dt_text_str(&line) + strlen("dtrun: "));
+    dt_text_clear(&line);
+    return text;
+}
+
+/* A round that did not end because of a worker of this host: the first cause is elsewhere. False: it is not. */
+static bool say_cause_elsewhere(const struct run *r)
+{
+    const struct failures *f = &r->failures;
+    const struct report_failure *root = &f->list[f->root];
+    bool weak, failed, own_weak = r->agent.options.bundled && root->exit_code == DT_EXIT_TEMPORARY;
+    const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
+    if (r->nodes == NULL || (!root->stopped_by_us && (!own_weak || cause == NULL || weak))) {
+        return false;
+    }
+    struct dt_text line;
+    dt_text_init(&line);
+    dt_text_printf(&line, "dtrun: %s; because of it %d worker%s stopped at host %s", cause != NULL ? cause : "the round ended elsewhere", f->count,
+                   f->count == 1 ? "" : "s", f->host);
+    if (cause != NULL && failed && !is_end(r)) {
+        dt_text_printf(&line, "; restarting (%d of %d used)", run_restarts_used(r, true), r->o->max_restarts);
+    }
+    (void)fprintf(stderr, "%s\n", dt_text_str(&line));
+    dt_text_clear(&line);
+    return true;
+}
+
 /* What a failed round ends with: one cause line, and what happens next. */
 void run_say_cause(struct run *r)
 {
@@ -50,9 +89,7 @@ void run_say_cause(struct run *r)
         return;
     }
     failures_settle(f, error_file_of, r, r->agent.options.bundled);
-    if (r->nodes != NULL && f->list[f->root].stopped_by_us) {
-        (void)fprintf(stderr, "dtrun: host %s: round %d ended elsewhere; %d worker%s stopped here\n", f->host, r->place.round, f->count,
-                      f->count == 1 ? "" : "s");
+    if (say_cause_elsewhere(r)) {
         return;
     }
     dt_text_init(&line);

@@ -55,8 +55,7 @@ static void fill(struct message *m, enum message_kind kind, bool full)
     m->finished = rnd() % 2 != 0;
     m->code = number(0, 255);
     m->local_world_size = number(1, 65536);
-    m->count = number(0, INT32_MAX);
-    m->seconds = number(0, 1000) / 8.0;
+    m->count = kind == MESSAGE_BEAT ? number(-1, 0) : kind == MESSAGE_CAUSE ? number(CAUSE_PEER, CAUSE_FAILED) : number(0, INT32_MAX);
     m->stamp = number(0, INT32_MAX) / 1024.0;
     m->echo = number(0, INT32_MAX) / 1024.0;
     m->nonce[0] = rnd();
@@ -92,7 +91,9 @@ static void fill(struct message *m, enum message_kind kind, bool full)
                               .failure = (enum failure_kind)number(0, FAILURE_START),
                               .code = number(0, 255),
                               .step = (int64_t)rnd(),
-                              .saved_step = -1};
+                              .saved_step = -1,
+                              .why = m->text,
+                              .weak = rnd() % 2 != 0};
     m->action = (struct action){.kind = (enum action_kind)number(0, ACTION_REFUSE),
                                 .code = number(0, 255),
                                 .place = {number(0, 9), 1, 2, 3, number(0, 80000), 80000, 4, 5, 8}};
@@ -138,9 +139,12 @@ static void fields_arrive(void **state)
     fill(&in, MESSAGE_EVENT, false);
     const char *role = "trainer";
     in.event.role = role; /* as the leader's own node gives it */
+    in.event.why = "host b rank 1: exit code 3";
     message_encode(&in, &bytes);
     assert_int_equal(decode(&out, &bytes), 0);
     assert_string_equal(out.event.role, role);
+    assert_string_equal(out.event.why, in.event.why);
+    assert_int_equal(out.event.weak, in.event.weak);
     assert_ptr_equal(out.event.role, out.role);
     assert_true(out.event.step == in.event.step && out.event.kind == in.event.kind && out.event.failure == in.event.failure);
     dt_text_clear(&bytes);
