@@ -22,7 +22,7 @@ static const struct {
     {"start", "dtrun from command to end", "--nproc=LIST --repeats=1..101 --dtrun=PATH --peer", bench_start},
     {"step", "training steps of train", "--ranks=1..64 --strategy=LIST --size=L6C384 --steps=4..500 --repeats=1..21 --script=PATH --peer",
      bench_step},
-    {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --peer", bench_store},
+    {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},
 };
 
 static void print_help(FILE *out)

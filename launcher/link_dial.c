@@ -368,7 +368,7 @@ static void probe_again(struct probe *p)
     p->peer = 0;
     settle(p, LINK_LOST);
     if (!start_probe(old.link, old.peer, &old.to, old.until_s)) {
-        old.link->options.hooks.down(old.link->options.hooks.user, old.peer, false);
+        old.link->options.hooks.down(old.link->options.hooks.user, old.peer, LINK_LOST);
     }
 }
 
@@ -428,6 +428,6 @@ void dial_close_all(struct link *l)
         dial_end(l->dials, NULL);
     }
     while (l->probes != NULL) {
-        settle(l->probes, false);
+        settle(l->probes, LINK_LOST);
     }
 }

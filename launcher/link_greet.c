@@ -198,7 +198,7 @@ static void digest(struct conn *c)
             conn_set_state(c, CONN_LEAVING);
             conn_close(c);
             if (!l->closing) {
-                l->options.hooks.down(l->options.hooks.user, c->secure.peer_id, false);
+                l->options.hooks.down(l->options.hooks.user, c->secure.peer_id, LINK_LOST);
             }
             return;
         case SECURE_BAD:
