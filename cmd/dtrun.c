@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 /* Help, version, completion, dry run: text on stdout, 0. */
@@ -104,6 +105,10 @@ int main(int argc, char **argv)
     }
     const char *level = getenv("LOGLEVEL");
     dt_log_open(level != NULL && level[0] != '\0' ? level_of(level) : DT_LOG_WARN, -1, 2);
+    if (getauxval(AT_SECURE) != 0) { /* whoever starts us chooses the program, its variables and where files go */
+        (void)fprintf(stderr, "dtrun: set-user-id, set-group-id or file capabilities: refused; remove them with chmod ug-s or setcap -r\n");
+        return DT_EXIT_USAGE;
+    }
     if (options_read(&options, argc, argv, environ, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;

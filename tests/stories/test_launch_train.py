@@ -58,12 +58,14 @@ def until_ordered():
         time.sleep(0.01)
     order = page["order"]
     tell("orders", f"{rank} {order}")
+    while mode == "slow" and not os.path.exists(os.path.join(here, "go")):
+        time.sleep(0.01)
     if order == 1:
         page["saved"] = page["step"] = 7
         sys.exit(75)
     sys.exit(111)
 
-if mode == "wait":
+if mode in ("wait", "slow"):
     until_ordered()
 elif mode == "code":
     sys.exit(int(sys.argv[-2]))
@@ -187,6 +189,20 @@ def test_a_second_signal_stops_at_once(train, tmp_path):
         result = job.finish()
         job.wait_gone()
     assert result.code == 130 and "nothing new was saved" in result.err, result
+
+
+def test_a_repeated_term_of_a_scheduler_is_no_insisting_person(train, tmp_path):
+    """SLURM, for one, sends TERM more than once, with CONT; the save goes on, and the grace time runs on as it was."""
+    with train(["--nproc_per_node=2", "--shutdown_timeout=600"], ["job.json", "slow"], job=True, PBS_JOBID="7") as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(signal.SIGTERM)
+        wait_lines(tmp_path / "orders", 2)
+        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGHUP, signal.SIGTERM):
+            job.signal(number)
+        (tmp_path / "go").touch()
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 75, result
 
 
 def test_a_permanent_failure_is_not_restarted_and_tells_why(train, tmp_path):

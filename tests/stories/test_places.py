@@ -158,6 +158,20 @@ def test_a_terminal_of_80_columns(place):
     assert "done at step 20" in text and "\r\x1b[K" in text
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becoming another user needs root and setpriv")
+def test_set_user_id_is_refused(tmp_path):
+    program = shutil.copy(support.DTRUN, tmp_path / "dtrun")
+    os.chmod(program, 0o4755)
+    for path in [tmp_path, *tmp_path.parents]:
+        if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/"):
+            os.chmod(path, 0o755)
+    p = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "id", "-u"], env=support.clean_env(), capture_output=True, text=True,
+                       timeout=support.DEADLINE_S)
+    if p.returncode == 0 and p.stdout == "65534\n":
+        pytest.skip("this file system ignores the set-user-id bit")
+    assert (p.returncode, p.stdout) == (2, "") and p.stderr.startswith("dtrun: set-user-id"), p
+
+
 @contextlib.contextmanager
 def control_group(controller, one, two):
     """A new control group with a limit: file and value in version 1, in version 2; both may be mounted. Skips where that is not allowed."""
