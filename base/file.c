@@ -80,27 +80,6 @@ int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, co
     return 0;
 }
 
-int dt_file_pread_all(int fd, void *data, size_t size, int64_t offset, const char *path, struct dt_error *err)
-{
-    char *p = data;
-    while (size > 0) {
-        ssize_t n = pread(fd, p, size, offset);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0) {
-            return dt_fail_errno(err, "%s", path);
-        }
-        if (n == 0) {
-            return dt_fail(err, DT_INVALID, "%s: ends at byte %lld, %zu bytes too early", path, (long long)offset, size);
-        }
-        p += n;
-        size -= (size_t)n;
-        offset += n;
-    }
-    return 0;
-}
-
 int dt_file_sync_dir(const char *path, struct dt_error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -14,9 +14,8 @@ int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct
 int dt_file_write(const char *path, const void *data, size_t size, struct dt_error *err);
 /* One write() of the whole buffer to fd, going on after EINTR and short writes. */
 int dt_file_write_all(int fd, const void *data, size_t size, const char *path, struct dt_error *err);
-/* pwrite/pread of all bytes. */
+/* pwrite of all bytes. */
 int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
-int dt_file_pread_all(int fd, void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
 /* Appends one line (newline added) by a single O_APPEND write; makes the file. */
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err);
 /* mkdir -p. */
