@@ -38,7 +38,7 @@ def test_help_and_usage():
 
 def test_store():
     found = cases(bench("store", "--repeats", "2", "--ops=50", "--clients", "8"))
-    assert set(found) == {"set", "add", "get", "connect", "wake"}
+    assert set(found) == {"set", "add", "get", "connect, 8 clients", "wake, 8 clients"}
     assert found["add"]["floor"] > 0 and found["add"]["count"] == 2
 
 
