@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 void metrics_open(struct metrics *m, const char *dir, int rank, bool quiet)
@@ -80,6 +81,14 @@ static void add_time(struct dt_text *t)
     dt_text_printf(t, "\"time\": \"%s\"", when);
 }
 
+/* Bytes of a line that fit the terminal as it is now: one that wraps could not be replaced. The line is ASCII. */
+static int fitting(const struct dt_text *line)
+{
+    struct winsize w;
+    bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1;
+    return known && line->size >= w.ws_col ? w.ws_col - 1 : (int)line->size;
+}
+
 /* Shows m->line on stderr: on a terminal it replaces the line before unless `stay`. */
 static void show(struct metrics *m, bool stay)
 {
@@ -87,7 +96,7 @@ static void show(struct metrics *m, bool stay)
         return;
     }
     if (m->terminal) {
-        dprintf(STDERR_FILENO, "\r\033[K%s%s", dt_text_str(&m->line), stay ? "\n" : "");
+        dprintf(STDERR_FILENO, "\r\033[K%.*s%s", stay ? (int)m->line.size : fitting(&m->line), dt_text_str(&m->line), stay ? "\n" : "");
         m->line_open = !stay;
     } else {
         dprintf(STDERR_FILENO, "%s\n", dt_text_str(&m->line));
