@@ -2,20 +2,24 @@
 #include "base/log.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
+#include "launcher/hostfile.h"
+#include "launcher/leash.h"
 #include "launcher/options_table.h"
 #include "launcher/run.h"
 #include "launcher/serve.h"
+#include "launcher/starter.h"
 #include "launcher/status.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
 /* Help, version, completion, dry run: text on stdout, 0. */
-static int print(const struct options *o)
+static int print(struct options *o)
 {
     struct dt_text text;
     dt_text_init(&text);
@@ -31,7 +35,11 @@ static int print(const struct options *o)
         options_completion(&text, o->completion);
         break;
     default:
-        options_describe(o, &text);
+        if (o->host_list_count > 0) {
+            hostfile_describe(o, &text);
+        } else {
+            options_describe(o, &text);
+        }
         break;
     }
     bool written = fwrite(dt_text_str(&text), 1, text.size, stdout) == text.size && fflush(stdout) == 0;
@@ -51,7 +59,10 @@ static int begin(struct options *o)
     if (o->action == OPTIONS_STATUS) {
         return status_ask(o->status_run, o->json);
     }
-    if (o->action != OPTIONS_RUN && o->action != OPTIONS_DRY_RUN) {
+    if (o->action == OPTIONS_HOSTFILE) {
+        return starter_run(o, environ);
+    }
+    if ((o->action != OPTIONS_RUN && o->action != OPTIONS_DRY_RUN) || o->host_list_count > 0) {
         return print(o);
     }
     dt_arena_init(&arena);
@@ -103,15 +114,26 @@ int main(int argc, char **argv)
             (void)open("/dev/null", O_RDWR);
         }
     }
-    const char *level = getenv("LOGLEVEL");
-    dt_log_open(level != NULL && level[0] != '\0' ? level_of(level) : DT_LOG_WARN, -1, 2);
     if (getauxval(AT_SECURE) != 0) { /* whoever starts us chooses the program, its variables and where files go */
         (void)fprintf(stderr, "dtrun: set-user-id, set-group-id or file capabilities: refused; remove them with chmod ug-s or setcap -r\n");
         return DT_EXIT_USAGE;
     }
+    int leash_fd = -1;
+    char key_path[64];
+    bool leashed = argc > 1 && strcmp(argv[1], "--leash") == 0; /* what it brings comes before options are read */
+    if (leashed && leash_open(&leash_fd, key_path, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        return DT_EXIT_USAGE;
+    }
+    const char *level = getenv("LOGLEVEL");
+    dt_log_open(level != NULL && level[0] != '\0' ? level_of(level) : DT_LOG_WARN, -1, 2);
     if (options_read(&options, argc, argv, environ, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
+    }
+    options.leash_fd = leash_fd;
+    if (leashed && key_path[0] != '\0') {
+        options.key_file = key_path;
     }
     int code = begin(&options);
     options_clear(&options);

@@ -1,5 +1,6 @@
 /* Reading the command line: names to rows, rows to values (command line over variable over default), then what follows from several
  * options together: which store, which run id, how many workers, what PROGRAM is. Values of their own are in options_values.c. */
+#include "launcher/hostfile.h"
 #include "launcher/options_table.h"
 
 #include <ctype.h>
@@ -452,6 +453,23 @@ static void scale_times(struct options *o)
     }
 }
 
+/* --hostfile: what the agents are told; they read the rest of the options themselves. */
+static int read_launching(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
+{
+    bool dry = false;
+    if (flag_on(g, "dry_run", &dry, err) != 0 || hostfile_read(o, g, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+        return -1;
+    }
+    o->own_word_count = first - 1 - (first > 1 && strcmp(argv[first - 1], "--") == 0);
+    o->own_words = dt_arena_alloc(&o->arena, ((size_t)o->own_word_count + 1) * sizeof *o->own_words);
+    for (int i = 0; i < o->own_word_count; i++) {
+        o->own_words[i] = dt_arena_strdup(&o->arena, argv[i + 1]);
+    }
+    scale_times(o);
+    o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_HOSTFILE;
+    return 0;
+}
+
 static int read_all(struct options *o, struct given *g, int argc, char **argv, char **env, struct dt_error *err)
 {
     int first = argc;
@@ -475,6 +493,9 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     }
     if (o->json) {
         return dt_fail(err, DT_INVALID, "--json: goes with --status only");
+    }
+    if (o->hostfile != NULL && !o->leashed) {
+        return read_launching(o, g, argc, argv, first, err);
     }
     bool dry = false;
     if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 || count_workers(o, g, env, err) != 0 ||
@@ -524,61 +545,4 @@ const char *options_source(const struct options *o, const char *name)
         (void)snprintf(text, sizeof text, "--%s", option_rows[row].name);
     }
     return text;
-}
-
-/* A word as a shell would take it back. */
-static void add_word(struct dt_text *out, const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-    dt_text_puts(out, " ");
-    if (word[0] != '\0' && word[strspn(word, plain)] == '\0') {
-        dt_text_puts(out, word);
-        return;
-    }
-    dt_text_puts(out, "'");
-    for (; *word != '\0'; word++) {
-        dt_text_add(out, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
-    }
-    dt_text_puts(out, "'");
-}
-
-void options_describe(const struct options *o, struct dt_text *out)
-{
-    dt_text_puts(out, "command  ");
-    if (o->entry != OPTIONS_ENTRY_PROGRAM) {
-        dt_text_puts(out, o->entry == OPTIONS_ENTRY_MODULE ? " python3 -u -m" : " python3 -u");
-    }
-    add_word(out, o->program);
-    for (int i = 0; i < o->arg_count; i++) {
-        add_word(out, o->args[i]);
-    }
-    dt_text_printf(out, "\nhosts     %d", o->nnodes_min);
-    if (o->nnodes_max > o->nnodes_min) {
-        dt_text_printf(out, " to %d", o->nnodes_max);
-    }
-    dt_text_printf(out, " (%s)\n", options_source(o, "nnodes"));
-    dt_text_printf(out, "workers   %d", o->nproc);
-    if (!isdigit((unsigned char)o->nproc_text[0])) {
-        dt_text_printf(out, ", %s", o->nproc_text);
-    }
-    dt_text_printf(out, " (%s), role %s\n", options_source(o, "nproc_per_node"), o->role);
-    dt_text_printf(out, "run id    %s\n", o->run_id);
-    if (o->nnodes_max > 1) {
-        dt_text_printf(out, "endpoint  %s port %d, %s\n", o->master_addr, o->master_port, o->rdzv_backend);
-    } else if (o->master_port != 0) {
-        dt_text_printf(out, "store     %s port %d\n", o->master_addr, o->master_port);
-    } else if (o->port_hi != 0) {
-        dt_text_printf(out, "store     %s, a free port from %d to %d\n", o->master_addr, o->port_lo, o->port_hi);
-    } else {
-        dt_text_printf(out, "store     %s, any free port\n", o->master_addr);
-    }
-    dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
-    dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
-    bool files = false;
-    for (int i = 0; i < o->nproc; i++) {
-        files = files || o->redirects[i] != 0 || o->tee[i] != 0;
-    }
-    dt_text_printf(out, "output    %s\n", files ? "to log files as --redirects and --tee say" : o->filtered ? "of some ranks only" : "inherited");
-    dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
-    cluster_describe(&o->here, out);
 }

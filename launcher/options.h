@@ -25,7 +25,8 @@ enum options_action {
     OPTIONS_DRY_RUN,
     OPTIONS_COMPLETION,
     OPTIONS_SERVE_STORE,
-    OPTIONS_STATUS
+    OPTIONS_STATUS,
+    OPTIONS_HOSTFILE
 };
 enum options_entry {
     OPTIONS_ENTRY_PROGRAM, /* run as it is: --no_python, or a program that is no .py file */
@@ -34,6 +35,12 @@ enum options_entry {
 };
 enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
+
+struct options_host { /* of --hostfile */
+    char *name;
+    int slots;         /* 0: the file does not say */
+    const char *nproc; /* what its agent gets as --nproc_per_node */
+};
 
 struct options {
     enum options_action action;
@@ -66,6 +73,16 @@ struct options {
     char *key_file;                                 /* or null */
     double join_timeout_s, last_call_s, dead_after_s;
     int port_lo, port_hi; /* --port_range; 0,0: any */
+
+    /* the launching host of --hostfile */
+    char *hostfile, *ssh; /* null: no such job; the command that reaches a host */
+    struct options_host *host_list;
+    int host_list_count;
+    char **own_words; /* the options as given on the command line, for the agents */
+    int own_word_count;
+    /* one of its agents */
+    bool leashed;
+    int leash_fd;
 
     /* restarts and ends */
     int max_restarts;

@@ -40,7 +40,8 @@ static char *cluster_endpoint(struct options *o, const struct given *g, const ch
 int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err)
 {
     struct cluster *c = &o->here;
-    const char *forced = g->value[option_find("cluster")];
+    bool launching = g->value[option_find("hostfile")] != NULL; /* the file says all hosts */
+    const char *forced = launching ? "none" : g->value[option_find("cluster")];
     const char *nnodes = g->value[option_find("nnodes")];
     char host_name[256] = "";
     if (cluster_read(c, env, forced, err) != 0) {

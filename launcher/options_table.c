@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define AT(member) offsetof(struct options, member)
-#define HOSTS "not there yet; start dtrun on each host"
 
 /* clang-format off */
 const struct option_row option_rows[] = {
@@ -60,8 +59,9 @@ const struct option_row option_rows[] = {
     {"dead_after", 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000},
     {"rdzv_conf", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0},
     {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0},
-    {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "hosts to start on, lines: host slots=N", false, HOSTS, NULL, 0, 0, 0},
-    {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "COMMAND", "how to reach the hosts of --hostfile", false, HOSTS, NULL, 0, 0, 0},
+    {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "start the agents on these hosts over ssh, lines: host slots=N; --nnodes=N takes the first N", false, NULL, option_parse_text, AT(hostfile), 0, 0},
+    {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, "ssh -o BatchMode=yes -o ServerAliveInterval=5", "COMMAND", "what reaches a host of --hostfile: COMMAND HOST LINE", false, NULL, option_parse_text, AT(ssh), 0, 0},
+    {"leash", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, NULL, false, NULL, option_parse_flag, AT(leashed), 0, 0},
     {"status", 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0},
     {"json", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, NULL, option_parse_flag, AT(json), 0, 0},
     {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "run the worker store alone until INT or TERM; port 0: any free one", false, NULL, option_parse_text, AT(serve_store), 0, 0},
@@ -151,7 +151,7 @@ void options_help(struct dt_text *out, bool all)
                       "of torchrun's variables, and ends or restarts all together. PROGRAM is train,\n"
                       "bench, a Python script (run by python3 -u), or any other program.\n\n");
     for (int i = 0; i < option_row_count; i++) {
-        if (all || option_rows[i].common) {
+        if (option_rows[i].help != NULL && (all || option_rows[i].common)) {
             help_row(out, &option_rows[i], all);
         }
     }
@@ -171,7 +171,7 @@ void options_completion(struct dt_text *out, const char *shell)
     struct dt_text names;
     dt_text_init(&names);
     for (int i = 0; i < option_row_count; i++) {
-        if (option_rows[i].not_yet == NULL) {
+        if (option_rows[i].not_yet == NULL && option_rows[i].help != NULL) {
             dt_text_printf(&names, "%s--%s%s", names.size > 0 ? " " : "", option_rows[i].name, option_rows[i].arity == OPTION_VALUE ? "=" : "");
         }
     }

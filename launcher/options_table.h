@@ -19,9 +19,9 @@ struct option_row {
     const char *other_variable; /* asked after the row's own; or null */
     const char *fallback;       /* default as text, given to the parser; null: the parser is not called */
     const char *shown;          /* placeholder of the value in the help */
-    const char *help;
-    bool common;         /* on the first screen of the help */
-    const char *not_yet; /* refused with this reason when given; null: works */
+    const char *help;           /* null: not for people */
+    bool common;                /* on the first screen of the help */
+    const char *not_yet;        /* refused with this reason when given; null: works */
     /* Fills in o; on failure err says "VALUE: must be ...". */
     int (*parse)(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
     size_t offset; /* of the member, for the general parsers */
@@ -73,6 +73,8 @@ int option_parse_ignored(struct options *o, const struct option_row *row, const 
 
 /* HOST[:PORT] as torchrun reads endpoints: brackets of IPv6 removed, *port -1 without one. Strings live in the arena. */
 int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err);
+/* Appends a blank and the word as a shell would take it back. */
+void options_quote(struct dt_text *out, const char *word);
 /* text for a message: at most 60 bytes, control characters as '?'. `out` of at least 64 bytes; returns out. */
 const char *option_show(const char *text, char *out);
 /* Appends a warning line. */

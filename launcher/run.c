@@ -490,6 +490,27 @@ static int open_signals(struct run *r, struct dt_error *err)
     return r->signal_fd >= 0 ? 0 : dt_fail_errno(err, "signals");
 }
 
+/* ---- the launching host of --hostfile ---- */
+
+static void on_leash_signal(void *user, int number)
+{
+    (void)user;
+    (void)kill(getppid(), number); /* the guard hands it to us as the shell's */
+}
+
+/* Nobody waits for this host any more: for the others it is lost. */
+static void on_leash_gone(void *user, const char *cause)
+{
+    struct run *r = user;
+    if (r->exiting) {
+        return;
+    }
+    (void)fprintf(stderr, "dtrun: host %s: the launching host is gone (%s): ending the workers here\n", r->failures.host, cause);
+    r->wish = SIGHUP;
+    post(r, AGENT_ON_NOW, SIGHUP);
+    drain(r);
+}
+
 /* ---- timers ---- */
 
 static void on_grace(uv_timer_t *timer)
@@ -619,6 +640,12 @@ static int open_all(struct run *r, struct dt_error *err)
     open_timer(r, &r->sweep, on_sweep);
     open_timer(r, &r->watch, on_watch);
     open_timer(r, &r->wake, on_wake);
+    if (r->o->leash_fd >= 0) {
+        r->leash = (struct leash){.signal = on_leash_signal, .gone = on_leash_gone, .user = r};
+        if (leash_watch(&r->leash, &r->loop, r->o->leash_fd, 2 * r->o->dead_after_s, err) != 0) {
+            return -1;
+        }
+    }
     if (r->o->nnodes_max > 1) {
         int result = nodes_open(&r->nodes, &r->loop, r->o, &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle}, err);
         r->store = nodes_store(r->nodes);
@@ -678,6 +705,9 @@ static void close_all(struct run *r)
     }
     if (r->logs != NULL) {
         logs_close(r->logs, 5, &lost);
+    }
+    if (r->leash.user != NULL) {
+        leash_close(&r->leash);
     }
     if (r->nodes != NULL) {
         nodes_close(r->nodes);

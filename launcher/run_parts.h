@@ -5,6 +5,7 @@
 #include "launcher/agent.h"
 #include "launcher/coordinator.h"
 #include "launcher/failures.h"
+#include "launcher/leash.h"
 #include "launcher/logs.h"
 #include "launcher/nodes.h"
 #include "launcher/options.h"
@@ -23,6 +24,7 @@ struct run {
     char *const *env;
     uv_loop_t loop;
     uv_poll_t signals;
+    struct leash leash; /* of an agent that --hostfile started */
     uv_timer_t grace, news, barrier, sweep, watch, wake;
     int signal_fd;
     int signal_count[65]; /* by the guard's hand */

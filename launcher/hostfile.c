@@ -1,0 +1,214 @@
+/* The agents are ordinary ones: a static rendezvous, whose node ranks are the lines of the file. Only what nobody can know beforehand, a port
+ * and a run id, is made up here. */
+#include "launcher/hostfile.h"
+
+#include "base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define FILE_BYTES ((size_t)16 << 20)
+#define PORT_LO 15000 /* where agents meet unless told: below the ports of outgoing connections */
+#define PORT_HI 29999
+
+static uint32_t random_number(void)
+{
+    uint32_t n = 0;
+    (void)getrandom(&n, sizeof n, 0);
+    return n;
+}
+
+static const char *given(const struct given *g, const char *name)
+{
+    return g->value[option_find(name)];
+}
+
+/* Workers of each host: the file's slots; where it says none, or fewer are asked for, --nproc_per_node. */
+static int count_workers(struct options *o, const struct given *g, struct dt_error *err)
+{
+    int row = option_find("nproc_per_node");
+    long long asked = 0;
+    bool number = g->value[row] != NULL && dt_parse_int64(g->value[row], &asked);
+    for (int i = 0; i < o->host_list_count; i++) {
+        struct options_host *h = &o->host_list[i];
+        if (number && h->slots > 0 && asked > h->slots) {
+            return dt_fail(err, DT_INVALID, "%s: %lld: host %s has %d slots in %.200s; lower it, or give the host more slots", g->spelled[row], asked,
+                           h->name, h->slots, o->hostfile);
+        }
+        h->nproc = h->slots == 0 || g->value[row] != NULL ? o->nproc_text : dt_arena_printf(&o->arena, "%d", h->slots);
+    }
+    return 0;
+}
+
+static int choose_hosts(struct options *o, const struct given *g, const struct hostlist *l, struct dt_error *err)
+{
+    int row = option_find("nnodes");
+    if (g->value[row] == NULL) {
+        o->nnodes_min = o->nnodes_max = (int)l->count;
+    } else if (o->nnodes_min > (int)l->count) {
+        return dt_fail(err, DT_INVALID, "%s: %d hosts: %.200s has %zu", g->spelled[row], o->nnodes_min, o->hostfile, l->count);
+    }
+    o->host_list_count = o->nnodes_max < (int)l->count ? o->nnodes_max : (int)l->count;
+    o->host_list = dt_arena_alloc(&o->arena, (size_t)o->host_list_count * sizeof *o->host_list);
+    for (int i = 0; i < o->host_list_count; i++) {
+        o->host_list[i] = (struct options_host){.name = dt_arena_strdup(&o->arena, l->hosts[i].name), .slots = l->hosts[i].slots};
+    }
+    return count_workers(o, g, err);
+}
+
+/* Where the agents meet: as given, else the first host at a port by chance, so that two jobs do not choose the same. */
+static void choose_endpoint(struct options *o, const struct given *g)
+{
+    if (given(g, "rdzv_endpoint") != NULL) {
+        return;
+    }
+    int lo = o->port_lo > 0 ? o->port_lo : PORT_LO, hi = o->port_lo > 0 ? o->port_hi : PORT_HI;
+    int port = given(g, "master_port") != NULL && o->master_port > 0 ? o->master_port : lo + (int)(random_number() % (uint32_t)(hi - lo + 1));
+    const char *host = given(g, "master_addr") != NULL ? o->master_addr : o->host_list[0].name;
+    bool bare = strchr(host, ':') != NULL && host[0] != '[';
+    o->rdzv_endpoint = dt_arena_printf(&o->arena, "%s%s%s:%d", bare ? "[" : "", host, bare ? "]" : "", port);
+}
+
+int hostfile_read(struct options *o, const struct given *g, struct dt_error *err)
+{
+    static const char *const single[] = {"standalone", "node_rank", "local_addr"};
+    const char *spelled = g->spelled[option_find("hostfile")];
+    for (size_t i = 0; i < sizeof single / sizeof single[0]; i++) {
+        if (given(g, single[i]) != NULL) {
+            return dt_fail(err, DT_INVALID, "%s: is for one host, %s for several; leave one out", g->spelled[option_find(single[i])], spelled);
+        }
+    }
+    if (o->ssh[strspn(o->ssh, " ")] == '\0') {
+        return dt_fail(err, DT_INVALID, "%s: (empty): needs a command; example: --ssh='ssh -p 2222'", g->spelled[option_find("ssh")]);
+    }
+    struct dt_text text;
+    struct hostlist l;
+    dt_text_init(&text);
+    hostlist_init(&l);
+    int result = dt_file_read(o->hostfile, FILE_BYTES, &text, err);
+    if (result == 0) {
+        result = hostlist_read_hostfile(&l, dt_text_str(&text), err) != 0 ? dt_wrap(err, "%.200s", o->hostfile) : choose_hosts(o, g, &l, err);
+    }
+    if (result == 0 && given(g, "rdzv_id") == NULL) {
+        o->run_id = dt_arena_printf(&o->arena, "hostfile-%08x%08x", random_number(), random_number());
+    }
+    if (result == 0) {
+        choose_endpoint(o, g);
+    } else {
+        err->status = DT_INVALID;
+        (void)dt_wrap(err, "%s", spelled);
+    }
+    dt_text_clear(&text);
+    hostlist_clear(&l);
+    return result;
+}
+
+char **hostfile_agent(struct options *o, int i)
+{
+    struct dt_arena *a = &o->arena;
+    char **words = dt_arena_alloc(a, ((size_t)o->own_word_count + (size_t)o->arg_count + 16) * sizeof *words);
+    char *dir = dt_file_program_dir();
+    size_t n = 0;
+    words[n++] = dir != NULL ? dt_arena_printf(a, "%s/dtrun", dir) : dt_arena_strdup(a, "dtrun");
+    free(dir);
+    words[n++] = dt_arena_strdup(a, "--leash");
+    for (int k = 0; k < o->own_word_count; k++) {
+        if (strcmp(o->own_words[k], "--dry_run") != 0 && strcmp(o->own_words[k], "--dry-run") != 0) {
+            words[n++] = o->own_words[k];
+        }
+    }
+    words[n++] = dt_arena_strdup(a, "--cluster=none");
+    words[n++] = dt_arena_printf(a, "--nproc_per_node=%s", o->host_list[i].nproc);
+    words[n++] = dt_arena_printf(a, "--nnodes=%d:%d", o->nnodes_min, o->nnodes_max);
+    if (o->nnodes_max > 1) {
+        words[n++] = dt_arena_printf(a, "--node_rank=%d", i);
+        words[n++] = dt_arena_printf(a, "--rdzv_endpoint=%s", o->rdzv_endpoint);
+    }
+    words[n++] = dt_arena_printf(a, "--rdzv_id=%s", o->run_id);
+    words[n++] = dt_arena_strdup(a, "--");
+    words[n++] = o->program;
+    for (int k = 0; k < o->arg_count; k++) {
+        words[n++] = o->args[k];
+    }
+    words[n] = NULL;
+    return words;
+}
+
+void hostfile_line(struct options *o, int i, struct dt_text *out)
+{
+    char folder[4096];
+    if (getcwd(folder, sizeof folder) != NULL) {
+        dt_text_puts(out, "cd");
+        options_quote(out, folder);
+        dt_text_puts(out, " && ");
+    }
+    dt_text_puts(out, "exec");
+    for (char **w = hostfile_agent(o, i); *w != NULL; w++) {
+        options_quote(out, *w);
+    }
+}
+
+char **hostfile_ssh(struct options *o, int i)
+{
+    struct dt_text line;
+    char **words = dt_arena_alloc(&o->arena, (strlen(o->ssh) / 2 + 5) * sizeof *words);
+    size_t n = 0;
+    for (const char *p = o->ssh + strspn(o->ssh, " "); *p != '\0'; p += strspn(p, " ")) {
+        size_t size = strcspn(p, " ");
+        words[n++] = dt_arena_printf(&o->arena, "%.*s", (int)size, p);
+        p += size;
+    }
+    dt_text_init(&line);
+    hostfile_line(o, i, &line);
+    words[n++] = o->host_list[i].name;
+    words[n++] = dt_arena_strdup(&o->arena, dt_text_str(&line));
+    words[n] = NULL;
+    dt_text_clear(&line);
+    return words;
+}
+
+void hostfile_describe(struct options *o, struct dt_text *out)
+{
+    dt_text_printf(out, "hosts     %d of %s", o->host_list_count, o->hostfile);
+    if (o->nnodes_min != o->nnodes_max) {
+        dt_text_printf(out, ", goes on with %d", o->nnodes_min);
+    }
+    dt_text_printf(out, "\nendpoint  %s\nrun id    %s\nkey       %s\n", o->nnodes_max > 1 ? o->rdzv_endpoint : "none needed", o->run_id,
+                   o->key_file != NULL ? o->key_file : "a new one");
+    for (int i = 0; i < o->host_list_count; i++) {
+        struct dt_text line;
+        dt_text_init(&line);
+        hostfile_line(o, i, &line);
+        dt_text_printf(out, "host %d    %s, %s workers: %s %s", i, o->host_list[i].name, o->host_list[i].nproc, o->ssh, o->host_list[i].name);
+        options_quote(out, dt_text_str(&line));
+        dt_text_puts(out, "\n");
+        dt_text_clear(&line);
+    }
+}
+
+bool hostfile_passes(const char *variable)
+{
+    static const char *const names[] = {"PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LOGLEVEL", NULL};
+    static const char *const beginnings[] = {"NCCL_", "UCX_", "PYTHON", "OMP_", "MKL_", "TORCH_", "HF_", "DTRUN_", "PET_", NULL};
+    static const char *const ours[] = {"DTRUN_HOSTFILE", "DTRUN_SSH", "DTRUN_PAGE", "DTRUN_KEY_FILE", NULL};
+    size_t n = strcspn(variable, "=");
+    for (const char *const *p = ours; *p != NULL; p++) {
+        if (strlen(*p) == n && strncmp(*p, variable, n) == 0) {
+            return false;
+        }
+    }
+    for (const char *const *p = names; *p != NULL; p++) {
+        if (strlen(*p) == n && strncmp(*p, variable, n) == 0) {
+            return true;
+        }
+    }
+    for (const char *const *p = beginnings; *p != NULL; p++) {
+        if (strncmp(*p, variable, strlen(*p)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,382 @@
+/* One ssh per host, each with three pipes: the leash in, the two outputs back. The agents decide about the job among themselves; here only hosts
+ * are counted. Whatever happens to this process, the ends of the leashes end the agents. */
+#include "launcher/starter.h"
+
+#include "base/clock.h"
+#include "launcher/hostfile.h"
+#include "launcher/leash.h"
+#include "launcher/log_lines.h"
+#include "launcher/log_writer.h"
+#include "launcher/secure.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define KEEP_BYTES ((size_t)8 << 20) /* of output that waits for our console; what comes then is dropped with a count */
+#define SSH_FAILED 255               /* ssh's own exit code; dtrun has no such one */
+#define AFTER_S 20.0                 /* beyond the workers' grace, until hosts that do not end are cut off */
+#define CUT_S 10.0                   /* for an agent whose leash has ended, until its ssh is killed */
+
+struct stream {
+    struct remote *remote;
+    uv_pipe_t pipe;
+    struct log_lines lines;
+    struct log_sink *sink;
+};
+struct remote {
+    struct starter *starter;
+    const char *name;
+    uv_process_t process;
+    uv_pipe_t input;
+    struct stream out, err;
+    bool running, leashed;
+    int code; /* once it does not run */
+};
+struct starter {
+    struct options *o;
+    char *const *env;
+    uv_loop_t loop;
+    uv_signal_t signals[6];
+    uv_timer_t beat, end;
+    struct remote *remotes;
+    int count, running_count, open_handles;
+    int int_count;
+    bool ending, cut; /* the job has a verdict; the leashes are gone */
+    int code;         /* the verdict; -1: none yet */
+    struct log_writer *writer;
+    struct log_sink *sinks[2];
+    size_t dropped;
+    char key[65]; /* hexadecimal */
+};
+
+static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+/* ---- output ---- */
+
+static void on_line(void *context, const char *line, size_t size)
+{
+    struct stream *s = context;
+    struct starter *st = s->remote->starter;
+    if (log_writer_size(st->writer) > KEEP_BYTES) {
+        st->dropped++;
+        return;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_printf(&text, "%s: ", s->remote->name);
+    dt_text_add(&text, line, size);
+    dt_text_puts(&text, "\n");
+    log_writer_put(st->writer, s->sink, text.data, text.size);
+    dt_text_clear(&text);
+}
+
+static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *out)
+{
+    static char buffer[65536]; /* one loop, one read at a time */
+    (void)handle;
+    (void)wanted;
+    *out = uv_buf_init(buffer, sizeof buffer);
+}
+
+static void on_output(uv_stream_t *pipe, ssize_t size, const uv_buf_t *buffer)
+{
+    struct stream *s = pipe->data;
+    if (size > 0) {
+        log_lines_feed(&s->lines, buffer->base, (size_t)size, on_line, s);
+    } else if (size < 0 && !uv_is_closing((uv_handle_t *)pipe)) {
+        log_lines_end(&s->lines, on_line, s);
+        uv_close((uv_handle_t *)pipe, NULL);
+    }
+}
+
+/* ---- the leashes ---- */
+
+static void on_written(uv_write_t *write, int status)
+{
+    (void)status; /* an ssh that is gone says so by its end */
+    free(write->data);
+    free(write);
+}
+
+static void tell(struct remote *r, const struct dt_text *records)
+{
+    if (!r->leashed) {
+        return;
+    }
+    uv_write_t *write = dt_alloc(sizeof *write);
+    char *copy = dt_alloc(records->size);
+    (void)memcpy(copy, records->data, records->size);
+    write->data = copy;
+    uv_buf_t buffer = uv_buf_init(copy, (unsigned)records->size);
+    if (uv_write(write, (uv_stream_t *)&r->input, &buffer, 1, on_written) != 0) {
+        on_written(write, 0);
+    }
+}
+
+static void send_all(struct starter *st, const char *fmt, int number)
+{
+    struct dt_text record;
+    dt_text_init(&record);
+    if (number > 0) {
+        leash_put(&record, "%s %d", fmt, number);
+    } else {
+        leash_put(&record, "%s", fmt);
+    }
+    for (int i = 0; i < st->count; i++) {
+        tell(&st->remotes[i], &record);
+    }
+    dt_text_clear(&record);
+}
+
+static void unleash(struct remote *r)
+{
+    if (r->leashed) {
+        r->leashed = false;
+        uv_close((uv_handle_t *)&r->input, NULL);
+    }
+}
+
+static void on_beat(uv_timer_t *timer)
+{
+    send_all(timer->data, "beat", 0);
+}
+
+/* ---- the end ---- */
+
+static void on_end(uv_timer_t *timer)
+{
+    struct starter *st = timer->data;
+    for (int i = 0; i < st->count; i++) {
+        struct remote *r = &st->remotes[i];
+        if (r->running && st->cut) {
+            (void)uv_process_kill(&r->process, SIGKILL);
+        } else if (r->running) {
+            (void)fprintf(stderr, "dtrun: host %s: has not ended with the others; cutting it off\n", r->name);
+            unleash(r);
+        }
+    }
+    if (!st->cut) {
+        st->cut = true;
+        (void)uv_timer_start(timer, on_end, (uint64_t)(CUT_S * 1e3), 0);
+    }
+}
+
+static void end_within(struct starter *st, double seconds)
+{
+    if (!st->cut && (!uv_is_active((uv_handle_t *)&st->end) || (double)uv_timer_get_due_in(&st->end) > seconds * 1e3)) {
+        (void)uv_timer_start(&st->end, on_end, (uint64_t)(seconds * 1e3), 0);
+    }
+}
+
+static void close_all(struct starter *st)
+{
+    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
+        uv_close((uv_handle_t *)&st->signals[i], NULL);
+    }
+    uv_close((uv_handle_t *)&st->beat, NULL);
+    uv_close((uv_handle_t *)&st->end, NULL);
+}
+
+/* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
+static bool is_verdict(int code)
+{
+    return code != SSH_FAILED && code != DT_EXIT_TEMPORARY && code != 128 + SIGHUP;
+}
+
+static void ended(struct starter *st, const struct remote *r)
+{
+    st->running_count--;
+    if (is_verdict(r->code)) {
+        st->code = st->code < 0 ? r->code : st->code;
+        st->ending = true;
+        end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
+    } else if (!st->ending) {
+        (void)fprintf(stderr, "dtrun: host %s: %s; ", r->name,
+                      r->code == SSH_FAILED ? "ssh failed, or what it ran was killed: the host is lost" : "left the job");
+        if (st->running_count >= st->o->nnodes_min) {
+            (void)fprintf(stderr, "going on with %d of %d hosts (minimum %d)\n", st->running_count, st->count, st->o->nnodes_min);
+        } else {
+            (void)fprintf(stderr, "too few hosts are left (minimum %d): stopping\n", st->o->nnodes_min);
+            st->ending = true;
+            st->code = DT_EXIT_TEMPORARY;
+            send_all(st, "signal", SIGTERM);
+            end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
+        }
+    }
+    if (st->running_count == 0) {
+        close_all(st);
+    }
+}
+
+static void on_ssh_end(uv_process_t *process, int64_t status, int signal)
+{
+    struct remote *r = process->data;
+    r->running = false;
+    r->code = signal != 0 ? SSH_FAILED : (int)status;
+    unleash(r);
+    uv_close((uv_handle_t *)process, NULL);
+    ended(r->starter, r);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct starter *st = handle->data;
+    send_all(st, "signal", number);
+    st->int_count += number == SIGINT;
+    if (st->int_count > 1) {
+        end_within(st, CUT_S / st->o->time_scale);
+    } else if (number != SIGUSR1 && number != SIGUSR2) {
+        st->ending = true;
+        end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
+    }
+}
+
+/* ---- the beginning ---- */
+
+static int open_stream(struct stream *s, struct remote *r, struct log_sink *sink)
+{
+    s->remote = r;
+    s->sink = sink;
+    s->pipe.data = s;
+    return uv_pipe_init(&r->starter->loop, &s->pipe, 0);
+}
+
+static int start_one(struct starter *st, int i, const struct dt_text *opening, struct dt_error *err)
+{
+    struct remote *r = &st->remotes[i];
+    char **words = hostfile_ssh(st->o, i);
+    *r = (struct remote){.starter = st, .name = st->o->host_list[i].name, .code = SSH_FAILED};
+    (void)uv_pipe_init(&st->loop, &r->input, 0);
+    (void)open_stream(&r->out, r, st->sinks[0]);
+    (void)open_stream(&r->err, r, st->sinks[1]);
+    r->process.data = r;
+    uv_stdio_container_t stdio[3] = {
+        {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&r->input},
+        {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&r->out.pipe},
+        {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&r->err.pipe},
+    };
+    uv_process_options_t options = {.exit_cb = on_ssh_end,
+                                    .file = words[0],
+                                    .args = words,
+                                    .flags = UV_PROCESS_DETACHED, /* the terminal's Ctrl-C is for us alone */
+                                    .stdio_count = 3,
+                                    .stdio = stdio};
+    int rc = uv_spawn(&st->loop, &r->process, &options);
+    if (rc != 0) {
+        uv_close((uv_handle_t *)&r->input, NULL);
+        uv_close((uv_handle_t *)&r->out.pipe, NULL);
+        uv_close((uv_handle_t *)&r->err.pipe, NULL);
+        uv_close((uv_handle_t *)&r->process, NULL);
+        return dt_fail(err, rc == UV_ENOENT || rc == UV_EACCES ? DT_INVALID : DT_IO, "--ssh: %s: %s", words[0], uv_strerror(rc));
+    }
+    r->running = r->leashed = true;
+    st->running_count++;
+    (void)uv_read_start((uv_stream_t *)&r->out.pipe, give_buffer, on_output);
+    (void)uv_read_start((uv_stream_t *)&r->err.pipe, give_buffer, on_output);
+    tell(r, opening);
+    return 0;
+}
+
+/* The key that the agents prove to each other: made of the user's, or new. Never in a command line, an environment or a file. */
+static int make_key(struct starter *st, struct dt_error *err)
+{
+    struct secure_key key;
+    if (sodium_init() < 0 || secure_key_read(&key, st->o->key_file, err) != 0) {
+        return -1;
+    }
+    if (!key.given) {
+        randombytes_buf(key.bytes, sizeof key.bytes);
+    }
+    (void)sodium_bin2hex(st->key, sizeof st->key, key.bytes, sizeof key.bytes);
+    sodium_memzero(&key, sizeof key);
+    return 0;
+}
+
+static void write_opening(struct starter *st, struct dt_text *out)
+{
+    leash_put(out, "key %s", st->key);
+    for (char *const *e = st->env; *e != NULL; e++) {
+        if (hostfile_passes(*e)) {
+            leash_put(out, "env %s", *e);
+        }
+    }
+    leash_put(out, "go");
+    sodium_memzero(st->key, sizeof st->key);
+}
+
+static void open_loop(struct starter *st)
+{
+    uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
+    (void)uv_loop_init(&st->loop);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGTSTP, SIG_IGN); /* who sleeps sends no beats, and the agents would end */
+    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
+        (void)uv_signal_init(&st->loop, &st->signals[i]);
+        st->signals[i].data = st;
+        (void)uv_signal_start(&st->signals[i], on_signal, passed[i]);
+    }
+    (void)uv_timer_init(&st->loop, &st->beat);
+    (void)uv_timer_init(&st->loop, &st->end);
+    st->beat.data = st->end.data = st;
+    (void)uv_timer_start(&st->beat, on_beat, beat_ms, beat_ms);
+    st->writer = log_writer_open();
+    st->sinks[0] = log_writer_sink(st->writer, 1, false);
+    st->sinks[1] = log_writer_sink(st->writer, 2, false);
+}
+
+int starter_run(struct options *o, char *const *env)
+{
+    struct starter *st = dt_alloc(sizeof *st);
+    struct dt_error err;
+    struct dt_text opening;
+    st->o = o;
+    st->env = env;
+    st->code = -1;
+    if (make_key(st, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        free(st);
+        return DT_EXIT_USAGE;
+    }
+    dt_text_init(&opening);
+    write_opening(st, &opening);
+    open_loop(st);
+    st->count = o->host_list_count;
+    st->remotes = dt_alloc((size_t)st->count * sizeof *st->remotes);
+    int result = 0;
+    for (int i = 0; i < st->count && result == 0; i++) {
+        result = start_one(st, i, &opening, &err);
+        st->count = result == 0 ? st->count : i;
+    }
+    explicit_bzero(opening.data, opening.size);
+    dt_text_clear(&opening);
+    if (result != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        st->ending = true;
+        st->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
+        for (int i = 0; i < st->count; i++) {
+            unleash(&st->remotes[i]);
+        }
+        end_within(st, CUT_S);
+        if (st->running_count == 0) {
+            close_all(st);
+        }
+    }
+    (void)uv_run(&st->loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&st->loop);
+    struct log_losses losses = log_writer_close(st->writer, 5);
+    if (st->dropped + losses.line_count > 0 && !losses.closed) {
+        (void)fprintf(stderr, "dtrun: %zu lines of output were lost: nobody read them in time\n", st->dropped + losses.line_count);
+    }
+    int code = st->code < 0 ? DT_EXIT_TEMPORARY : st->code;
+    for (int i = 0; i < st->count; i++) {
+        log_lines_clear(&st->remotes[i].out.lines);
+        log_lines_clear(&st->remotes[i].err.lines);
+    }
+    free(st->remotes);
+    free(st);
+    return code;
+}

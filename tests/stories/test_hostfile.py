@@ -1,0 +1,250 @@
+"""--hostfile: the agents of all hosts are started from one, over a stand-in for ssh and over a real sshd; their output comes back, signals go out,
+the key shows nowhere, and whatever ends here, nothing is left there.
+run: alone
+run: timeout 300
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+import hosts
+import support
+import training
+from support import DTRUN, Job, alive, lines_of, run, script, wait_lines, wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+NUMBERS = 'echo "$(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR"'
+STAY = 'echo "$$ $RANK $WORLD_SIZE" >>"$1"; while [ ! -e "$2" ]; do sleep 0.05; done'
+SSHD = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin")
+
+
+class Place:
+    """Two hosts, a file that names them, and a command that reaches them."""
+
+    def __init__(self, net, folder, ssh):
+        self.net, self.folder, self.ssh = net, folder, ssh
+        self.file = str(folder / "hosts")
+        with open(self.file, "w") as f:
+            f.write("# where the job runs\na slots=2\n\nb slots=2   # the second\n")
+
+    def args(self, *rest, options=()):
+        return [f"--hostfile={self.file}", f"--ssh={self.ssh}", *options, *map(str, rest)]
+
+    def inside(self):
+        """Processes on the two hosts, but for the daemons that were there before."""
+        return [int(p) for h in self.net.hosts for p in hosts.tool("ip", "netns", "pids", h.namespace).split()
+                if int(p) not in self.daemons and alive(int(p))]
+
+    def wait_gone(self):
+        wait_until(lambda: not self.inside(), "the end of all processes on the hosts")
+
+    daemons = ()
+
+
+def stand_in(net, folder):
+    """COMMAND HOST LINE, with the environment of a fresh login."""
+    words = "".join(f"    {h.name}) exec env -i HOME=/root PATH=\"$PATH\" " + " ".join(f"'{w}'" for w in h.prefix()) + ' sh -c "$2" ;;\n' for h in net.hosts)
+    return script(folder, "reach", f'case $1 in\n{words}    *) echo "reach: $1: unknown host" >&2; exit 255 ;;\nesac\n')
+
+
+@pytest.fixture(scope="module")
+def reach(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reach")
+    with hosts.network(2) as net:
+        yield Place(net, folder, stand_in(net, folder))
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory):
+    """A daemon on each host with keys of its own."""
+    if SSHD is None or shutil.which("ssh") is None:
+        pytest.skip("no sshd: scripts/setup.sh --slurm installs it")
+    folder = tmp_path_factory.mktemp("sshd")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+    with open(folder / "sshd_config", "w") as f:
+        f.write(f"Port 2222\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\nUsePAM no\nStrictModes no\n"
+                "PasswordAuthentication no\nPermitRootLogin prohibit-password\n")
+    with open(folder / "ssh_config", "w") as f:
+        f.write(f"Host *\n  Port 2222\n  User root\n  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  BatchMode yes\n  LogLevel ERROR\n"
+                f"  StrictHostKeyChecking no\n  UserKnownHostsFile {folder}/known\n  GlobalKnownHostsFile /dev/null\n")
+    with hosts.network(2) as net:
+        place = Place(net, folder, f"{' '.join(['ssh', '-F', str(folder / 'ssh_config')])}")
+        daemons = [subprocess.Popen([*h.prefix(), SSHD, "-D", "-e", "-f", folder / "sshd_config"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                    stderr=open(folder / f"log-{h.name}", "wb")) for h in net.hosts]
+        try:
+            for h in net.hosts:
+                wait_until(lambda: "on 0.0.0.0 port 2222" in "\n".join(lines_of(folder / f"log-{h.name}")), "sshd")
+            place.daemons = [d.pid for d in daemons]
+            place.launcher = net.hosts[0]  # ssh itself must be in the network
+            yield place
+        finally:
+            for d in daemons:
+                d.kill()
+                d.wait()
+
+
+def start(place, *rest, options=(), **more):
+    launcher = getattr(place, "launcher", None)
+    args = place.args(*rest, options=options)
+    return launcher.job(args, **more) if launcher else Job(args, **more)
+
+
+def finish(place, *rest, options=(), **more):
+    with start(place, *rest, options=options, **more) as job:
+        result = job.finish()
+        job.wait_gone()
+    place.wait_gone()
+    return result
+
+
+@pytest.fixture(params=["reach", "sshd"])
+def place(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_agents_on_all_hosts_are_one_job(place):
+    result = finish(place, "sh", "-c", NUMBERS)
+    assert result.code == 0, result
+    assert sorted(result.out.splitlines()) == [f"{'ab'[i // 2]}: {'ab'[i // 2]} {i}/4 {i % 2}/2 {i // 2} 10.77.0.1" for i in range(4)], result
+    one = finish(place, "sh", "-c", NUMBERS, options=["--nnodes=1", "--nproc_per_node=1"])
+    assert one.code == 0 and one.out == "a: a 0/1 0/1 0 127.0.0.1\n" and "key_file" not in one.err, one
+
+
+@pytest.mark.parametrize("code, words", [(1, ["sh", "-c", "[ $RANK != 3 ] || exit 7; sleep 600"]), (2, ["/no/such/program"]),
+                                         (100, ["--permanent_exit_codes=100", "sh", "-c", "[ $RANK != 0 ] || exit 100; sleep 600"])])
+def test_exit_codes(place, code, words):
+    options = [w for w in words if w.startswith("--")]
+    result = finish(place, *[w for w in words if not w.startswith("--")], options=options)
+    assert result.code == code, result
+
+
+def read(path):
+    with contextlib.suppress(OSError):
+        with open(path, "rb") as f:
+            return f.read()
+    return b""
+
+
+def test_the_key_and_variables_come_unseen(place, tmp_path):
+    key = "do-not-show-this-" + os.urandom(12).hex()
+    (tmp_path / "key").write_text(key)
+    os.chmod(tmp_path / "key", 0o600)
+    up, go = tmp_path / "up", tmp_path / "go"
+    with start(place, "sh", "-c", f'[ "$NCCL_DEBUG$HOME" = "WARN and \'quotes\'$HOME" ] || exit 9; {STAY}', "x", up, go, options=[f"--key_file={tmp_path}/key"],
+               env={"NCCL_DEBUG": "WARN and 'quotes'", "OTHER_SECRET": "stays-here"}) as job:
+        wait_lines(up, 4)
+        seen = place.inside()
+        assert len(seen) >= 8, seen
+        for pid in seen:
+            text = read(f"/proc/{pid}/cmdline") + read(f"/proc/{pid}/environ")
+            assert key.encode() not in text, (pid, text)
+            assert b"stays-here" not in text or pid in {job.pid, *support.children(job.pid)}, (pid, text)
+            words = [w for w in text.replace(b"=", b"\0").replace(b" ", b"\0").split(b"\0") if len(w) == 64 and all(c in b"0123456789abcdef" for c in w)]
+            assert not words, (pid, words)
+        go.touch()
+        result = job.finish()
+    assert result.code == 0 and "no --key_file" not in result.err and key not in result.out + result.err, result
+    place.wait_gone()
+
+
+def test_interrupted_once_all_save_and_twice_all_end(place, tmp_path):
+    job_file = training.make_job(tmp_path, steps=1000000)
+    with start(place, "train", job_file, "--output_dir", tmp_path / "out", options=["--nproc_per_node=1"]) as job:
+        wait_until(lambda: os.path.exists(tmp_path / "out" / "checkpoints" / "latest"), "a checkpoint")
+        job.signal(signal.SIGINT)
+        result = job.finish()
+    assert result.code == 75 and "state saved" in result.err, result
+    place.wait_gone()
+    up = tmp_path / "up"
+    with start(place, "sh", "-c", "trap '' INT TERM; " + STAY, "x", up, tmp_path / "never") as job:
+        wait_lines(up, 4)
+
+        def insist():
+            job.signal(signal.SIGINT)
+            return job.process.poll() is not None
+
+        wait_until(insist, "the end after INT and INT", step_s=0.5)
+        result = job.finish()
+    assert result.code == 130, result
+    place.wait_gone()
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(place, tmp_path):
+    up = tmp_path / "up"
+    with start(place, "sh", "-c", "trap '' INT TERM HUP; " + STAY, "x", up, tmp_path / "never") as job:
+        wait_lines(up, 4)
+        launcher = next(pid for pid in [job.pid, *support.children(job.pid)] if os.readlink(f"/proc/{pid}/exe") == DTRUN)
+        os.kill(launcher, signal.SIGKILL)
+        job.process.wait(60)
+    place.wait_gone()
+
+
+def reachers(job):
+    """The ssh processes of a job."""
+    return wait_until(lambda: len(support.children(job.pid)) == 2 and support.children(job.pid), "two reachers")
+
+
+def test_a_dead_ssh_is_a_lost_host(place, tmp_path):
+    up = tmp_path / "fixed"
+    with start(place, "sh", "-c", STAY, "x", up, tmp_path / "never") as job:
+        wait_lines(up, 4)
+        os.kill(reachers(job)[1], signal.SIGKILL)
+        result = job.finish()
+    assert result.code == 111 and "host b: ssh failed" in result.err and "too few hosts are left" in result.err, result
+    place.wait_gone()
+    up = tmp_path / "elastic"
+    with start(place, "sh", "-c", STAY, "x", up, tmp_path / "go", options=["--nnodes=1:2", "--last_call=1", "--max_restarts=3"]) as job:
+        wait_lines(up, 4)
+        os.kill(reachers(job)[1], signal.SIGKILL)
+        wait_until(lambda: [line for line in lines_of(up) if line.endswith(" 2")], "a round of one host")
+        (tmp_path / "go").touch()
+        result = job.finish()
+    assert result.code == 0 and "going on with 1 of 2 hosts (minimum 1)" in result.err, result
+    place.wait_gone()
+
+
+def test_hosts_that_cannot_be_reached(reach, tmp_path):
+    (tmp_path / "hosts").write_text("a\nz\n")
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={reach.ssh}", "sleep", "600"])
+    assert result.code == 111 and "z: reach: z: unknown host\n" in result.err and "host z: ssh failed" in result.err, result
+    reach.wait_gone()
+
+
+@pytest.mark.parametrize("text, options, words", [
+    ("", [], "the list of hosts is empty"),
+    ("a slots=2\na slots=2\n", [], "line 2: "),
+    ("a slots=two\n", [], "line 1: "),
+    ("a slots=2\n", ["--nproc_per_node=3"], "--nproc_per_node: 3: host a has 2 slots"),
+    ("a\nb\n", ["--nnodes=3"], "--nnodes: 3 hosts: "),
+    ("a\nb\n", ["--node_rank=1"], "--node_rank: is for one host, --hostfile for several"),
+    ("a\n", ["--ssh= "], "--ssh: (empty)"),
+    ("a\n", ["--ssh=/no/ssh"], "--ssh: /no/ssh: "),
+])
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path, text, options, words):
+    (tmp_path / "hosts").write_text(text)
+    result = run([f"--hostfile={tmp_path}/hosts", *options, "/bin/true"])
+    assert result.code == 2 and words in result.err and result.out == "", result
+    result = run(["--hostfile=/no/file", "/bin/true"])
+    assert result.code == 2 and "--hostfile: " in result.err and "/no/file" in result.err, result
+
+
+def test_dry_run_shows_every_line(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=4\nb slots=2\nc\n")
+    result = run([f"--hostfile={tmp_path}/hosts", "--nnodes=2:3", "--max_restarts=2", "--dry_run", "--master_port=29500", "train", "my job.json"], cwd=tmp_path)
+    lines = [line for line in result.out.splitlines() if line.startswith("host ")]
+    assert result.code == 0 and len(lines) == 3 and "goes on with 2" in result.out, result
+    for i, (name, count) in enumerate((("a", 4), ("b", 2), ("c", 1))):
+        assert f"host {i}    {name}, {count} workers: ssh " in lines[i] and f"--node_rank={i} --rdzv_endpoint=a:29500" in lines[i], result
+        assert f"cd {tmp_path} && exec {DTRUN} --leash " in lines[i] and "--max_restarts=2" in lines[i] and "my job.json" in lines[i], result
+
+
+def test_a_leash_is_nothing_to_type():
+    result = run(["--leash", "/bin/true"])
+    assert result.code == 2 and "is for agents that --hostfile starts" in result.err, result
