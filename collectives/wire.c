@@ -308,7 +308,7 @@ static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
     if (fields[0] == 'K' || pairs) {
         out->count = pairs ? half : p->span_count;
         out->keys = p->bytes;
-        out->values = pairs ? p->bytes + half : NULL;
+        out->values = half > 0 && pairs ? p->bytes + half : NULL; /* no arithmetic on no memory */
         return;
     }
     if (p->span_count > 0) {

@@ -63,6 +63,13 @@ struct child {
     const char *what; /* what failed */
 };
 
+#ifdef __SANITIZE_THREAD__
+/* The sanitizer's own clone() takes the child for a copy of the process and lets its thread synchronize nothing any more. Ours borrows the thread of
+ * its parent, which then would report races where there are locks. */
+int __clone(int (*run)(void *), void *stack, int flags, void *arg, ...);
+#define clone __clone
+#endif
+
 static _Noreturn void give_up(struct child *c, const char *what)
 {
     c->error = errno;
