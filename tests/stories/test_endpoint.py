@@ -3,12 +3,15 @@ run: alone
 run: timeout 300
 """
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import time
 
-from support import Job, lines_of, wait_lines, wait_until
+import training
+from support import Job, lines_of, marked, wait_lines, wait_until
 from test_nodes import STAY, c10d, finish, free_port
 
 
@@ -62,3 +65,70 @@ def test_a_port_that_an_outgoing_connection_has_is_waited_for(tmp_path):
             wait_lines(tmp_path / "a", 1)
             (tmp_path / "go").touch()
             assert finish(a)[0].code == 0
+
+
+LISTEN, ESTABLISHED = "0A", "01"
+
+
+def sockets(job, state):
+    """(own port, other port) of the TCP sockets of a job's processes that are in this state."""
+    inodes = set()
+    for pid in marked(job.marker):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    inodes.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    found = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(path) as f:
+            for fields in (line.split() for line in list(f)[1:]):
+                if fields[3] == state and f"socket:[{fields[9]}]" in inodes:
+                    found.add(tuple(int(fields[i].rpartition(":")[2], 16) for i in (1, 2)))
+    return found
+
+
+def free_ports(count):
+    """The first of `count` free ports in a row."""
+    while True:
+        first = random.randrange(15000, 30000 - count)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+
+
+def test_all_ports_are_in_the_range(tmp_path):
+    count = 12
+    first = free_ports(count)
+    work = training.make_job(tmp_path, steps=3000)
+    allowed = range(first, first + count)
+    listening, agreed = set(), set()
+
+    def host():
+        return Job(c10d(first, 2, f"--port_range={first}-{first + count - 1}", "train", work, "--output_dir", tmp_path / "out"))
+
+    def workers_are_linked():
+        """Workers listen for a moment only, but the accepted end keeps the port."""
+        listening.update(own for job in (a, b) for own, _ in sockets(job, LISTEN))
+        agreed.update(min(end, key=lambda port: port not in allowed) for job in (a, b) for end in sockets(job, ESTABLISHED))
+        return len(agreed - listening) > 0
+
+    with host() as a, host() as b:
+        wait_until(workers_are_linked, "a connection between workers")
+        a.signal(signal.SIGINT)
+        results = finish(a, b)
+    assert [r.code for r in results] == [75, 75], results
+    assert first in listening and len(listening) >= 2, listening  # the endpoint, the other agent
+    assert (listening | agreed) <= set(allowed), (listening, agreed)
+
+
+def test_one_open_port_is_enough_for_agents_and_store(tmp_path):
+    port = free_port()
+    with Job(c10d(port, 2, "sh", "-c", STAY, "x", tmp_path, "a")) as a, Job(c10d(port, 2, "sh", "-c", STAY, "x", tmp_path, "b")) as b:
+        wait_lines(tmp_path / "a", 1)
+        wait_lines(tmp_path / "b", 1)
+        assert lines_of(tmp_path / "b")[0].split()[2] == str(port)  # the worker store
+        ends = sockets(a, ESTABLISHED) | sockets(b, ESTABLISHED)
+        assert len(ends) == 2 and all(port in end for end in ends), ends  # one link, seen from both ends
+        (tmp_path / "go").touch()
+        assert [r.code for r in finish(a, b)] == [0, 0]
