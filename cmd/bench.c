@@ -19,7 +19,7 @@ static const struct {
      "--ranks=1..256 --hosts=1..256 --op=NAME --min=1..1073741824 --max=1..1073741824 --factor=2..1024 --seconds=S --heap --no-floor",
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
-    {"start", "dtrun from command to end", "--nproc=LIST --repeats=1..101 --dtrun=PATH --peer", bench_start},
+    {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer", bench_start},
     {"step", "training steps of train", "--ranks=1..64 --strategy=LIST --size=L6C384 --steps=4..500 --repeats=1..21 --script=PATH --peer",
      bench_step},
     {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},

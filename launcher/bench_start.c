@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "launcher/bench_nodes.h"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -72,51 +73,105 @@ static double time_in(const struct dt_text *text, const char *word)
     return at != NULL ? strtod(at + strlen(word), NULL) : -1;
 }
 
-/* Two of our own workers: from the command to the first sum, and from a worker's death to the first sum of the next round. */
-static int run_first(const char *dtrun, long repeats)
+enum { max_agents = 2 };
+
+/* `bench first` under one agent with two workers, or under two with one each, until all have ended. */
+static bool launch_first(const char *dtrun, long agents, const char *file)
 {
-    double first[max_repeats], again[max_repeats];
+    pid_t pids[max_agents];
+    char nproc[40], nodes[40], port[40], *option = dt_format("--file=%s", file);
+    (void)snprintf(nproc, sizeof nproc, "--nproc_per_node=%ld", 2 / agents);
+    (void)snprintf(nodes, sizeof nodes, "--nnodes=%ld", agents);
+    (void)snprintf(port, sizeof port, "--master_port=%d", agents > 1 ? bench_free_port() : 0);
+    int saved = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC); /* the killed worker is reported, as it should be */
+    (void)dup2(null, 2);
+    for (long i = 0; i < agents; i++) {
+        char rank[40];
+        (void)snprintf(rank, sizeof rank, "--node_rank=%ld", i);
+        char *argv[13] = {(char *)dtrun, nproc, (char *)"--max_restarts=1"};
+        int n = 3;
+        if (agents > 1) {
+            argv[n++] = nodes;
+            argv[n++] = rank;
+            argv[n++] = (char *)"--master_addr=127.0.0.1";
+            argv[n++] = port;
+        }
+        argv[n++] = (char *)"bench";
+        argv[n++] = (char *)"first";
+        argv[n++] = option;
+        argv[n++] = (char *)"--kill";
+        pids[i] = spawn(argv);
+    }
+    bool well = true;
+    for (long i = 0; i < agents; i++) {
+        well = ended_well(pids[i]) && well;
+    }
+    (void)dup2(saved, 2);
+    (void)close(saved);
+    (void)close(null);
+    free(option);
+    return well;
+}
+
+/* Two of our own workers: from the command to the first sum; from a worker's death until the other knows, and to the first sum of the next round. */
+static int run_first(const char *dtrun, long agents, long repeats)
+{
+    static const struct {
+        const char *name, *from, *to;
+    } rows[] = {{"launch to first all_reduce", NULL, "first 0 "},
+                {"killed worker until the other one knows", "kill 0 ", "noticed 0 "},
+                {"killed worker to next all_reduce", "kill 0 ", "first 1 "}};
+    double samples[3][max_repeats];
     char folder[] = "/tmp/dtrun-bench-XXXXXX";
     if (mkdtemp(folder) == NULL) {
         perror("bench: mkdtemp");
         return 1;
     }
-    char *file = dt_format("%s/times", folder), *option = dt_format("--file=%s", file);
+    char *file = dt_format("%s/times", folder);
     int code = 0;
     for (long r = -1; r < repeats && code == 0; r++) {
-        char *argv[] = {
-            (char *)dtrun, (char *)"--nproc_per_node=2", (char *)"--max_restarts=1", (char *)"bench", (char *)"first", option, (char *)"--kill",
-            NULL};
         struct dt_text text;
         dt_text_init(&text);
         (void)unlink(file);
         double began_s = dt_now_s();
-        int saved = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC); /* the killed worker is reported, as it should be */
-        (void)dup2(null, 2);
-        bool well = ended_well(spawn(argv));
-        (void)dup2(saved, 2);
-        (void)close(saved);
-        (void)close(null);
+        bool well = launch_first(dtrun, agents, file);
         (void)dt_file_read(file, 4096, &text, NULL);
-        double first_s = time_in(&text, "first 0 "), kill_s = time_in(&text, "kill 0 "), again_s = time_in(&text, "first 1 ");
-        if (!well || first_s < 0 || kill_s < 0 || again_s < 0) {
+        for (int i = 0; i < 3; i++) {
+            double from_s = rows[i].from == NULL ? began_s : time_in(&text, rows[i].from), to_s = time_in(&text, rows[i].to);
+            well = well && from_s >= 0 && to_s >= 0;
+            samples[i][r < 0 ? 0 : r] = (to_s - from_s) * 1e3;
+        }
+        if (!well) {
             (void)fprintf(stderr, "bench: %s: the workers of `bench first` did not come through\n", dtrun);
             code = 1;
         }
-        first[r < 0 ? 0 : r] = (first_s - began_s) * 1e3;
-        again[r < 0 ? 0 : r] = (again_s - kill_s) * 1e3;
         dt_text_clear(&text);
     }
-    if (code == 0) {
-        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "launch to first all_reduce, 2 ranks", .unit = "ms"}, first,
-                       (size_t)repeats);
-        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "killed worker to next all_reduce, 2 ranks", .unit = "ms"}, again,
-                       (size_t)repeats);
+    for (int i = 0; i < 3 && code == 0; i++) {
+        char name[96];
+        (void)snprintf(name, sizeof name, "%s, %s", rows[i].name, agents == 1 ? "2 ranks" : "2 agents");
+        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = name, .unit = "ms"}, samples[i], (size_t)repeats);
     }
     (void)dt_file_remove_tree(folder, NULL);
-    free(option);
     free(file);
     return code;
+}
+
+/* Many agents meet, and meet again. */
+static int run_agents(long agents, long repeats)
+{
+    double first[max_repeats], again[max_repeats];
+    for (long r = 0; r < repeats; r++) {
+        if (bench_nodes(agents, &first[r], &again[r]) != 0) {
+            return 1;
+        }
+    }
+    char name[96];
+    (void)snprintf(name, sizeof name, "%ld agents to their first round", agents);
+    dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = name, .unit = "ms"}, first, (size_t)repeats);
+    (void)snprintf(name, sizeof name, "%ld agents, failure to the next round", agents);
+    dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = name, .unit = "ms"}, again, (size_t)repeats);
+    return 0;
 }
 
 /* Resident MiB of a process, or -1. */
@@ -131,23 +186,25 @@ static double resident_mib(pid_t pid)
     return kib < 0 ? -1 : kib / 1024;
 }
 
-/* Guard and agent together while two workers sleep. */
-static int run_memory(const char *dtrun)
+/* The agent, while `nproc` workers sleep. */
+static int run_memory(const char *dtrun, long nproc)
 {
-    char *argv[] = {(char *)dtrun, (char *)"--nproc_per_node=2", (char *)"--no_python", (char *)"/bin/sleep", (char *)"1", NULL};
+    char count[40], name[64], path[64];
+    (void)snprintf(count, sizeof count, "--nproc_per_node=%ld", nproc);
+    char *argv[] = {(char *)dtrun, count, (char *)"--no_python", (char *)"/bin/sleep", (char *)"1", NULL};
     pid_t guard = spawn(argv);
     dt_sleep_s(0.6);
-    char path[64];
     struct dt_text text;
     dt_text_init(&text);
     (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)guard, (int)guard);
-    double mib[1] = {resident_mib(guard)};
+    double mib[1] = {-1};
     if (dt_file_read(path, 4096, &text, NULL) == 0 && text.size > 0) {
-        mib[0] += resident_mib((pid_t)strtol(text.data, NULL, 10));
+        mib[0] = resident_mib((pid_t)strtol(text.data, NULL, 10));
     }
     dt_text_clear(&text);
     bool well = ended_well(guard);
-    dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = "resident memory of guard and agent", .unit = "MiB"}, mib, 1);
+    (void)snprintf(name, sizeof name, "resident memory of the agent, %ld workers", nproc);
+    dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = name, .unit = "MiB"}, mib, 1);
     return well ? 0 : 1;
 }
 
@@ -192,7 +249,7 @@ static int run_case(const char *dtrun, const char *torchrun, long nproc, long re
 int bench_start(int argc, char **argv)
 {
     const char *given = dt_bench_option(argc, argv, "dtrun", NULL), *list = dt_bench_option(argc, argv, "nproc", "1,2,8,64");
-    long repeats = dt_bench_number(argc, argv, "repeats", 11);
+    long repeats = dt_bench_number(argc, argv, "repeats", 11), agents = dt_bench_number(argc, argv, "agents", 1000);
     char *dtrun = given != NULL ? dt_strdup(given) : bench_find_dtrun(), *torchrun = NULL;
     int code = repeats >= 1 && repeats <= max_repeats ? 0 : 2;
     (void)setenv("OMP_NUM_THREADS", "1", 0); /* both launchers remark on its absence */
@@ -213,11 +270,14 @@ int bench_start(int argc, char **argv)
             code = run_case(dtrun, torchrun, (long)nproc, repeats);
         }
     }
-    if (code == 0) {
-        code = run_first(dtrun, repeats);
+    for (long n = 1; n <= max_agents && code == 0; n++) {
+        code = run_first(dtrun, n, repeats);
     }
-    if (code == 0) {
-        code = run_memory(dtrun);
+    if (code == 0 && agents > 0) {
+        code = run_agents(agents, repeats < 5 ? repeats : 5);
+    }
+    for (long n = 2; n <= 64 && code == 0; n += 62) {
+        code = run_memory(dtrun, n);
     }
     free(copy);
     free(dtrun);
