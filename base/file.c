@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -222,4 +223,15 @@ char *dt_file_program_dir(void)
     }
     *slash = 0;
     return dt_strdup(path);
+}
+
+size_t dt_file_raise_limit(void)
+{
+    struct rlimit limit = {1024, 1024};
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        (void)getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return (size_t)limit.rlim_cur;
 }

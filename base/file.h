@@ -31,5 +31,7 @@ bool dt_file_exists(const char *path);
 double dt_file_free_bytes(const char *path);
 /* Folder of the running executable, without a closing slash; the caller frees. Null when unknown. */
 char *dt_file_program_dir(void);
+/* Raises the soft limit of open files to the hard one. Returns how many there may be. */
+size_t dt_file_raise_limit(void);
 
 #endif

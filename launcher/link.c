@@ -6,10 +6,10 @@
 #include "launcher/link_private.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 double link_now(const struct link *l)
 {
@@ -106,15 +106,6 @@ static void on_flush(uv_prepare_t *handle)
     conn_flush_all(handle->data);
 }
 
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
 int link_open(struct link **out, uv_loop_t *loop, const struct link_options *options, struct dt_error *err)
 {
     struct link *l = dt_alloc(sizeof *l);
@@ -132,7 +123,7 @@ int link_open(struct link **out, uv_loop_t *loop, const struct link_options *opt
     }
     o->run_id = NULL;
     l->loop = loop;
-    raise_file_limit();
+    (void)dt_file_raise_limit();
     (void)uv_timer_init(loop, &l->sweep);
     (void)uv_prepare_init(loop, &l->flush);
     l->sweep.data = l->flush.data = l;

@@ -10,8 +10,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { refusals_per_s = 10 };
-
 /* ---- up, down, refused ---- */
 
 void conn_lost(struct conn *c, bool dead, bool ask)
@@ -61,21 +59,12 @@ void conn_refuse(struct conn *c, const char *why)
 {
     struct link *l = c->link;
     double now_s = link_now(l);
-    struct stranger *s = stranger_of(l, &c->from);
+    int unsaid;
     l->refused++;
-    if (now_s - s->window_s >= 1) {
-        s->window_s = now_s;
-        s->in_window = 0;
-    }
-    s->in_window++;
-    if (now_s - s->line_s >= LINK_LINE_S) {
+    if (strangers_refused(&l->strangers, (struct sockaddr *)&c->from, c->secure.secrets != NULL, now_s, &unsaid)) {
         char host[LOOKUP_NAME_BYTES];
         dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s; since the last line %d more",
-               lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, s->unsaid);
-        s->line_s = now_s;
-        s->unsaid = 0;
-    } else {
-        s->unsaid++;
+               lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, unsaid);
     }
     conn_set_state(c, CONN_REFUSED);
     c->until_s = now_s + 1 / l->options.time_scale;
@@ -246,6 +235,8 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
     }
     if (size < 0) {
         ended(c, (int)size);
+    } else if (conn_is_half_open(c) && strangers_is_pushy(&c->link->strangers, (struct sockaddr *)&c->from, link_now(c->link))) {
+        conn_close(c); /* so many keys are not looked at */
     } else if (c->state == CONN_GREETING || c->state == CONN_UP) {
         secure_feed(&c->secure, buf->base, (size_t)size);
         digest(c);
@@ -292,8 +283,7 @@ bool link_take(void *user, int fd, const void *first, size_t size, const char *f
     double now_s = link_now(l);
     c->until_s = now_s + l->options.handshake_s;
     conn_tune(c);
-    const struct stranger *s = stranger_of(l, &c->from);
-    if (now_s - s->window_s < 1 && s->in_window >= refusals_per_s) {
+    if (strangers_is_pushy(&l->strangers, (struct sockaddr *)&c->from, now_s)) {
         conn_close(c);
         return true;
     }

@@ -1,4 +1,4 @@
-/* Who is known to a link: peers that are up, agents that proved themselves (newest session and host), and hosts that were refused. */
+/* Who is known to a link: peers that are up, and agents that proved themselves (newest session and host). */
 #include "launcher/link_private.h"
 
 #include "launcher/endpoint.h"
@@ -85,20 +85,4 @@ bool link_allow(void *user, const struct sockaddr *from)
         }
     }
     return endpoint_is_local(from);
-}
-
-/* ---- strangers ---- */
-
-struct stranger *stranger_of(struct link *l, const struct sockaddr_storage *host)
-{
-    struct stranger *oldest = &l->strangers[0];
-    for (int i = 0; i < LINK_STRANGERS; i++) {
-        struct stranger *s = &l->strangers[i];
-        if (s->host.ss_family != AF_UNSPEC && lookup_same_host((struct sockaddr *)&s->host, (const struct sockaddr *)host)) {
-            return s;
-        }
-        oldest = s->window_s < oldest->window_s ? s : oldest;
-    }
-    *oldest = (struct stranger){.host = *host, .line_s = -LINK_LINE_S};
-    return oldest;
 }

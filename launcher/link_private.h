@@ -1,11 +1,12 @@
 /* Between the parts of a link: link.c (the whole, the sweep), link_conn.c (one connection and its queues), link_greet.c (handshakes, decisions,
- * what comes in), link_known.c (peers and strangers), link_dial.c (attempts to connect, and probes of peers whose link was reset). */
+ * what comes in), link_known.c (peers), link_dial.c (attempts to connect, and probes of peers whose link was reset). */
 #ifndef DT_LAUNCHER_LINK_PRIVATE_H
 #define DT_LAUNCHER_LINK_PRIVATE_H
 
 #include "launcher/link.h"
+#include "launcher/strangers.h"
 
-enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_STRANGERS = 64, LINK_KNOWN_MAX = 4096, LINK_LINE_S = 60, LINK_REACHED = 4 };
+enum { LINK_READ_BYTES = 65536, LINK_SWEEP_MS = 50, LINK_KNOWN_MAX = 4096, LINK_REACHED = 4 };
 
 enum conn_state {
     CONN_CONNECTING,
@@ -40,6 +41,8 @@ struct conn {
     size_t queued;      /* bytes of both */
     struct dt_text out; /* ready to be written */
 };
+
+_Static_assert(sizeof(struct conn) <= 4096, "thousands may be idle");
 
 struct dial {
     struct dial *next;
@@ -79,12 +82,6 @@ struct reached { /* who answered when we connected without knowing whom to expec
     uint64_t peer;
 };
 
-struct stranger { /* refusals by host: lines per minute and connections per second */
-    struct sockaddr_storage host;
-    double line_s, window_s;
-    int in_window, unsaid;
-};
-
 struct link {
     uv_loop_t *loop;
     struct link_options options;
@@ -107,7 +104,7 @@ struct link {
     unsigned reached_next;
     struct known *known;
     int known_count, known_capacity, known_next;
-    struct stranger strangers[LINK_STRANGERS];
+    struct strangers strangers;
     uint64_t refused;
     char buffer[LINK_READ_BYTES];
 };
@@ -141,7 +138,6 @@ void link_add(struct link *l, struct conn *c);
 void link_remove(struct link *l, const struct conn *c);
 struct known *known_find(const struct link *l, uint64_t id);
 void known_add(struct link *l, const struct conn *c);
-struct stranger *stranger_of(struct link *l, const struct sockaddr_storage *host);
 /* link_dial.c */
 void dial_lost(struct conn *c, const struct dt_error *err); /* one connection of a dial came to nothing */
 void dial_end(struct dial *d, const struct dt_error *err);  /* err null: done, nothing to tell */

@@ -5,9 +5,11 @@
 #include "launcher/store_server.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "collectives/net.h"
 #include "collectives/wire.h"
+#include "launcher/strangers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +18,6 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,6 +36,8 @@ struct client {
     struct dt_text output; /* answers not handed to libuv yet */
     size_t in_flight;      /* bytes libuv still has */
 };
+
+_Static_assert(sizeof(struct client) <= 4096, "thousands may be idle");
 
 struct list {
     struct client *first, *last;
@@ -57,6 +60,7 @@ struct store_server {
     struct client *dirty;
     size_t held;     /* bytes in all parsers */
     double warned_s; /* last line about failing accepts */
+    struct strangers strangers;
     uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
     char buffer[read_bytes]; /* reads of all clients: libuv reads and calls back at once */
 };
@@ -126,6 +130,22 @@ static const char *peer_name(const struct client *c, char *out, size_t out_bytes
     return dt_net_name(host, atoi(service), out, out_bytes);
 }
 
+/* Every time for those of the job; of others, whose host may try a thousand times, once a minute. */
+static void say_dropped(struct client *c, const char *why)
+{
+    struct store_server *s = c->server;
+    struct sockaddr_storage from = {0};
+    int size = sizeof from, unsaid = 0;
+    char name[320];
+    (void)peer_name(c, name, sizeof name);
+    if (!c->is_fresh) {
+        dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", name, why);
+    } else if (uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size) == 0 &&
+               strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
+        dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s; since the last line %d more", name, why, unsaid);
+    }
+}
+
 /* Closes a client, saying why in one line unless why is null. Harmless twice. */
 static void drop(struct client *c, const char *why)
 {
@@ -134,8 +154,7 @@ static void drop(struct client *c, const char *why)
         return;
     }
     if (why != NULL) {
-        char name[320];
-        dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", peer_name(c, name, sizeof name), why);
+        say_dropped(c, why);
         s->dropped++;
     }
     c->closing = true;
@@ -372,6 +391,9 @@ static void welcome(struct store_server *s, int fd, uv_stream_t *listener)
     c->is_fresh = true;
     list_add(&s->fresh, c);
     (void)uv_tcp_nodelay(&c->handle, 1);
+    if (s->fresh.count > s->options.fresh_count) {
+        drop(s->fresh.last, "too many connections that say nothing");
+    }
     if (s->options.client_count > 0 && s->fresh.count + s->active.count > s->options.client_count) {
         drop(c, "too many connections");
         return;
@@ -416,15 +438,6 @@ static void on_sweep(uv_timer_t *timer)
 
 /* ---- open, reset, close ---- */
 
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
 int store_server_listen(struct store_server *s, int fd, struct dt_error *err)
 {
     if (s->listener_count == STORE_LISTENERS) {
@@ -468,16 +481,17 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
         return -1;
     }
     struct store_server *s = dt_alloc(sizeof *s);
+    size_t files = dt_file_raise_limit();
     s->options = *options;
     s->options.backlog = backlog;
     s->options.limits = dt_store_limits_or_default(&options->limits);
     s->options.output_bytes = options->output_bytes > 0 ? options->output_bytes : (size_t)256 << 20;
+    s->options.fresh_count = options->fresh_count > 0 ? options->fresh_count : files / 4 < 4096 ? files / 4 : 4096;
     s->options.hello_s = options->hello_s > 0 ? options->hello_s : 30;
     s->options.host = NULL;
     s->loop = loop;
     s->port = port;
     s->table = dt_store_table_open(&s->options.limits);
-    raise_file_limit();
     (void)uv_timer_init(loop, &s->timer);
     s->timer.data = s;
     s->handles = 1;

@@ -18,6 +18,7 @@ struct store_server_options {
     int backlog;         /* 0: 4096 */
     size_t output_bytes; /* answers a client has not read yet; 0: 256 MiB */
     size_t client_count; /* connections at once; 0: no limit but the open files */
+    size_t fresh_count;  /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
     double hello_s;      /* time for the first byte and the handshake; 0: 30 s */
     struct dt_store_limits limits;
     /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,

@@ -694,6 +694,107 @@ static void strangers_change_nothing(void **state)
     end(a, 2);
 }
 
+static unsigned long long stat_of(const struct agent *a, const char *name)
+{
+    struct dt_text stats;
+    unsigned long long value = 0;
+    dt_text_init(&stats);
+    link_stats(a->link, &stats);
+    const char *at = strstr(dt_text_str(&stats), name);
+    assert_true(at != NULL && sscanf(at + strlen(name), "\":%llu", &value) == 1);
+    dt_text_clear(&stats);
+    return value;
+}
+
+/* A burst of guesses from one host: ten are looked at, and kept for a while before they are closed; none learns anything. */
+static void keys_cannot_be_guessed_quickly(void **state)
+{
+    (void)state;
+    enum { guesses = 60 };
+    struct agent a;
+    struct raw r[guesses];
+    struct dt_error err;
+    begin();
+    listen_agent(&a);
+    struct link_options o = options_of(&a, 1, &key_one);
+    o.time_scale = 2;
+    assert_int_equal(link_open(&a.link, &loop, &o, &err), 0);
+    double start_s = dt_now_s();
+    for (int i = 0; i < guesses; i++) {
+        r[i] = (struct raw){.fd = connect_raw(a.port)};
+        assert_int_equal(secure_self_init(&r[i].self, (uint64_t)(100 + i), 0, "test", &key_two, 65536, &err), 0);
+        secure_init(&r[i].s, &r[i].self, true);
+        secure_begin(&r[i].s, &r[i].out);
+        for (int k = 0; k < 3; k++) {
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+            char bytes[4096];
+            const uint8_t *data;
+            size_t size;
+            if (r[i].out.size > 0) {
+                (void)send(r[i].fd, r[i].out.data, r[i].out.size, MSG_NOSIGNAL);
+                dt_text_reset(&r[i].out);
+            }
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+            ssize_t got = recv(r[i].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+            if (got > 0) {
+                secure_feed(&r[i].s, bytes, (size_t)got);
+                if (secure_next(&r[i].s, &r[i].out, &data, &size, &err) == SECURE_ASKED) {
+                    secure_prove(&r[i].s, NULL, &r[i].out);
+                }
+            }
+        }
+    }
+    double took_s = dt_now_s() - start_s;
+    assert_true((double)stat_of(&a, "refused") <= 10 * (2 + took_s));
+    assert_true(stat_of(&a, "refused") >= 10);
+    for (int i = 0; i < guesses; i++) {
+        wait_until(is_closed(r[i].fd));
+        raw_close(&r[i], false);
+    }
+    assert_true(dt_now_s() - start_s >= 0.5); /* the last of the ten was kept for a second, at this scale */
+    assert_true(a.ups == 0 && a.downs == 0);
+    end(&a, 1);
+}
+
+/* More connections than anybody needs, which say nothing: the oldest go, and whoever speaks is served. */
+static void a_silent_crowd_harms_nobody(void **state)
+{
+    (void)state;
+    enum { crowd = 1000, places = 100 };
+    static const char hello[] = {0x00, (char)0xce, (char)0xf7, (char)0x85, 0x3c, 0x0d, 1, 2, 3, 4};
+    struct agent a[2];
+    struct dt_error err;
+    int *fds = calloc(crowd, sizeof *fds), closed = 0;
+    char got[4];
+    begin();
+    a[0] = (struct agent){0};
+    struct store_server_options s = {.take = take, .allow = allow, .user = &a[0], .fresh_count = places};
+    assert_int_equal(store_server_open(&a[0].store, &loop, &s, &err), 0);
+    a[0].port = store_server_port(a[0].store);
+    struct link_options o = options_of(&a[0], 1, &key_one);
+    assert_int_equal(link_open(&a[0].link, &loop, &o, &err), 0);
+    start(&a[1], 2, &key_one);
+    for (int i = 0; i < crowd; i++) {
+        fds[i] = connect_raw(a[0].port);
+        if (i % 50 == 0) {
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+        }
+    }
+    link_connect(a[1].link, 0, "127.0.0.1", a[0].port);
+    wait_until(a[0].ups == 1 && a[1].ups == 1);
+    int fd = connect_raw(a[0].port);
+    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), (ssize_t)sizeof hello);
+    wait_until(recv(fd, got, 4, MSG_DONTWAIT) == 4);
+    (void)close(fd);
+    for (int i = 0; i < crowd; i++) {
+        closed += is_closed(fds[i]);
+        (void)close(fds[i]);
+    }
+    assert_true(closed >= crowd - places - 2 && closed < crowd);
+    free(fds);
+    end(a, 2);
+}
+
 static void half_open_ones_are_few_and_end(void **state)
 {
     (void)state;
@@ -793,6 +894,8 @@ int main(void)
         cmocka_unit_test(a_second_link_replaces_the_first),
         cmocka_unit_test(recorded_bytes_are_refused),
         cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(keys_cannot_be_guessed_quickly),
+        cmocka_unit_test(a_silent_crowd_harms_nobody),
         cmocka_unit_test(half_open_ones_are_few_and_end),
         cmocka_unit_test(a_peer_that_does_not_read_is_reset),
         cmocka_unit_test(the_store_serves_the_job_alone),

@@ -140,6 +140,38 @@ static void talks_in_pieces_of_every_size(void **state)
     }
 }
 
+/* Lengths around the blocks of the cipher, and the longest: all bytes arrive, in order, on both ways. */
+static void messages_of_every_length_arrive_whole(void **state)
+{
+    (void)state;
+    static const size_t pieces[] = {1, 61, 300, 100000};
+    static uint8_t bytes[frame_bytes];
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] = (uint8_t)(i * 7 + (i >> 8) * 31);
+    }
+    for (size_t k = 0; k < sizeof pieces / sizeof pieces[0]; k++) {
+        struct side a, b;
+        struct dt_text expected;
+        dt_text_init(&expected);
+        open_side(&a, 1, true, "run", "key");
+        open_side(&b, 2, false, "run", "key");
+        assert_true(shake(&a, &b, pieces[k]));
+        for (size_t size = 0; size <= sizeof bytes; size = size < 600 ? size + 13 : size == sizeof bytes ? size + 1 : sizeof bytes) {
+            secure_put(&a.s, bytes, size, &a.out);
+            secure_put(&b.s, bytes, size, &b.out);
+            if (size > 0) {
+                dt_text_add(&expected, bytes, size);
+            }
+        }
+        assert_true(carry(&a, &b, pieces[k]) && carry(&b, &a, pieces[k]));
+        assert_true(a.got.size == expected.size && memcmp(a.got.data, expected.data, expected.size) == 0);
+        assert_true(b.got.size == expected.size && memcmp(b.got.data, expected.data, expected.size) == 0);
+        dt_text_clear(&expected);
+        close_side(&a);
+        close_side(&b);
+    }
+}
+
 static void refuses_other_keys_runs_and_versions(void **state)
 {
     (void)state;
@@ -315,10 +347,15 @@ static void key_files_are_private(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(talks_in_pieces_of_every_size), cmocka_unit_test(refuses_other_keys_runs_and_versions),
-        cmocka_unit_test(refuses_a_false_server),        cmocka_unit_test(refuses_replays_and_reflections),
-        cmocka_unit_test(a_duplicate_is_told),           cmocka_unit_test(every_changed_byte_is_seen),
-        cmocka_unit_test(lengths_have_a_limit),          cmocka_unit_test(key_files_are_private),
+        cmocka_unit_test(talks_in_pieces_of_every_size),
+        cmocka_unit_test(messages_of_every_length_arrive_whole),
+        cmocka_unit_test(refuses_other_keys_runs_and_versions),
+        cmocka_unit_test(refuses_a_false_server),
+        cmocka_unit_test(refuses_replays_and_reflections),
+        cmocka_unit_test(a_duplicate_is_told),
+        cmocka_unit_test(every_changed_byte_is_seen),
+        cmocka_unit_test(lengths_have_a_limit),
+        cmocka_unit_test(key_files_are_private),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

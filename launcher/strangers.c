@@ -1,0 +1,56 @@
+/* See strangers.h. */
+#include "launcher/strangers.h"
+
+#include "launcher/lookup.h"
+
+#include <string.h>
+
+static const struct stranger *find(const struct strangers *t, const struct sockaddr *host)
+{
+    for (int i = 0; i < STRANGERS; i++) {
+        const struct stranger *s = &t->list[i];
+        if (s->host.ss_family != AF_UNSPEC && lookup_same_host((const struct sockaddr *)&s->host, host)) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+static struct stranger *add(struct strangers *t, const struct sockaddr *host, double now_s)
+{
+    struct stranger *quiet = &t->list[0];
+    for (int i = 0; i < STRANGERS; i++) {
+        struct stranger *s = &t->list[i];
+        if (s->host.ss_family == AF_UNSPEC) {
+            quiet = s;
+            break;
+        }
+        quiet = s->seen_s < quiet->seen_s ? s : quiet;
+    }
+    *quiet = (struct stranger){.window_s = now_s, .line_s = now_s - STRANGERS_LINE_S};
+    memcpy(&quiet->host, host, lookup_size(host));
+    return quiet;
+}
+
+bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool guess, double now_s, int *unsaid)
+{
+    const struct stranger *known = find(t, host);
+    struct stranger *s = known != NULL ? &t->list[known - t->list] : add(t, host, now_s);
+    s->seen_s = now_s;
+    if (now_s - s->window_s >= 1) {
+        s->window_s = now_s;
+        s->in_window = 0;
+    }
+    s->in_window += guess;
+    *unsaid = s->unsaid;
+    bool say = now_s - s->line_s >= STRANGERS_LINE_S;
+    s->line_s = say ? now_s : s->line_s;
+    s->unsaid = say ? 0 : s->unsaid + 1;
+    return say;
+}
+
+bool strangers_is_pushy(const struct strangers *t, const struct sockaddr *host, double now_s)
+{
+    const struct stranger *s = find(t, host);
+    return s != NULL && now_s - s->window_s < 1 && s->in_window >= STRANGERS_PER_S;
+}
