@@ -38,7 +38,7 @@ static int print(struct options *o)
         if (o->host_list_count > 0) {
             hostfile_describe(o, &text);
         } else {
-            options_describe(o, &text);
+            options_describe(o, environ, &text);
         }
         break;
     }

@@ -131,8 +131,8 @@ void options_clear(struct options *o);
 void options_help(struct dt_text *out, bool all);
 /* A completion script for bash, zsh or tcsh; shell is o->completion, already checked. */
 void options_completion(struct dt_text *out, const char *shell);
-/* What --dry_run prints: nodes, workers, store, restarts, and where the values that matter came from. */
-void options_describe(const struct options *o, struct dt_text *out);
+/* What --dry_run prints: hosts, workers, store, restarts, where the values that matter came from, and the variables of a worker. */
+void options_describe(const struct options *o, char *const *env, struct dt_text *out);
 /* Where the value of an option (name with underscores) came from: "--nproc_per_node", "PET_NPROC_PER_NODE",
  * "SLURM_STEP_NUM_NODES" or "default". */
 const char *options_source(const struct options *o, const char *name);

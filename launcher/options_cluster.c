@@ -28,12 +28,12 @@ static char *cluster_endpoint(struct options *o, const struct given *g, const ch
         host = dt_arena_strdup(&o->arena, hosts.hosts[0].name);
     }
     hostlist_clear(&hosts);
-    if (host == NULL || (asked == NULL && port == 0)) {
+    if (host == NULL) {
         return NULL;
     }
     bool bare = strchr(host, ':') != NULL && host[0] != '[';
     char number[16];
-    (void)snprintf(number, sizeof number, "%d", port);
+    (void)snprintf(number, sizeof number, "%d", port != 0 ? port : 29500); /* torchrun's */
     return dt_arena_printf(&o->arena, "%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", asked != NULL ? asked : number);
 }
 
@@ -69,7 +69,7 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
             o->local_total = c->task_count;
             bool numbered = c->from[CLUSTER_NODE_RANK] != NULL && c->from[CLUSTER_NODE_RANK] != c->from[CLUSTER_TASK_INDEX];
             o->host_number = numbered ? c->node_rank : 0;
-            o->host_count = numbered ? c->node_count : 0;
+            o->host_count = numbered ? c->node_count : c->task_count == c->task_total;
         }
     }
     enum cluster_value rank = per_worker ? CLUSTER_TASK_INDEX : CLUSTER_NODE_RANK;
@@ -81,8 +81,12 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     if (g->value[option_find("rdzv_endpoint")] == NULL && g->value[option_find("master_addr")] == NULL) {
         endpoint = cluster_endpoint(o, g, &variable, err);
     }
+    bool asked = g->value[option_find("rdzv_endpoint")] != NULL || g->value[option_find("master_addr")] != NULL;
     if (endpoint != NULL) {
         give_from_cluster(o, g, "rdzv_endpoint", endpoint, variable);
+    } else if (!asked && c->from[CLUSTER_TASK_TOTAL] != NULL && c->task_total > c->task_count) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: it does not say on which host rank 0 is; add --rdzv_endpoint=HOST:PORT, or MASTER_ADDR to the environment", c->name);
     }
     struct dt_text id;
     dt_text_init(&id);

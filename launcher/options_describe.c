@@ -1,4 +1,5 @@
-/* What --dry_run prints. */
+/* What --dry_run prints: what would be started, where, with which variables, and who said so. */
+#include "launcher/env.h"
 #include "launcher/options_table.h"
 
 #include <ctype.h>
@@ -20,7 +21,96 @@ void options_quote(struct dt_text *out, const char *word)
     dt_text_puts(out, "'");
 }
 
-void options_describe(const struct options *o, struct dt_text *out)
+/* Which of several options said it: the one that was not left out. */
+static const char *source_of(const struct options *o, const char *const *names)
+{
+    for (; names[1] != NULL && o->sources[option_find(*names)] == OPTIONS_FROM_DEFAULT; names++) {
+    }
+    return options_source(o, *names);
+}
+
+static void describe_meeting(const struct options *o, struct dt_text *out)
+{
+    static const char *const names[] = {"rdzv_endpoint", "master_addr", "master_port", NULL};
+    if (o->nnodes_max > 1) {
+        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv_backend, source_of(o, names));
+    } else if (o->master_port != 0) {
+        dt_text_printf(out, "store     %s port %d (%s)\n", o->master_addr, o->master_port, source_of(o, names));
+    } else if (o->port_hi != 0) {
+        dt_text_printf(out, "store     %s, a free port from %d to %d (%s)\n", o->master_addr, o->port_lo, o->port_hi,
+                       options_source(o, "port_range"));
+    } else {
+        dt_text_printf(out, "store     %s, any free port\n", o->master_addr);
+    }
+}
+
+/* The hosts by name and their ranks, where the scheduler says them and the ranks follow from their order. */
+static void describe_hosts(const struct options *o, struct dt_text *out)
+{
+    enum { SHOWN = 16 };
+    struct hostlist hosts;
+    struct dt_error ignored;
+    int each = o->nproc;
+    hostlist_init(&hosts);
+    bool by_order = o->nnodes_max > 1 && o->nnodes_min == o->nnodes_max && strcmp(o->rdzv_backend, "static") == 0 && o->local_total == 0;
+    if (by_order && cluster_hosts(&o->here, &hosts, &ignored) == 0 && hosts.count == (size_t)o->nnodes_max) {
+        dt_text_puts(out, "on       ");
+        for (int i = 0; i < o->nnodes_max && i < SHOWN; i++) {
+            dt_text_printf(out, "%s %s (rank%s %d", i > 0 ? "," : "", hosts.hosts[i].name, each > 1 ? "s" : "", i * each);
+            dt_text_printf(out, each > 1 ? " to %d)" : ")", i * each + each - 1);
+        }
+        dt_text_printf(out, o->nnodes_max > SHOWN ? " and %d more\n" : "\n", o->nnodes_max - SHOWN);
+    }
+    hostlist_clear(&hosts);
+}
+
+/* The first worker of this host, as the first round would start it. */
+static void describe_worker(const struct options *o, char *const *env, struct dt_text *out)
+{
+    struct dt_arena arena;
+    struct dt_error err;
+    char **list;
+    bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
+    int node = by_rank && o->nnodes_max > 1 ? o->node_rank : 0, size = o->nproc * o->nnodes_max;
+    struct env_worker w = {.round = 1,
+                           .local_rank = o->local_first,
+                           .local_world_size = o->local_total > 0 ? o->local_total : o->nproc,
+                           .rank = node * o->nproc,
+                           .world_size = size,
+                           .group_rank = o->host_count > 0 ? o->host_number : node,
+                           .group_world_size = o->host_count > 0 ? o->host_count : o->nnodes_max,
+                           .role_rank = node * o->nproc,
+                           .role_world_size = size,
+                           .master_addr = o->master_addr,
+                           .master_port = o->master_port,
+                           .use_agent_store = true};
+    dt_arena_init(&arena);
+    if (env_build(o, &w, env, &arena, &list, &err) != 0) {
+        dt_text_printf(out, "variables %s\n", err.text);
+        dt_arena_clear(&arena);
+        return;
+    }
+    dt_text_puts(out, "variables of the first worker here");
+    if (!by_rank || o->nnodes_min != o->nnodes_max) {
+        dt_text_puts(out, ", if all hosts come in this order; ranks and sizes are given when they meet");
+    } else if (o->nnodes_max > 1) {
+        dt_text_puts(out, ", if all hosts have as many");
+    }
+    dt_text_puts(out, "\n");
+    for (char **e = list; *e != NULL; e++) {
+        const char *equals = strchr(*e, '=');
+        bool inherited = false;
+        for (char *const *k = env; *k != NULL && !inherited; k++) {
+            inherited = *k == *e;
+        }
+        if (!inherited && equals[1] != '\0') {
+            dt_text_printf(out, "          %s\n", strcmp(*e, "MASTER_PORT=0") == 0 ? "MASTER_PORT=(a free port)" : *e);
+        }
+    }
+    dt_arena_clear(&arena);
+}
+
+void options_describe(const struct options *o, char *const *env, struct dt_text *out)
 {
     dt_text_puts(out, "command  ");
     if (o->entry != OPTIONS_ENTRY_PROGRAM) {
@@ -40,16 +130,13 @@ void options_describe(const struct options *o, struct dt_text *out)
         dt_text_printf(out, ", %s", o->nproc_text);
     }
     dt_text_printf(out, " (%s), role %s\n", options_source(o, "nproc_per_node"), o->role);
-    dt_text_printf(out, "run id    %s\n", o->run_id);
-    if (o->nnodes_max > 1) {
-        dt_text_printf(out, "endpoint  %s port %d, %s\n", o->master_addr, o->master_port, o->rdzv_backend);
-    } else if (o->master_port != 0) {
-        dt_text_printf(out, "store     %s port %d\n", o->master_addr, o->master_port);
-    } else if (o->port_hi != 0) {
-        dt_text_printf(out, "store     %s, a free port from %d to %d\n", o->master_addr, o->port_lo, o->port_hi);
-    } else {
-        dt_text_printf(out, "store     %s, any free port\n", o->master_addr);
+    if (o->nnodes_max > 1 && strcmp(o->rdzv_backend, "static") == 0) {
+        dt_text_printf(out, "this host %d (%s)\n", o->node_rank, options_source(o, "node_rank"));
     }
+    describe_hosts(o, out);
+    bool made = o->standalone && o->sources[option_find("rdzv_id")] == OPTIONS_FROM_DEFAULT;
+    dt_text_printf(out, "run id    %s (%s)\n", o->run_id, made ? "made up" : options_source(o, "rdzv_id"));
+    describe_meeting(o, out);
     dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
     dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
     bool files = false;
@@ -59,4 +146,5 @@ void options_describe(const struct options *o, struct dt_text *out)
     dt_text_printf(out, "output    %s\n", files ? "to log files as --redirects and --tee say" : o->filtered ? "of some ranks only" : "inherited");
     dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
     cluster_describe(&o->here, out);
+    describe_worker(o, env, out);
 }

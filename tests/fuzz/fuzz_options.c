@@ -37,7 +37,7 @@ int dt_fuzz(const uint8_t *data, size_t size)
         if (o->action == OPTIONS_RUN || o->action == OPTIONS_DRY_RUN) {
             struct dt_text text;
             dt_text_init(&text);
-            options_describe(o, &text);
+            options_describe(o, (char *[]){NULL}, &text);
             dt_text_clear(&text);
             if (o->program == NULL || o->nproc < 1 || o->nproc > OPTIONS_MAX_LOCAL || o->run_id == NULL || o->master_addr == NULL) {
                 abort();

@@ -2,11 +2,13 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 
 import pytest
 from support import DEADLINE_S, DTRUN, ROOT, clean_env, run, script
+from test_nodes import free_port
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 SHOW = ["sh", "-c", 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR"']
@@ -53,6 +55,71 @@ def test_dry_run_names_the_variables():
     for line in ("job 771234 (SLURM_JOB_ID)", "started again 2 (SLURM_RESTART_COUNT)", "hosts 1 (SLURM_STEP_NUM_NODES)", f"list {HOST} (SLURM_STEP_NODELIST)"):
         assert line in shown.out, shown
     assert cluster_of(run(["--dry_run", "--cluster=none", "/bin/true"], env=SRUN)) == "none"
+
+
+# This host is the second of two: options, variables (@ is a file of hosts), what is said of hosts, of us and of the endpoint, and workers per host.
+TWO_HOSTS = {
+    "srun": (["--nproc_per_node=2"], SRUN | {"SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+             "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NODELIST": "a[1-2]"}, "SLURM_STEP_NUM_NODES", "SLURM_NODEID",
+             "a1 port 16234, static (SLURM_STEP_NODELIST)", 2),
+    "kubeflow": ([], {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4", "PET_MASTER_ADDR": "job-0", "PET_MASTER_PORT": "29400"},
+                 "PET_NNODES", "PET_NODE_RANK", "job-0 port 29400, static (PET_MASTER_ADDR)", 4),
+    "indexed job": (["--nnodes=2", "--rdzv_endpoint=job-0.job:29500"], {"JOB_COMPLETION_INDEX": "1"}, "--nnodes", "JOB_COMPLETION_INDEX",
+                    "job-0.job port 29500, static (--rdzv_endpoint)", 1),
+    "pytorchjob": (["--cluster=pytorchjob"], {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}, "WORLD_SIZE", "RANK",
+                   "job-master-0 port 23456, static (MASTER_ADDR)", 1),
+    "jsrun": ([], {"LSB_JOBID": "5", "LSB_DJOB_RANKFILE": "@launch a1 a1 HERE HERE", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2",
+                   "JSM_NAMESPACE_LOCAL_RANK": "0", "JSM_NAMESPACE_LOCAL_SIZE": "1"}, "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK",
+              "a1 port 15005, static (LSB_DJOB_RANKFILE)", 1),
+    "pbs": (["--cluster=pbs"], {"PBS_JOBID": "12.server", "PBS_NODEFILE": "@a1 a1 HERE HERE"}, "PBS_NODEFILE", "PBS_NODEFILE",
+            "a1 port 15012, static (PBS_NODEFILE)", 1),
+    "open mpi": ([], {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                      "MASTER_ADDR": "a1"}, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "a1 port 29500, static (MASTER_ADDR)", 1),
+    "hydra": ([], {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_SIZE": "2", "PMI_RANK": "1", "MASTER_ADDR": "a1", "MASTER_PORT": "3333"},
+              "PMI_SIZE", "PMI_RANK", "a1 port 3333, static (MASTER_ADDR)", 1),
+    "pmi": (["--rdzv_endpoint=a1:4444"], {"PMI_SIZE": "2", "PMI_RANK": "1"}, "PMI_SIZE", "PMI_RANK", "a1 port 4444, static (--rdzv_endpoint)", 1),
+    "plain": (["--nnodes=2", "--node_rank=1", "--rdzv_endpoint=[fd00::1]:4444"], {}, "--nnodes", "--node_rank",
+              "fd00::1 port 4444, static (--rdzv_endpoint)", 1),
+}
+
+
+@pytest.mark.parametrize("case", TWO_HOSTS)
+def test_dry_run_on_the_second_of_two_hosts(case, tmp_path):
+    options, env, hosts, rank, endpoint, each = TWO_HOSTS[case]
+    for name, value in env.items():
+        if value.startswith("@"):
+            (tmp_path / "list").write_text(value[1:].replace("HERE", HOST).replace(" ", "\n") + "\n")
+            env = env | {name: str(tmp_path / "list")}
+    shown = run([*options, "--dry_run", "/bin/true"], env=env | {"OMP_NUM_THREADS": "1"})
+    assert shown.code == 0 and shown.err == "", shown
+    address, _, port = endpoint.split()[:3]
+    for line in (f"hosts     2 ({hosts})", f"this host 1 ({rank})", f"endpoint  {endpoint}"):
+        assert line + "\n" in shown.out, (line, shown)
+    variables = dict(line.strip().split("=", 1) for line in shown.out.split("variables of the first worker here")[1].splitlines()[1:])
+    wanted = {"RANK": each, "WORLD_SIZE": 2 * each, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": each, "GROUP_RANK": 1, "GROUP_WORLD_SIZE": 2,
+              "MASTER_ADDR": address, "MASTER_PORT": port.rstrip(",")}
+    assert {k: variables[k] for k in wanted} == {k: str(v) for k, v in wanted.items()}, shown
+
+
+def test_hosts_that_mpi_does_not_name_are_asked_for():
+    result = run(["/bin/true"], env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                                     "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    assert result.code == 2 and "add --rdzv_endpoint=HOST:PORT" in result.err, result
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: scripts/setup.sh --slurm installs it")
+def test_mpirun_for_real():
+    env = clean_env({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    show = 'echo "$OMPI_COMM_WORLD_RANK $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE"'
+
+    def mpirun(count, *options):
+        done = subprocess.run(["mpirun", "--oversubscribe", "-n", str(count), DTRUN, *options, "sh", "-c", show], env=env, capture_output=True, text=True,
+                              timeout=DEADLINE_S)
+        assert done.returncode == 0, done
+        return sorted(done.stdout.splitlines())
+
+    assert mpirun(1, "--nproc_per_node=2") == ["0 0/2 0/2 0/1", "0 1/2 1/2 0/1"]
+    assert mpirun(3, f"--rdzv_endpoint=127.0.0.1:{free_port()}") == [f"{i} {i}/3 {i}/3 0/1" for i in range(3)]
 
 
 def test_a_batch_script_uses_its_own_host_and_says_so():

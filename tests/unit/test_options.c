@@ -327,7 +327,7 @@ static void test_others(void **state)
     assert_int_equal(o.action, OPTIONS_DRY_RUN);
     struct dt_text text;
     dt_text_init(&text);
-    options_describe(&o, &text);
+    options_describe(&o, (char *[]){"HOME=/", NULL}, &text);
     assert_non_null(strstr(dt_text_str(&text), "workers   2 (--nproc_per_node), role default\n"));
     assert_non_null(strstr(dt_text_str(&text), "command   python3 -u p.py 'a'\\''b' '$x' --c=1\n"));
     assert_non_null(strstr(dt_text_str(&text), "output    inherited\n"));
