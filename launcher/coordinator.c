@@ -144,9 +144,29 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     }
 }
 
+/* Enough others are there and stay. */
+static bool may_leave(const struct coordinator *c, const struct coordinator_node *n)
+{
+    int others = 0;
+    for (int i = 0; i < c->node_count; i++) {
+        const struct coordinator_node *x = &c->nodes[i];
+        others += x != n && !x->leaving && (x->state == NODE_IN || x->state == NODE_WAITING);
+    }
+    return c->options.leave && c->options.nodes_min < c->options.nodes_max && others >= c->options.nodes_min;
+}
+
 static void on_stop(struct coordinator *c, const struct event *e, struct actions *out)
 {
-    if (c->stopping || c->finished) {
+    struct coordinator_node *n = find(c, e->node);
+    if (c->stopping || c->finished || (n != NULL && n->leaving)) {
+        return;
+    }
+    if (n != NULL && may_leave(c, n)) {
+        n->leaving = true;
+        (void)add(out, ACTION_LEAVE, n->node, e->code);
+        if (n->state == NODE_IN && c->running) {
+            end_round(c, n->node, out); /* costs no restart; the next one waits until we have lost it */
+        }
         return;
     }
     if (count_of(c, NODE_IN) == 0) { /* nothing runs */

@@ -44,6 +44,7 @@ enum action_kind {
     ACTION_START,  /* begin `place.round` */
     ACTION_END,    /* the round is over: end the workers, then join again */
     ACTION_STOP,   /* let the workers save and stop, then say EVENT_STOPPED */
+    ACTION_LEAVE,  /* end the workers with the signal and exit with `code`, alone: the others go on; then comes EVENT_LOST */
     ACTION_FINISH, /* the job is over: end what runs, exit with `code` */
     ACTION_REFUSE  /* the node cannot be taken: exit with `code` */
 };
@@ -68,12 +69,14 @@ struct actions { /* owned by the caller; emptied by each step */
 struct coordinator_options {
     int nodes_min, nodes_max, restarts_max;
     double join_timeout_s, last_call_s;
+    bool leave;          /* who is asked to stop leaves an elastic job, as long as enough others are there; else the whole job stops */
     bool watch_progress; /* steps are known: end with 100 when restarts do not get further */
 };
 enum node_state { NODE_WAITING, NODE_IN, NODE_DONE, NODE_STOPPED, NODE_STATE_COUNT };
 struct coordinator_node {
     enum node_state state;
-    bool member; /* of the newest round */
+    bool member;  /* of the newest round */
+    bool leaving; /* was told so */
     int node, local_world_size;
     int64_t order;
     char role[COORDINATOR_ROLE_BYTES];

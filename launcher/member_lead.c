@@ -269,6 +269,9 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
             stop[stop_count++] = a->node;
             stop_code = a->code;
         } else {
+            if (a->kind == ACTION_LEAVE) {
+                (void)member_drop_start(m, a->node);
+            }
             deliver(m, a);
         }
     }

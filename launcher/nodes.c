@@ -406,6 +406,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                             .restarts_max = o->max_restarts,
                                             .join_timeout_s = o->join_timeout_s,
                                             .last_call_s = o->last_call_s,
+                                            .leave = !o->bundled,
                                             .watch_progress = o->bundled && strcmp(o->program, "train") == 0},
                                  .beat_s = o->dead_after_s / 15,
                                  .lease_s = o->dead_after_s * 2 / 3,

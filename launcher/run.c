@@ -367,6 +367,10 @@ static void apply(struct run *r, const struct action *a)
         r->stop_signal = a->code > 128 ? a->code - 128 : 0;
         post(r, AGENT_ON_STOP, a->code);
         break;
+    case ACTION_LEAVE:
+        post(r, AGENT_ON_STOP, a->code);
+        post(r, AGENT_ON_VERDICT, a->code);
+        break;
     case ACTION_FINISH:
     case ACTION_REFUSE:
         post(r, AGENT_ON_VERDICT, a->code);

@@ -166,6 +166,56 @@ static void stop_while_running_and_while_waiting(void **state)
     assert_int_equal(out.list[0].code, 130);
 }
 
+/* Who is asked to stop leaves an elastic job alone, while enough are left. */
+static void nodes_leave_until_the_minimum(void **state)
+{
+    (void)state;
+    open_with(1, 3, 0, false);
+    c.options.leave = true;
+    for (int i = 0; i < 3; i++) {
+        join(i, 0);
+    }
+    assert_int_equal(count_of(ACTION_START), 3);
+    send(EVENT_STOP, 1, 143, 1);
+    assert_int_equal(count_of(ACTION_LEAVE), 1);
+    assert_int_equal(out.list[0].node, 1);
+    assert_int_equal(out.list[0].code, 143);
+    assert_int_equal(count_of(ACTION_END), 2);
+    send(EVENT_STOP, 1, 143, 1); /* again: no news */
+    assert_int_equal(out.count, 0);
+    join(0, 2);
+    join(2, 2);
+    assert_int_equal(out.count, 0); /* its workers may still run */
+    send(EVENT_LOST, 1, 0, 3);
+    assert_int_equal(count_of(ACTION_START), 2);
+    assert_int_equal(c.restarts_used, 0);
+    send(EVENT_STOP, 0, 143, 4);
+    assert_int_equal(count_of(ACTION_LEAVE), 1);
+    send(EVENT_STOP, 2, 143, 4); /* the last one: nobody is left to go on */
+    assert_int_equal(count_of(ACTION_LEAVE), 0);
+    send(EVENT_LOST, 0, 0, 5);
+    join(2, 5);
+    assert_int_equal(count_of(ACTION_START), 0);
+    assert_int_equal(count_of(ACTION_FINISH), 1);
+    assert_int_equal(out.list[0].code, 143);
+
+    open_with(1, 2, 0, false); /* one that waits as a spare goes at once; the round does not notice */
+    c.options.leave = true;
+    join(0, 0);
+    join(1, 0);
+    join(2, 1);
+    send(EVENT_STOP, 2, 143, 2);
+    assert_int_equal(out.count, 1);
+    assert_int_equal(out.list[0].kind, ACTION_LEAVE);
+
+    open_with(2, 2, 0, false); /* a fixed job stops as a whole */
+    c.options.leave = true;
+    join(0, 0);
+    join(1, 0);
+    send(EVENT_STOP, 1, 143, 1);
+    assert_int_equal(count_of(ACTION_STOP), 2);
+}
+
 static void a_stop_between_two_rounds_ends_the_job(void **state)
 {
     (void)state;
@@ -315,6 +365,7 @@ int main(void)
         cmocka_unit_test(permanent_and_unstartable_end_the_job),
         cmocka_unit_test(restarts_without_progress),
         cmocka_unit_test(stop_while_running_and_while_waiting),
+        cmocka_unit_test(nodes_leave_until_the_minimum),
         cmocka_unit_test(a_stop_between_two_rounds_ends_the_job),
         cmocka_unit_test(elastic),
         cmocka_unit_test(nobody_else_comes),
