@@ -42,9 +42,9 @@ struct run {
     struct logs *logs;
     struct status *status;     /* null: nobody can ask */
     struct timer_file *timers; /* null: not asked for */
-    double begin_s, join_s; /* of the process; since when it waits for a round */
-    int torch_rounds;       /* told by run_torch_round */
-    char *entry_point;      /* what the workers' argv begins with, once they were started */
+    double begin_s, join_s;    /* of the process; since when it waits for a round */
+    int torch_rounds;          /* told by run_torch_round */
+    char *entry_point;         /* what the workers' argv begins with, once they were started */
     struct failures failures;
     char no_start[512]; /* why the workers of the round could not be started */
     char *output_dir, *events_path;
