@@ -1,11 +1,17 @@
 #include "base/bench.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int compare(const void *a, const void *b)
@@ -153,4 +159,66 @@ char *dt_bench_peer_program(const char *name)
         return NULL;
     }
     return path;
+}
+
+int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
+{
+    int to[2], from[2];
+    *p = (struct dt_bench_peer){.pid = -1};
+    if (pipe2(to, O_CLOEXEC) != 0) {
+        return -1;
+    }
+    if (pipe2(from, O_CLOEXEC) != 0) {
+        (void)close(to[0]);
+        (void)close(to[1]);
+        return -1;
+    }
+    p->pid = fork();
+    if (p->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)dup2(to[0], 0);
+        (void)dup2(from[1], 1);
+        (void)execvp(argv[0], argv);
+        _exit(127);
+    }
+    (void)close(to[0]);
+    (void)close(from[1]);
+    p->orders = fdopen(to[1], "w");
+    p->answers = fdopen(from[0], "r");
+    return p->pid > 0 && p->orders != NULL && p->answers != NULL ? 0 : -1;
+}
+
+double dt_bench_peer_ask(struct dt_bench_peer *p, const char *fmt, ...)
+{
+    char line[64];
+    double seconds = -1;
+    va_list args;
+    va_start(args, fmt);
+    bool asked = vfprintf(p->orders, fmt, args) > 0 && fputc('\n', p->orders) != EOF && fflush(p->orders) == 0;
+    va_end(args);
+    if (!asked || fgets(line, sizeof line, p->answers) == NULL) {
+        return -1;
+    }
+    line[strcspn(line, "\n")] = 0;
+    return dt_parse_double(line, &seconds) ? seconds : -1;
+}
+
+void dt_bench_peer_close(struct dt_bench_peer *p)
+{
+    if (p->orders != NULL) {
+        (void)fclose(p->orders);
+    }
+    if (p->answers != NULL) {
+        (void)fclose(p->answers);
+    }
+    bool ended = p->pid <= 0;
+    for (int i = 0; i < 200 && !ended; i++) { /* its orders have ended, so it ends, with what it started */
+        ended = waitpid(p->pid, NULL, WNOHANG) != 0;
+        dt_sleep_s(ended ? 0 : 0.01);
+    }
+    if (!ended) {
+        (void)kill(p->pid, SIGKILL);
+        (void)waitpid(p->pid, NULL, 0);
+    }
+    *p = (struct dt_bench_peer){.pid = -1};
 }

@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <sys/types.h>
 
 struct dt_bench_case {
     const char *bench, *name; /* "store", "add" */
@@ -29,5 +31,16 @@ long dt_bench_number(int argc, char **argv, const char *name, long fallback);
 bool dt_bench_flag(int argc, char **argv, const char *name);
 /* Python with PyTorch for comparisons (DTRUN_PEERS, or the cache folder), or null when there is none; belongs to the caller. */
 char *dt_bench_peer_program(const char *name);
+
+/* Another system's program that measures on request: a line on its stdin, seconds on its stdout. It dies with us. */
+struct dt_bench_peer {
+    FILE *orders, *answers;
+    pid_t pid;
+};
+/* argv[0] is looked for in PATH. -1: it could not be started (that it runs, the first answer shows). */
+int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv);
+/* Seconds, or negative when it has ended or does not answer with a number. */
+double dt_bench_peer_ask(struct dt_bench_peer *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void dt_bench_peer_close(struct dt_bench_peer *p);
 
 #endif

@@ -16,7 +16,8 @@ static const struct {
     int (*run)(int argc, char **argv);
 } benches[] = {
     {"collectives", "sums and copies between ranks, by size; under dtrun one rank of it, otherwise so many threads",
-     "--ranks=1..256 --hosts=1..256 --op=NAME --min=1..1073741824 --max=1..1073741824 --factor=2..1024 --seconds=S --heap --no-floor",
+     "--ranks=1..256 --hosts=1..256 --op=NAME --min=1..1073741824 --max=1..1073741824 --factor=2..1024 --seconds=S --heap --no-floor "
+     "--peer --peers=FOLDER",
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer", bench_start},

@@ -1,13 +1,15 @@
 /* Times collectives by size. Results are checked before anything is timed. Columns are those of nccl-tests: `bytes` is the
  * whole buffer, algbw = bytes / time, busbw = algbw scaled to what each rank must move. `floor_us` is a vector add c = a + b of
  * two threads over `bytes` each, measured in the same run between the repetitions: the all-reduce's goal is twice that.
- * With --hosts it is a plain exchange over a socket of what an all-reduce must send (bench_sockets.c); the goal is 1.25 times that. */
+ * With --hosts it is a plain exchange over a socket of what an all-reduce must send (bench_sockets.c); the goal is 1.25 times that.
+ * With --peer gloo and MPICH do the same sums between the repetitions. */
 #include "collectives/bench_collectives.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/page.h"
 #include "base/text.h"
+#include "collectives/bench_peers.h"
 #include "collectives/bench_sockets.h"
 #include "collectives/comm.h"
 #include "collectives/store.h"
@@ -28,6 +30,7 @@ struct settings {
     const char *op;                      /* null: all */
     bool heap;                           /* buffers outside the arena */
     bool with_floor;
+    struct bench_peers *peers; /* null: not asked for */
 };
 
 struct bench {
@@ -165,8 +168,9 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     int64_t bad = wrong(b, kind, count);
     dt_comm_start(b->c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "wrong", &bad, &bad, 1, DT_I64, 0}, NULL);
     fill(b);
-    double once_s = time_once(b, &x, 10), all_s[REPEATS], floor_s[REPEATS] = {0};
+    double once_s = time_once(b, &x, 10), all_s[REPEATS], floor_s[REPEATS] = {0}, peer_s[BENCH_PEERS_MAX][REPEATS] = {{0}};
     int64_t times = times_for(once_s, b->set->seconds);
+    int peer_count = b->set->peers != NULL && b->rank == 0 && kind == DT_ALL_REDUCE && b->size == 2 ? b->set->peers->count : 0;
     int64_t adds = memory != NULL ? times_for(floor_once(b, memory, count, 3), b->set->seconds) : 0;
     for (int i = 0; i < REPEATS; i++) { /* a b a b */
         fill(b);                        /* repeated sums in place grow */
@@ -174,6 +178,12 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
         if (memory != NULL && b->rank == 0) {
             floor_s[i] = floor_once(b, memory, count, adds);
         }
+        for (int k = 0; k < peer_count; k++) {
+            peer_s[k][i] = bench_peers_ask(b->set->peers, k, bytes, (long)times);
+        }
+    }
+    for (int k = 0; k < peer_count; k++) {
+        qsort(peer_s[k], REPEATS, sizeof(double), by_size);
     }
     qsort(all_s, REPEATS, sizeof(double), by_size);
     qsort(floor_s, REPEATS, sizeof(double), by_size);
@@ -193,6 +203,10 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     if (memory != NULL) {
         double f = floor_s[REPEATS / 2];
         printf(", \"floor_us\": %.3f, \"ratio\": %.3f", f * 1e6, s / f);
+    }
+    for (int k = 0; k < peer_count; k++) {
+        printf(", \"%s_us\": %.3f, \"to_%s\": %.3f", b->set->peers->names[k], peer_s[k][REPEATS / 2] * 1e6, b->set->peers->names[k],
+               s / peer_s[k][REPEATS / 2]);
     }
     printf(", \"load\": %.2f}\n", load);
     (void)fflush(stdout);
@@ -308,14 +322,17 @@ static int as_process(const struct settings *set)
  * 1 MiB, 25 MiB. */
 int bench_collectives(int argc, char **argv)
 {
-    enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR, HOSTS };
-    static const struct option options[] = {{"ranks", required_argument, NULL, RANKS},   {"op", required_argument, NULL, OP},
-                                            {"min", required_argument, NULL, MIN},       {"max", required_argument, NULL, MAX},
-                                            {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
-                                            {"heap", no_argument, NULL, HEAP},           {"no-floor", no_argument, NULL, NO_FLOOR},
-                                            {"hosts", required_argument, NULL, HOSTS},   {0}};
+    enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR, HOSTS, PEER, PEERS };
+    static const struct option options[] = {
+        {"ranks", required_argument, NULL, RANKS}, {"op", required_argument, NULL, OP},         {"min", required_argument, NULL, MIN},
+        {"max", required_argument, NULL, MAX},     {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
+        {"heap", no_argument, NULL, HEAP},         {"no-floor", no_argument, NULL, NO_FLOOR},   {"hosts", required_argument, NULL, HOSTS},
+        {"peer", no_argument, NULL, PEER},         {"peers", required_argument, NULL, PEERS},   {0}};
     struct settings set = {
         .ranks = 2, .hosts = 1, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
+    const char *folder = "tests/peers";
+    bool with_peers = false;
+    struct bench_peers peers = {0};
     optind = 1;
     for (int o = 0; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         long long n = 0;
@@ -334,6 +351,8 @@ int bench_collectives(int argc, char **argv)
         set.seconds = o == SECONDS ? d : set.seconds;
         set.heap = set.heap || o == HEAP;
         set.with_floor = set.with_floor && o != NO_FLOOR;
+        with_peers = with_peers || o == PEER;
+        folder = o == PEERS ? optarg : folder;
     }
     bool known = set.op == NULL;
     for (int kind = 0; kind < DT_COLL_COUNT; kind++) {
@@ -347,5 +366,14 @@ int bench_collectives(int argc, char **argv)
     set.hosts = set.hosts < ranks ? set.hosts : ranks;
     size_t least = (size_t)(ranks > 0 ? ranks : 1) * sizeof(float) * 1024;
     set.max_bytes = (set.max_bytes < least ? least : set.max_bytes) / 4096 * 4096 + 4096;
-    return getenv("RANK") != NULL ? as_process(&set) : as_threads(&set);
+    if (getenv("RANK") != NULL) {
+        return as_process(&set);
+    }
+    if (with_peers) {
+        bench_peers_open(&peers, folder, set.hosts > 1);
+        set.peers = &peers;
+    }
+    int failed = as_threads(&set);
+    bench_peers_close(&peers);
+    return failed;
 }

@@ -12,15 +12,10 @@
 #include "collectives/wire.h"
 #include "launcher/bench_store_servers.h"
 
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { max_repeats = 101, max_servers = 2 };
 static const double deadline_s = 120;
@@ -198,46 +193,12 @@ static int run_cases(struct bench_server *servers, int server_count, struct dt_n
 
 /* ---- PyTorch's clients: against its own server and ours, and our client against ours ---- */
 
-struct clients { /* the process of tests/peers/store.py */
-    FILE *commands, *answers;
-    pid_t pid;
-};
-
-static int open_clients(struct clients *c, const char *script)
-{
-    int to[2], from[2];
-    char *python = dt_bench_peer_program("python");
-    if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
-        free(python);
-        return -1;
-    }
-    c->pid = fork();
-    if (c->pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void)dup2(to[0], 0);
-        (void)dup2(from[1], 1);
-        (void)execl(python, python, script, (char *)NULL);
-        _exit(127);
-    }
-    free(python);
-    (void)close(to[0]);
-    (void)close(from[1]);
-    c->commands = fdopen(to[1], "w");
-    c->answers = fdopen(from[0], "r");
-    return c->pid > 0 && c->commands != NULL && c->answers != NULL ? 0 : -1;
-}
-
 /* Operations per second, and the server's CPU microseconds per operation; negative when the clients failed. */
-static double run_clients(struct clients *c, const struct bench_server *s, const char *kind, int clients, long ops, double *cpu_us)
+static double run_clients(struct dt_bench_peer *c, const struct bench_server *s, const char *kind, int clients, long ops, double *cpu_us)
 {
-    char line[64];
-    double cpu_s = bench_server_cpu_s(s);
-    if (fprintf(c->commands, "%d %s %d %ld\n", s->port, kind, clients, ops) < 0 || fflush(c->commands) != 0 ||
-        fgets(line, sizeof line, c->answers) == NULL) {
-        return -1;
-    }
+    double cpu_s = bench_server_cpu_s(s), took_s = dt_bench_peer_ask(c, "%d %s %d %ld", s->port, kind, clients, ops);
     *cpu_us = (bench_server_cpu_s(s) - cpu_s) * 1e6 / (double)ops;
-    return (double)ops / strtod(line, NULL);
+    return (double)ops / took_s;
 }
 
 static void print_clients(const char *kind, int clients, const char *what, const char *unit, double samples[2][max_repeats], long repeats)
@@ -253,9 +214,11 @@ static int run_torch_clients(struct bench_server *servers, const struct setup *o
 {
     static const char *const kinds[] = {"set", "get", "add", "wait"};
     static const int counts[] = {1, 8, 64};
-    struct clients c = {NULL, NULL, -1};
+    char *python = dt_bench_peer_program("python"), *argv[] = {python, (char *)script, NULL};
+    struct dt_bench_peer c;
     long ops = o->op_count < 64 ? 64 : o->op_count;
-    int code = open_clients(&c, script);
+    int code = dt_bench_peer_open(&c, argv);
+    free(python);
     for (size_t i = 0; i < 12 && code == 0; i++) {
         const char *kind = kinds[i / 3];
         int clients = counts[i % 3];
@@ -288,12 +251,7 @@ static int run_torch_clients(struct bench_server *servers, const struct setup *o
     if (code != 0) {
         (void)fprintf(stderr, "bench: PyTorch's clients failed (%s)\n", script);
     }
-    if (c.pid > 0) {
-        (void)kill(c.pid, SIGKILL);
-        (void)waitpid(c.pid, NULL, 0);
-        (void)fclose(c.commands);
-        (void)fclose(c.answers);
-    }
+    dt_bench_peer_close(&c);
     return code;
 }
 

@@ -8,7 +8,7 @@ peers=0
 for option in "$@"; do
     case $option in
     --lint) packages="clang-format cppcheck"; what="check the source" ;;
-    --peers) peers=1; packages="python3 python3-venv"; what="run PyTorch beside dtrun" ;;
+    --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch and MPICH beside dtrun" ;;
     --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
     *) echo "setup.sh: unknown option $option; there are --peers, --lint and --slurm" >&2; exit 2 ;;
     esac
