@@ -1,0 +1,196 @@
+/* Many agents with their links, members and stores, without workers: those of the followers in this process, the leader's in one that is killed.
+ * They meet, elect another leader, and hold a few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand. */
+#include "launcher/nodes.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "collectives/net.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+extern char **environ;
+
+struct agent {
+    struct crowd *crowd;
+    struct nodes *nodes;
+    struct options options;
+    bool join; /* to be said when the member may be called */
+    int world; /* of its newest round */
+};
+struct crowd {
+    uv_loop_t loop;
+    uv_timer_t waker;
+    struct agent *agents;
+    int count, over;
+};
+
+static void on_act(void *user, const struct action *a, const char *master_addr, int master_port)
+{
+    struct agent *agent = user;
+    if (a->kind == ACTION_START) {
+        assert_true(master_addr != NULL && master_port > 0);
+        agent->world = a->place.world_size;
+    } else if (a->kind == ACTION_END) {
+        agent->join = true;
+    } else {
+        agent->crowd->over++;
+    }
+}
+
+static void say_join(struct agent *a)
+{
+    nodes_tell(a->nodes, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"});
+}
+
+static void on_settle(void *user)
+{
+    struct agent *a = user;
+    if (a->join) {
+        a->join = false;
+        a->world = 0;
+        say_join(a);
+    }
+}
+
+static void on_wake(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+/* Agents first .. first + count - 1 of `all`. */
+static void begin(struct crowd *c, int first, int count, int all, int port)
+{
+    struct dt_error err;
+    *c = (struct crowd){.agents = dt_alloc((size_t)count * sizeof *c->agents), .count = count};
+    (void)dt_file_raise_limit();
+    assert_int_equal(uv_loop_init(&c->loop), 0);
+    assert_int_equal(uv_timer_init(&c->loop, &c->waker), 0);
+    assert_int_equal(uv_timer_start(&c->waker, on_wake, 100, 100), 0);
+    for (int i = 0; i < count; i++) {
+        struct agent *a = &c->agents[i];
+        char nodes[40], rank[40], where[40];
+        (void)snprintf(nodes, sizeof nodes, "--nnodes=%d:%d", all - 1, all);
+        (void)snprintf(rank, sizeof rank, "--node_rank=%d", first + i);
+        (void)snprintf(where, sizeof where, "--master_port=%d", port);
+        char *argv[] = {(char *)"dtrun",
+                        nodes,
+                        rank,
+                        where,
+                        (char *)"--master_addr=127.0.0.1",
+                        (char *)"--nproc_per_node=1",
+                        (char *)"--last_call=1",
+                        (char *)"--dead_after=60",
+                        (char *)"--no_python",
+                        (char *)"/bin/true",
+                        NULL};
+        a->crowd = c;
+        assert_int_equal(options_read(&a->options, 10, argv, environ, &err), 0);
+        struct nodes_hooks hooks = {.user = a, .act = on_act, .settle = on_settle};
+        assert_int_equal(nodes_open(&a->nodes, &c->loop, &a->options, &hooks, &err), 0);
+        say_join(a);
+    }
+}
+
+static bool all_in(const struct crowd *c, int world)
+{
+    for (int i = 0; i < c->count; i++) {
+        if (c->agents[i].world != world) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void run_until_all_in(struct crowd *c, int world)
+{
+    for (double until_s = dt_now_s() + 240; !all_in(c, world);) {
+        assert_int_equal(c->over, 0);
+        if (dt_now_s() > until_s) {
+            fail_msg("no round of %d", world);
+        }
+        (void)uv_run(&c->loop, UV_RUN_ONCE);
+    }
+}
+
+static int open_sockets(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    const struct dirent *e;
+    char target[64];
+    int count = 0;
+    assert_non_null(d);
+    while ((e = readdir(d)) != NULL) {
+        ssize_t size = readlinkat(dirfd(d), e->d_name, target, sizeof target - 1);
+        target[size > 0 ? size : 0] = '\0';
+        count += strncmp(target, "socket:", 7) == 0;
+    }
+    (void)closedir(d);
+    return count;
+}
+
+static void followers_of_a_killed_leader_elect_another(void **state)
+{
+    (void)state;
+    int all = getenv("DTRUN_ALL") != NULL ? 1000 : 80, port = 0, status;
+    struct dt_net listener;
+    struct dt_error err;
+    struct crowd c;
+    assert_int_equal(dt_net_listen(&listener, "127.0.0.1", 0, 1, NULL, &port, &err), 0);
+    dt_net_close(&listener);
+    pid_t leader = fork();
+    if (leader == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1); /* the other tests are not for the child */
+        begin(&c, 0, 1, all, port);
+        for (;;) {
+            (void)uv_run(&c.loop, UV_RUN_ONCE);
+        }
+    }
+    int said = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC); /* every agent says that it lost its leader */
+    assert_true(leader > 0 && said >= 0 && dup2(null, 2) == 2);
+    begin(&c, 1, all - 1, all, port);
+    run_until_all_in(&c, all);
+    int before = open_sockets();
+    assert_int_equal(kill(leader, SIGKILL), 0);
+    assert_int_equal(waitpid(leader, &status, 0), leader);
+    run_until_all_in(&c, all - 1);
+    for (int i = 0; i < 20; i++) { /* goodbyes of links that were only for the search */
+        (void)uv_run(&c.loop, UV_RUN_ONCE);
+    }
+    assert_true(before < 3 * all + 100);         /* each a listener and a link */
+    assert_true(open_sockets() < 4 * all + 200); /* the leader's ends are here, too; and the council's among themselves */
+    for (int i = 0; i < c.count; i++) {
+        nodes_close(c.agents[i].nodes);
+    }
+    uv_close((uv_handle_t *)&c.waker, NULL);
+    (void)uv_run(&c.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&c.loop), 0);
+    for (int i = 0; i < c.count; i++) {
+        nodes_free(c.agents[i].nodes);
+        options_clear(&c.agents[i].options);
+    }
+    free(c.agents);
+    (void)dup2(said, 2);
+    (void)close(said);
+    (void)close(null);
+}
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(followers_of_a_killed_leader_elect_another)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
