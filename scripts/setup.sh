@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--lint|--slurm]
+# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--lint|--slurm|--etcd]
 # Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
 set -u
-packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libdnnl-dev libxxhash-dev libcmocka-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables"
+packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables"
 what="build and test dtrun"
 peers=0
 for option in "$@"; do
@@ -10,7 +10,8 @@ for option in "$@"; do
     --lint) packages="clang-format cppcheck"; what="check the source" ;;
     --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch and MPICH beside dtrun" ;;
     --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
-    *) echo "setup.sh: unknown option $option; there are --peers, --lint and --slurm" >&2; exit 2 ;;
+    --etcd) packages="etcd-server"; what="test with a real etcd" ;;
+    *) echo "setup.sh: unknown option $option; there are --peers, --lint, --slurm and --etcd" >&2; exit 2 ;;
     esac
 done
 
