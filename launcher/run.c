@@ -108,6 +108,7 @@ static void spawn_all(struct run *r)
     int result = 0;
     r->ending = r->gone_posted = r->killed = false;
     r->no_start[0] = '\0';
+    run_say_late(r);
     failures_begin(&r->failures);
     if (r->timers != NULL) {
         timer_file_reset(r->timers);
@@ -259,6 +260,7 @@ static double grace_s(const struct run *r)
 
 static void exit_job(struct run *r)
 {
+    run_say_late(r);
     r->code = r->agent.code;
     r->exiting = true;
     uv_stop(&r->loop);
@@ -603,6 +605,11 @@ static void on_barrier(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
+static void on_late(uv_timer_t *timer)
+{
+    run_say_late(timer->data);
+}
+
 static void on_wake(uv_timer_t *timer)
 {
     tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = SELF});
@@ -644,6 +651,7 @@ static int open_all(struct run *r, struct dt_error *err)
     open_timer(r, &r->sweep, on_sweep);
     open_timer(r, &r->watch, on_watch);
     open_timer(r, &r->wake, on_wake);
+    open_timer(r, &r->late, on_late);
     if (r->o->leash_fd >= 0) {
         r->leash = (struct leash){.signal = on_leash_signal, .gone = on_leash_gone, .user = r};
         if (leash_watch(&r->leash, &r->loop, r->o->leash_fd, 2 * r->o->dead_after_s, err) != 0) {

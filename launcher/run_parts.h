@@ -25,7 +25,7 @@ struct run {
     uv_loop_t loop;
     uv_poll_t signals;
     struct leash leash; /* of an agent that --hostfile started */
-    uv_timer_t grace, news, barrier, sweep, watch, wake;
+    uv_timer_t grace, news, barrier, sweep, watch, wake, late;
     int signal_fd;
     int signal_count[65]; /* by the guard's hand */
     bool is_train;        /* the bundled program that saves when told to */
@@ -46,7 +46,8 @@ struct run {
     int torch_rounds;          /* told by run_torch_round */
     char *entry_point;         /* what the workers' argv begins with, once they were started */
     struct failures failures;
-    char no_start[512]; /* why the workers of the round could not be started */
+    bool cause_late, cause_due; /* its cause is still to be said; now at the latest */
+    char no_start[512];         /* why the workers of the round could not be started */
     char *output_dir, *events_path;
     struct {
         enum agent_event event;
@@ -73,6 +74,8 @@ int run_restarts_used(const struct run *r, bool failed);
 char *run_first_failure(struct run *r, bool *weak);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
+/* A cause that was kept back, because another host may know better, is said now. */
+void run_say_late(struct run *r);
 /* Some workers have ended with 0, others run on: for whom we wait. */
 void run_say_waiting(const struct run *r);
 /* The last word after a stop. */

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LATE_MS 1000 /* for the host of the first cause to be heard of */
+
 void run_event(struct run *r, const char *what, const char *fmt, ...)
 {
     struct dt_text fields;
@@ -58,15 +60,20 @@ char *run_first_failure(struct run *r, bool *weak)
     return text;
 }
 
-/* A round that did not end because of a worker of this host: the first cause is elsewhere. False: it is not. */
-static bool say_cause_elsewhere(const struct run *r)
+/* A round that did not end because of a worker of this host: the first cause is elsewhere. False: it is not. A worker here that merely lost its peers
+ * is the cause only when nobody else says more for a while. */
+static bool say_cause_elsewhere(struct run *r)
 {
     const struct failures *f = &r->failures;
     const struct report_failure *root = &f->list[f->root];
     bool weak, failed, own_weak = r->agent.options.bundled && root->exit_code == DT_EXIT_TEMPORARY;
     const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
     if (r->nodes == NULL || (!root->stopped_by_us && (!own_weak || cause == NULL || weak))) {
-        return false;
+        r->cause_late = own_weak && r->nodes != NULL && !r->cause_due;
+        if (r->cause_late) {
+            (void)uv_timer_start(&r->late, r->late.timer_cb, LATE_MS, 0);
+        }
+        return r->cause_late;
     }
     struct dt_text line;
     dt_text_init(&line);
@@ -147,6 +154,17 @@ void run_say_waiting(const struct run *r)
                   r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, named == 1 ? "" : "s", dt_text_str(&ranks),
                   r->workers.running_count > named ? ", ..." : "");
     dt_text_clear(&ranks);
+}
+
+void run_say_late(struct run *r)
+{
+    if (r->cause_late) {
+        r->cause_late = false;
+        (void)uv_timer_stop(&r->late);
+        r->cause_due = true;
+        run_say_cause(r);
+        r->cause_due = false;
+    }
 }
 
 /* The last word after a stop. */
