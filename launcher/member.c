@@ -569,6 +569,12 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
     case MESSAGE_PREPARE:
         on_prepare(m, peer, in, now_s);
         break;
+    case MESSAGE_PROBE:
+        if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
+            member_on_probe(m, in);
+        }
+        break;
+    case MESSAGE_REACH:
     case MESSAGE_ACK:
     case MESSAGE_EVENT:
         if (m->role == MEMBER_LEADING) {
@@ -627,6 +633,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
         send_join(m, peer);
     } else if (m->role == MEMBER_LEADING) {
         member_beat(m, peer);
+    } else if (m->role == MEMBER_FOLLOWING && m->waiting && peer != m->leader) {
+        member_say_reached(m, peer);
     }
 }
 

@@ -61,14 +61,19 @@ struct member_peer { /* somebody at the other end of a link */
     bool returned;  /* was in the record's round, and waits again */
     int node;       /* its number at the coordinator */
     struct peer_info info;
+    uint64_t apart; /* it was left out because it and this one cannot reach each other; 0: it was not */
     uint64_t acked_term;
     int acked_round;
     bool acked_finished;
 };
-enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4, MEMBER_GHOSTS = 2 * MESSAGE_COUNCIL };
+enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4, MEMBER_REACH = 16, MEMBER_GHOSTS = 2 * MESSAGE_COUNCIL };
 struct member_ghost { /* of a link that ended: its peer still counts on us until its lease is over */
     uint64_t id;
     double lease_s;
+};
+struct member_pair { /* of followers in a round that is to begin */
+    uint64_t low, high;
+    bool reached;
 };
 struct member_cause { /* why a round ended, for people */
     int round;
@@ -158,6 +163,10 @@ struct member {
     double fence_until_s;                      /* for those we know nothing of */
     struct member_ghost ghosts[MEMBER_GHOSTS]; /* a ring */
     int ghost_count;
+    bool reaching; /* the round waits until all its hosts have reached each other */
+    double reach_since_s;
+    struct member_pair pairs[MEMBER_REACH * (MEMBER_REACH - 1) / 2];
+    int pair_count;
     struct action *starts; /* held back until then */
     int start_count, start_capacity;
 };

@@ -160,7 +160,7 @@ static void prepare(struct member *m)
     check_prepared(m);
 }
 
-static const struct peer_info *info_of_node(struct member *m, int node)
+const struct peer_info *member_info_of_node(struct member *m, int node)
 {
     struct member_peer *p = peer_of_node(m, node);
     return node == OWN_NODE ? &m->options.self : p != NULL ? &p->info : NULL;
@@ -179,7 +179,7 @@ static void prepare_round(struct member *m)
     r->council_count = 0;
     bool with_self = false;
     for (int i = 0; i < m->start_count && r->council_count < MESSAGE_COUNCIL; i++) {
-        const struct peer_info *info = info_of_node(m, m->starts[i].node);
+        const struct peer_info *info = member_info_of_node(m, m->starts[i].node);
         if (info != NULL) {
             with_self = with_self || info->id == m->options.self.id;
             r->council[r->council_count++] = *info;
@@ -200,14 +200,14 @@ static void prepare_round(struct member *m)
     prepare(m);
 }
 
-/* A round does not begin while workers of lost nodes may still run. */
+/* A round does not begin while workers of lost nodes may still run, and hosts in it cannot reach each other. */
 void member_begin_when_free(struct member *m)
 {
     if (m->fenced && m->start_count == 0) {
         m->fenced = false;
     }
-    if (m->fenced && member_fenced_until(m) <= m->now_s) {
-        m->fenced = false;
+    if (m->fenced && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
+        m->fenced = m->reaching = false;
         prepare_round(m);
     }
 }
@@ -282,6 +282,7 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         prepare(m);
     } else if (start_count > 0) {
         m->fenced = true;
+        m->reaching = false;
         member_begin_when_free(m);
     } else if (again_count + stop_count > 0 && m->start_count == 0) {
         m->preparing = false;
@@ -324,6 +325,10 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
 
 void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
+    if (in->kind == MESSAGE_REACH) {
+        member_on_reach(m, p, in);
+        return;
+    }
     if (in->kind == MESSAGE_ACK) {
         p->acked_term = in->term;
         p->acked_round = in->round;
@@ -369,6 +374,19 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     }
     if (!was_in || m->waiting) {
         member_say(m, "%s", text);
+    }
+}
+
+/* It lives, but takes no part in the round that is to begin. */
+void member_put_out(struct member *m, struct member_peer *p, double now_s)
+{
+    struct event e = {.kind = EVENT_LOST, .node = p->node};
+    p->joined = false;
+    p->node = -1;
+    (void)member_drop_start(m, e.node);
+    member_lead_step(m, &e, now_s);
+    if (m->role == MEMBER_LEADING) {
+        m->nodes->unused[m->nodes->unused_count++] = e.node;
     }
 }
 
@@ -449,7 +467,7 @@ void member_begin_leading(struct member *m, double now_s)
     }
     m->fence_count = m->ghost_count = 0;
     memset(m->ghosts, 0, sizeof m->ghosts);
-    m->fenced = false;
+    m->fenced = m->reaching = false;
     m->fence_until_s = r->round > 0 ? now_s + m->options.dead_s : 0;
     m->finish_at_s = 0;
     if (r->finished) {
@@ -490,7 +508,7 @@ void member_stop_leading(struct member *m)
     m->coordinator = NULL;
     m->nodes = NULL;
     m->start_count = 0;
-    m->preparing = m->fenced = false;
+    m->preparing = m->fenced = m->reaching = false;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].joined = false;
         m->peers[i].node = -1;
@@ -515,7 +533,9 @@ void member_beat(struct member *m, uint64_t peer)
                           .granted = m->record.committed,
                           .nonce = {m->record.nonce[0], m->record.nonce[1]}};
     out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;
-    if (!m->coordinator->running || m->fenced) {
+    if (p != NULL && p->apart != 0) {
+        (void)snprintf(out.text, sizeof out.text, "this one and another host of the round cannot reach each other; it runs without this one");
+    } else if (!m->coordinator->running || m->fenced) {
         memcpy(out.text, m->wait_text, sizeof m->wait_text);
     }
     member_send(m, peer, &out);
@@ -566,6 +586,10 @@ double member_tick_leading(struct member *m, double now_s)
         }
         if (m->preparing) {
             send_prepare(m);
+        }
+        member_tick_reach(m, now_s);
+        if (m->role != MEMBER_LEADING) {
+            return now_s;
         }
     }
     if (now_s >= m->call_at_s) { /* whoever holds the endpoint now may not know of us */

@@ -35,6 +35,16 @@ void member_begin_when_free(struct member *m);
 void member_lead_step(struct member *m, const struct event *e, double now_s);
 void member_note_loss(struct member *m, const struct peer_info *info);
 double member_fenced_until(struct member *m);
+const struct peer_info *member_info_of_node(struct member *m, int node);
+void member_put_out(struct member *m, struct member_peer *p, double now_s);
+/* member_reach.c */
+bool member_all_reached(struct member *m);
+void member_tick_reach(struct member *m, double now_s);
+bool member_stays_apart(struct member *m, struct member_peer *p);
+void member_on_reach(struct member *m, struct member_peer *p, const struct message *in);
+void member_say_reached(struct member *m, uint64_t peer);
+void member_on_probe(struct member *m, const struct message *in);
+const char *member_apart_text(const struct member *m, char *text, size_t size);
 /* member_news.c */
 double member_watch_silence(struct member *m, double now_s);
 void member_heard(struct member *m, struct member_peer *p, double now_s);

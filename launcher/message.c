@@ -189,6 +189,8 @@ static void walk(struct walk *w, struct message *m)
         walk_string(w, m->text, sizeof m->text);
         break;
     case MESSAGE_REDIRECT:
+    case MESSAGE_PROBE:
+    case MESSAGE_REACH:
         walk_info(w, &m->info);
         break;
     case MESSAGE_PREPARE:
@@ -279,7 +281,7 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none", "join",     "refuse",   "redirect", "prepare", "ack", "event", "action",
-                                                          "beat", "beat_ack", "vote_ask", "vote",     "keep",    "bye", "cause"};
+    static const char *const names[MESSAGE_KIND_COUNT] = {"none",     "join",     "refuse", "redirect", "prepare", "ack",   "event", "action", "beat",
+                                                          "beat_ack", "vote_ask", "vote",   "keep",     "bye",     "probe", "reach", "cause"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }

@@ -58,6 +58,8 @@ enum message_kind {
     MESSAGE_VOTE,     /* yes (granted) or no; the voter's record comes along */
     MESSAGE_KEEP,     /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
     MESSAGE_BYE,      /* I am leaving in order: do not count me any more */
+    MESSAGE_PROBE,    /* from the leader: get a link with `info` */
+    MESSAGE_REACH,    /* to the leader: I have a link with info.id */
     MESSAGE_CAUSE,    /* from the leader: why `round` ended: text, count: enum cause_kind */
     MESSAGE_KIND_COUNT
 };

@@ -155,6 +155,8 @@ static void say_too_few(const struct nodes *n)
     }
     if (lost != NULL && lost->round > 0) {
         dt_text_printf(&line, "; first cause: round %d ended: %s", lost->round, lost->text);
+    } else if (lost != NULL) {
+        dt_text_printf(&line, "; cause: %s", lost->text);
     }
     say(dt_text_str(&line));
     dt_text_clear(&line);
