@@ -24,9 +24,9 @@
 #include <unistd.h>
 
 static pid_t guard_pid; /* written once, before the agent does anything */
-static struct leash {
+static struct lifetime {
     _Atomic int64_t until_ns; /* 0: no limit */
-} * leash;                    /* shared by the two */
+} * lifetime;                 /* shared by the two */
 
 struct family {
     pid_t *list;
@@ -197,33 +197,33 @@ bool guard_alive(void)
 
 void guard_workers_until(double until_s)
 {
-    if (leash != NULL && atomic_exchange(&leash->until_ns, (int64_t)(until_s * 1e9)) == 0 && until_s > 0) {
+    if (lifetime != NULL && atomic_exchange(&lifetime->until_ns, (int64_t)(until_s * 1e9)) == 0 && until_s > 0) {
         (void)kill(guard_pid, SIGCHLD); /* it sleeps without end while there is no limit */
     }
 }
 
-static double leash_left_s(void)
+static double lifetime_left_s(void)
 {
-    int64_t until_ns = atomic_load(&leash->until_ns);
+    int64_t until_ns = atomic_load(&lifetime->until_ns);
     return until_ns == 0 ? INFINITY : (double)until_ns / 1e9 - dt_now_s();
 }
 
 bool guard_workers_overdue(void)
 {
-    return leash != NULL && leash_left_s() <= 0;
+    return lifetime != NULL && lifetime_left_s() <= 0;
 }
 
 /* Ends what the agent has started when its time is over. Returns for how long to wait for signals now. */
-static double pull_leash(pid_t agent)
+static double end_overdue(pid_t agent)
 {
     static int64_t said_ns; /* for this time it has been said; dead ones stay until the agent takes their status */
-    double left_s = leash_left_s();
+    double left_s = lifetime_left_s();
     if (left_s > 0) {
         return isinf(left_s) ? 3600 : fmin(left_s, 1);
     }
     int killed = kill_descendants(agent);
-    if (killed > 0 && said_ns != atomic_load(&leash->until_ns)) {
-        said_ns = atomic_load(&leash->until_ns);
+    if (killed > 0 && said_ns != atomic_load(&lifetime->until_ns)) {
+        said_ns = atomic_load(&lifetime->until_ns);
         (void)dprintf(2,
                       "dtrun: agent (pid %d): no word from the other hosts for so long that they may go on without this one: %d process%s killed\n",
                       (int)agent, killed, killed == 1 ? "" : "es");
@@ -257,7 +257,7 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     int status = 0;
     bool suspending = false, gone = false;
     while (!gone) {
-        double wait_s = pull_leash(agent);
+        double wait_s = end_overdue(agent);
         struct timespec wait = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)((wait_s - floor(wait_s)) * 1e9)};
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGCHLD) {
@@ -296,9 +296,9 @@ int guard_open(struct dt_error *err)
     (void)sigprocmask(SIG_BLOCK, &signals, &before);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     guard_pid = getpid();
-    leash = mmap(NULL, sizeof *leash, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (leash == MAP_FAILED) {
-        leash = NULL;
+    lifetime = mmap(NULL, sizeof *lifetime, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (lifetime == MAP_FAILED) {
+        lifetime = NULL;
         return dt_fail_errno(err, "dtrun: a page of memory for the guard");
     }
     pid_t agent = fork();
