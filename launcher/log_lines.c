@@ -1,6 +1,9 @@
 /* Lines out of a stream of any bytes, and the same made harmless for a terminal. */
 #include "launcher/log_lines.h"
 
+#include "launcher/env.h"
+
+#include <stdio.h>
 #include <string.h>
 
 static void finish(struct log_lines *l, log_line_fn *each, void *context)
@@ -56,7 +59,31 @@ void log_lines_clear(struct log_lines *l)
     memset(l, 0, sizeof *l);
 }
 
-/* Length of the valid UTF-8 sequence at s, 0 for none; C1 controls (U+0080 to U+009F) do not count as valid. */
+char *log_prefix(const char *template, const char *role, const char *host, const int numbers[4])
+{
+    static const char *const names[] = {"local_rank", "rank", "group_rank", "world_size"};
+    char text[4][16];
+    const char *pairs[6][2] = {{"role_name", role}, {"hostname", host}};
+    for (int i = 0; i < 4; i++) {
+        (void)snprintf(text[i], sizeof text[i], "%d", numbers[i]);
+        pairs[2 + i][0] = names[i];
+        pairs[2 + i][1] = text[i];
+    }
+    struct dt_text out;
+    dt_text_init(&out);
+    env_substitute(&out, template, (const char *const(*)[2])pairs, 6);
+    char *prefix = dt_strdup(dt_text_str(&out));
+    dt_text_clear(&out);
+    return prefix;
+}
+
+/* Characters that turn the direction of writing, or begin a line: with them a line could look like another one. */
+static bool misleads(const unsigned char *s)
+{
+    return s[0] == 0xe2 && ((s[1] == 0x80 && s[2] >= 0xa8 && s[2] <= 0xae) || (s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9));
+}
+
+/* Length of the valid UTF-8 sequence at s, 0 for none; C1 controls (U+0080 to U+009F) and what misleads do not count as valid. */
 static size_t utf8(const unsigned char *s, size_t size)
 {
     size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
@@ -69,7 +96,7 @@ static size_t utf8(const unsigned char *s, size_t size)
             return 0;
         }
     }
-    return n;
+    return n == 3 && misleads(s) ? 0 : n;
 }
 
 /* Length of a colour sequence (ESC [ digits ; m) at s, 0 for none. */

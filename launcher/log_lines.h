@@ -19,6 +19,9 @@ void log_lines_feed(struct log_lines *l, const char *data, size_t size, log_line
 void log_lines_end(struct log_lines *l, log_line_fn *each, void *context);
 void log_lines_clear(struct log_lines *l);
 
+/* The prefix of a worker's lines: template with ${role_name}, ${hostname}, ${local_rank}, ${rank}, ${group_rank} and ${world_size}, the last four
+ * as in `numbers`. The caller frees. */
+char *log_prefix(const char *template, const char *role, const char *host, const int numbers[4]);
 /* Appends the bytes harmless for a terminal: control characters visible (^G, <9b>), bytes that are no UTF-8 as <ff>. Tabs stay. Colours stay with
  * `colours` (and are ended after it), and are left out otherwise. */
 void log_safe(struct dt_text *out, const char *data, size_t size, bool colours);

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launcher/env.h"
 #include "launcher/log_lines.h"
+#include "launcher/log_rate.h"
 #include "launcher/log_tree.h"
 #include "launcher/log_writer.h"
 
@@ -31,7 +31,7 @@ enum { FILES_HIGH = 16 << 20, CONSOLE_HIGH = 4 << 20, LOW = 1 << 20, TAIL_BYTES 
 struct stream {
     uv_pipe_t pipe;
     struct logs *l;
-    int which;                 /* 0 stdout, 1 stderr */
+    int local_rank, which;     /* which: 0 stdout, 1 stderr */
     int child_fd;              /* the worker's end, until logs_spawned */
     bool open, closed, orphan; /* the handle; orphan: freed by its close callback */
     bool shown;                /* copied to the console */
@@ -42,6 +42,7 @@ struct stream {
     double waiting_s; /* since when bytes of it are not; 0: none */
     struct dt_text tail;
     double last_s;
+    struct log_rate rate;
 };
 
 struct worker {
@@ -58,7 +59,7 @@ struct logs {
     struct log_writer *files, *console;
     struct log_sink *sides[2];    /* of the console */
     struct log_sink *filtered[2]; /* of the attempt */
-    bool terminal[2], same_console;
+    bool terminal[2], same_console, colours;
     struct stream *partial[2]; /* whose unfinished line stands on that side (slot 0 for both when they are one console) */
     struct worker *workers;
     int worker_count, first_rank, group_rank, world_size;
@@ -109,7 +110,7 @@ static void show(struct stream *s, const char *text, size_t size, bool ended)
         dt_text_puts(&l->scratch, s->prefix);
     }
     if (l->terminal[s->which]) {
-        log_safe(&l->scratch, text, size, true);
+        log_safe(&l->scratch, text, size, l->colours);
     } else {
         dt_text_add(&l->scratch, text, size);
     }
@@ -257,6 +258,13 @@ static void take(struct stream *s, const char *data, size_t size)
     struct logs *l = s->l;
     s->last_s = dt_now_s();
     add_tail(&s->tail, data, size);
+    char words[96];
+    if (log_rate_add(&s->rate, data, size, s->last_s, words, sizeof words)) {
+        char text[192];
+        (void)snprintf(text, sizeof text, "dtrun: rank %d (local %d) floods its %s: %s\n", l->first_rank + s->local_rank, s->local_rank,
+                       s->which == 0 ? "stdout" : "stderr", words);
+        tell(l, text);
+    }
     if (s->file != NULL) {
         log_writer_put(l->files, s->file, data, size);
     }
@@ -453,23 +461,8 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
 
 static char *make_prefix(const struct logs *l, int local_rank)
 {
-    char local[16];
-    char global[16];
-    char group[16];
-    char world[16];
-    (void)snprintf(local, sizeof local, "%d", local_rank);
-    (void)snprintf(global, sizeof global, "%d", l->first_rank + local_rank);
-    (void)snprintf(group, sizeof group, "%d", l->group_rank);
-    (void)snprintf(world, sizeof world, "%d", l->world_size);
-    const char *const pairs[][2] = {{"role_name", l->o->role}, {"local_rank", local}, {"rank", global},
-                                    {"hostname", l->host},     {"group_rank", group}, {"world_size", world}};
     const char *template = l->o->prefix_template != NULL ? l->o->prefix_template : "[${role_name}${local_rank}]:";
-    struct dt_text text;
-    dt_text_init(&text);
-    env_substitute(&text, template, pairs, sizeof pairs / sizeof pairs[0]);
-    char *prefix = dt_strdup(dt_text_str(&text));
-    dt_text_clear(&text);
-    return prefix;
+    return log_prefix(template, l->o->role, l->host, (const int[]){local_rank, l->first_rank + local_rank, l->group_rank, l->world_size});
 }
 
 static int open_stream(struct logs *l, int local_rank, int which, bool file, bool shown, struct dt_error *err)
@@ -482,6 +475,7 @@ static int open_stream(struct logs *l, int local_rank, int which, bool file, boo
     }
     struct stream *s = dt_alloc(sizeof *s);
     s->l = l;
+    s->local_rank = local_rank;
     s->which = which;
     s->shown = shown;
     s->child_fd = ends[1];
@@ -552,6 +546,8 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int o
     (void)uv_timer_init(loop, l->timer);
     l->sides[0] = log_writer_sink(l->console, out_fd, false);
     l->sides[1] = log_writer_sink(l->console, err_fd, false);
+    const char *plain = getenv("NO_COLOR"), *kind = getenv("TERM");
+    l->colours = (plain == NULL || plain[0] == '\0') && (kind == NULL || strcmp(kind, "dumb") != 0);
     l->terminal[0] = isatty(out_fd) == 1;
     l->terminal[1] = isatty(err_fd) == 1;
     l->same_console = fstat(out_fd, &a) == 0 && fstat(err_fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "launcher/log_lines.h"
+#include "launcher/log_rate.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -508,6 +509,7 @@ static void test_lines(void **state)
          "1m\xff\xed\xa0\x80\x7f",
          "<c2><9b>1m<ff><ed><a0><80>^?", true},
         {"a\rb\bc", "a^Mb^Hc", false},
+        {"\xe2\x80\xae\xe2\x80\xa7\xe2\x81\xa5\xe2\x81\xa9", "<e2><80><ae>\xe2\x80\xa7\xe2\x81\xa5<e2><81><a9>", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dt_text_reset(&out);
@@ -517,10 +519,46 @@ static void test_lines(void **state)
     dt_text_clear(&out);
 }
 
+/* A second of much is a flood, and said once a minute; the same with a pause in it is none. */
+static void test_floods(void **state)
+{
+    struct log_rate r = {0};
+    char words[96], lines[4096];
+    double t = 1000;
+    int told = 0;
+    (void)state;
+    memset(lines, '\n', sizeof lines);
+    for (int i = 0; i < 200; i++, t += 0.01) { /* 409600 lines a second */
+        assert_false(log_rate_add(&r, lines, sizeof lines, t, words, sizeof words));
+    }
+    for (int i = 0; i < 12000; i++, t += 0.005) { /* twice as many, for a minute */
+        told += log_rate_add(&r, lines, sizeof lines, t, words, sizeof words);
+    }
+    assert_in_range(told, 1, 2);
+    assert_non_null(strstr(words, " lines a second"));
+    r = (struct log_rate){0};
+    for (int i = 0; i < 10; i++, t += 2) { /* bursts */
+        for (int k = 0; k < 1000; k++) {
+            assert_false(log_rate_add(&r, "\n", 1, t, words, sizeof words));
+        }
+    }
+    r = (struct log_rate){0};
+    static char big[1 << 20];
+    for (int i = 0; i < 110; i++, t += 0.01) { /* no line at all */
+        told = log_rate_add(&r, big, sizeof big, t, words, sizeof words);
+        if (told) {
+            break;
+        }
+    }
+    assert_true(told);
+    assert_non_null(strstr(words, " and 0 lines a second"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_floods),
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_tee),
         cmocka_unit_test(test_template),
