@@ -1,11 +1,9 @@
 /* Communicators with ranks as threads: every collective against sums in tree order, groups, arenas, statistics, and what
  * ranks are told when one of them is late, does something else, or leaves. */
-#include "collectives/comm.h"
+#include "tests/unit/support/comm_threads.h"
 
 #include "base/clock.h"
-#include "base/page.h"
 #include "base/text.h"
-#include "collectives/store.h"
 #include "collectives/tree.h"
 #include "kernels/device.h"
 
@@ -18,145 +16,9 @@
 #include <cmocka.h>
 // clang-format on
 
-/* cmocka's assertions belong to the main thread. */
-#define CHECK(x)                                                                                                                                     \
-    do {                                                                                                                                             \
-        if (!(x)) {                                                                                                                                  \
-            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                                                    \
-            abort();                                                                                                                                 \
-        }                                                                                                                                            \
-    } while (0)
-#define OK(call)                                                                                                                                     \
-    do {                                                                                                                                             \
-        if ((call) != 0) {                                                                                                                           \
-            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, err.text);                                                           \
-            abort();                                                                                                                                 \
-        }                                                                                                                                            \
-    } while (0)
-
-#define RANKS_MAX 5
-
-struct rank {
-    int rank, size;
-    struct dt_store *store;
-    struct dt_page *page;
-    void (*main)(struct rank *r);
-    pthread_t thread;
-};
-
-static void *begin(void *arg)
-{
-    struct rank *r = arg;
-    r->main(r);
-    return NULL;
-}
-
-static struct rank everyone[RANKS_MAX];
-static pthread_barrier_t meeting; /* of all threads of a run, beside the communicator */
-
-/* Runs main in `size` threads, leaving out rank `without`. */
-static void run_without(int size, int without, void (*body)(struct rank *r))
-{
-    struct dt_error err;
-    struct dt_store_local *local = dt_store_local_open();
-    CHECK(pthread_barrier_init(&meeting, NULL, (unsigned)size - (without >= 0)) == 0);
-    for (int i = 0; i < size; i++) {
-        struct rank *r = &everyone[i];
-        *r = (struct rank){.rank = i, .size = size, .main = body};
-        if (i != without) {
-            OK(dt_page_attach(&r->page, &err));
-            OK(dt_store_open_local(&r->store, local, r->page, &err));
-            CHECK(pthread_create(&r->thread, NULL, begin, r) == 0);
-        }
-    }
-    for (int i = 0; i < size; i++) {
-        if (i != without) {
-            CHECK(pthread_join(everyone[i].thread, NULL) == 0);
-            dt_store_close(everyone[i].store);
-            dt_page_close(everyone[i].page, -1);
-        }
-    }
-    CHECK(pthread_barrier_destroy(&meeting) == 0);
-    dt_store_local_close(local);
-}
-
 static void run(int size, void (*body)(struct rank *r))
 {
-    run_without(size, -1, body);
-}
-
-static struct dt_comm *world(struct rank *r)
-{
-    struct dt_error err;
-    struct dt_comm *c = NULL;
-    struct dt_comm_options o = {.rank = r->rank, .size = r->size, .store = r->store, .page = r->page, .timeout_s = 60, .open_timeout_s = 60};
-    OK(dt_comm_open(&c, &o, &err));
-    return c;
-}
-
-static void start(struct dt_comm *c, const struct dt_collective *x)
-{
-    struct dt_error err;
-    dt_comm_start(c, x, NULL);
-    OK(dt_comm_poll(c, &err));
-}
-
-/* Element i of rank r: values whose sum depends on the order. */
-static double element(int r, int64_t i)
-{
-    uint64_t h = ((uint64_t)r + 1) * 0x9e3779b97f4a7c15ull + (uint64_t)i * 0xd1b54a32d192ed03ull;
-    h = (h ^ (h >> 31)) * 0xbf58476d1ce4e5b9ull;
-    static const double scales[] = {1e-5, 1, 3e4};
-    return ((double)(h >> 40) / 8388608.0 - 1.0) * scales[h % 3];
-}
-
-static void put(void *p, enum dt_dtype type, int64_t i, int r, int64_t at)
-{
-    double v = element(r, at);
-    if (type == DT_F32) {
-        ((float *)p)[i] = (float)v;
-    } else if (type == DT_F64) {
-        ((double *)p)[i] = v;
-    } else if (type == DT_I64) {
-        ((int64_t *)p)[i] = (int64_t)(v * 1e6);
-    } else {
-        float f = (float)v;
-        uint32_t bits;
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
-    }
-}
-
-/* One collective of `count` with buffers in, out (elements at i mean element() at i), against dt_tree_reduce. */
-static void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, char *in, char *out)
-{
-    size_t width = dt_dtype_size(type);
-    int64_t in_count = kind == DT_REDUCE_SCATTER ? count * c->size : count, out_count = kind == DT_ALL_GATHER ? count * c->size : count;
-    int root = c->size - 1;
-    for (int64_t i = 0; i < in_count; i++) {
-        put(in, type, i, c->rank, i);
-    }
-    start(c, &(struct dt_collective){kind, op, "check", in, out, count, type, root});
-    char *want = dt_alloc((size_t)out_count * width + 1), *all[RANKS_MAX];
-    const void *ptr[RANKS_MAX];
-    int64_t first = kind == DT_REDUCE_SCATTER ? count * c->rank : 0;
-    for (int r = 0; r < c->size; r++) {
-        all[r] = kind == DT_ALL_GATHER ? want + (size_t)(r * count) * width : dt_alloc((size_t)count * width + 1);
-        for (int64_t i = 0; i < count; i++) {
-            put(all[r], type, i, r, first + i);
-        }
-        ptr[r] = all[r];
-    }
-    if (kind == DT_BROADCAST) {
-        memcpy(want, all[root], (size_t)count * width);
-    } else if (kind != DT_ALL_GATHER) {
-        dt_tree_reduce(want, ptr, c->size, op, type, count);
-    }
-    CHECK(memcmp(want, out, (size_t)out_count * width) == 0);
-    for (int r = 0; r < c->size && kind != DT_ALL_GATHER; r++) {
-        free(all[r]);
-    }
-    free(want);
+    threads_run(size, NULL, -1, body);
 }
 
 /* 4096 floats are the last small one; 300001 pass through the bounce buffer in several chunks. */
@@ -203,7 +65,7 @@ static void all_kinds(struct rank *r)
 static void collectives_equal_the_tree(void **unused)
 {
     (void)unused;
-    for (int size = 1; size <= RANKS_MAX; size++) {
+    for (int size = 1; size <= 5; size++) {
         run(size, all_kinds);
     }
 }
@@ -454,7 +316,7 @@ static void timeout_names_the_missing(void **unused)
 {
     (void)unused;
     run(4, late);
-    run_without(3, 2, never_opens);
+    threads_run(3, NULL, 2, never_opens);
 }
 
 /* The last rank leaves in one way or another while the others wait. */
