@@ -54,7 +54,7 @@ $(B)/libdtrun.a: $(OBJECTS)
 	@ar rcs $@ $^
 $(B)/bin/%: $(B)/obj/cmd/%.o $(B)/libdtrun.a
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--as-needed $< $(B)/libdtrun.a $(LIBS) -o $@
+	$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -Wl,--as-needed $< $(B)/libdtrun.a $(LIBS) -o $@
 $(B)/libsupport.a: $(HELPERS)
 	@rm -f $@
 	@ar rcs $@ $^

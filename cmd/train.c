@@ -1,4 +1,5 @@
 /* train: trains what a job.json describes, as one rank of dtrun's round or alone. Options in, exit code out. */
+#include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/folder.h"
@@ -333,6 +334,9 @@ static int run(const struct job *job)
         _exit(code);
     }
     dt_log_open(dt_log_level(), w.size > 1 ? w.rank : -1, STDERR_FILENO);
+    char who[32];
+    (void)snprintf(who, sizeof who, "train: rank %d", w.rank);
+    dt_crash_open(who);
     atomic_store(&signal_page, w.page);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
         code = fail(w.page, &err, trainer_exit_code(&err), w.told);

@@ -2,6 +2,7 @@
 #include "worker/metrics.h"
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
 
@@ -25,6 +26,7 @@ void metrics_open(struct metrics *m, const char *dir, int rank, bool quiet)
     if (dir) {
         m->logs_dir = dt_format("%s/logs", dir);
         m->log_path = dt_format("%s/rank-%d.log", m->logs_dir, rank);
+        dt_crash_log(m->log_path);
     }
     if (m->active && dir) {
         m->path = dt_format("%s/metrics.jsonl", dir);
@@ -39,6 +41,7 @@ void metrics_close(struct metrics *m)
     }
     free(m->path);
     free(m->events_path);
+    dt_crash_log(NULL);
     free(m->log_path);
     free(m->logs_dir);
     dt_text_clear(&m->line);

@@ -134,3 +134,24 @@ def test_what_has_no_effect_is_said():
     assert run(["/bin/true"], env={"LOGLEVEL": "ERROR"}).err == ""
     result = run(["/bin/true"], env={"LOGLEVEL": "loud"})
     assert result.code == 0 and result.err == "dtrun: LOGLEVEL: loud: unknown level; must be DEBUG, INFO, WARNING, ERROR or CRITICAL\n", result
+
+
+# ---- crashes ----
+
+
+@pytest.mark.skipif("build-" in DTRUN, reason="sanitizers have a handler of their own")
+@pytest.mark.parametrize("name", ["SEGV", "ABRT", "FPE"])
+def test_a_crash_of_train_leaves_its_calls(tmp_path, name):
+    job_file = training.make_job(tmp_path, steps=100000, checkpointing={"save_every_n_steps": 100000})
+    with Job(["--nproc_per_node=2", "--max_restarts=0", "train", job_file, "--output_dir", tmp_path / "out"]) as job:
+        job.agent_pid = job.agent
+        pages = wait_until(lambda: training.pages(job, 2), "two workers")
+        wait_until(lambda: pages[1].step() >= 3, "a few steps")
+        os.kill(pages[1].pid, getattr(signal, "SIG" + name))
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 1, result
+    assert re.search(rf"rank 1 \(local 1, pid {pages[1].pid}\): killed by signal \d+ \(SIG{name}\) at step \d+; ", result.err), result
+    log = (tmp_path / "out" / "logs" / "rank-1.log").read_text()
+    for text in (result.err, log):
+        assert re.search(rf"^train: rank 1: crashed: SIG{name}, sent by a process; the calls that led there:\n(.*\[0x[0-9a-f]+\]\n){{2,}}", text, re.M), text

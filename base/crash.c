@@ -1,0 +1,106 @@
+/* The handler runs on a stack of its own (the usual one may be what overflowed) and makes only calls that are allowed there; backtrace() is one
+ * of them once its library is loaded, so it is called once beforehand. */
+#include "base/crash.h"
+
+#include <execinfo.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FRAMES = 48, STACK_BYTES = 64 * 1024, OWN_FRAMES = 2 /* the handler and the kernel's return from it */ };
+
+static char name[64];
+static char log_path[PATH_MAX];
+static atomic_int crashing;
+static _Alignas(16) char stack[STACK_BYTES];
+
+static void put(int fd, const char *text)
+{
+    (void)!write(fd, text, strlen(text));
+}
+
+static void put_hex(int fd, unsigned long value)
+{
+    char text[2 + 2 * sizeof value + 1] = "0x";
+    size_t n = 2;
+    for (int shift = (int)(8 * sizeof value) - 4; shift >= 0; shift -= 4) {
+        unsigned digit = (unsigned)(value >> shift) & 15;
+        if (digit != 0 || n > 2 || shift == 0) {
+            text[n++] = "0123456789abcdef"[digit];
+        }
+    }
+    text[n] = '\0';
+    put(fd, text);
+}
+
+static void write_report(int fd, int number, const siginfo_t *info, void *const *frames, int count)
+{
+    const char *word = sigabbrev_np(number);
+    put(fd, name);
+    put(fd, ": crashed: SIG");
+    put(fd, word != NULL ? word : "?");
+    if (info->si_code > 0 && number != SIGABRT) {
+        put(fd, " at address ");
+        put_hex(fd, (unsigned long)info->si_addr);
+    } else {
+        put(fd, ", sent by a process");
+    }
+    put(fd, "; the calls that led there:\n");
+    backtrace_symbols_fd(frames, count, fd);
+}
+
+static void on_crash(int number, siginfo_t *info, void *context)
+{
+    void *frames[FRAMES];
+    (void)context;
+    if (atomic_exchange(&crashing, 1) == 0) { /* of several threads the first one speaks */
+        int count = backtrace(frames, FRAMES), skip = count > OWN_FRAMES ? OWN_FRAMES : 0;
+        write_report(STDERR_FILENO, number, info, frames + skip, count - skip);
+        int fd = log_path[0] != '\0' ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+        if (fd >= 0) {
+            write_report(fd, number, info, frames + skip, count - skip);
+        }
+    }
+    (void)raise(number); /* SA_RESETHAND: once we return, the usual end */
+}
+
+void dt_crash_open(const char *who)
+{
+#ifndef DT_SANITIZED
+    static const int numbers[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
+    void *frames[2];
+    (void)snprintf(name, sizeof name, "%s", who);
+    (void)backtrace(frames, 2);
+    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
+    (void)sigaltstack(&own, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction now, ours = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
+        (void)sigemptyset(&ours.sa_mask);
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) {
+            (void)sigaction(numbers[i], &ours, NULL);
+        }
+    }
+#else
+    (void)who;
+    (void)on_crash;
+#endif
+}
+
+void dt_crash_log(const char *path)
+{
+    char whole[PATH_MAX];
+    log_path[0] = '\0';
+    if (path != NULL && path[0] != '/' && getcwd(whole, sizeof whole) != NULL) { /* the folder may be another one then */
+        size_t n = strlen(whole);
+        if (snprintf(whole + n, sizeof whole - n, "/%s", path) < (int)(sizeof whole - n)) {
+            (void)strcpy(log_path, whole);
+        }
+    } else if (path != NULL && strlen(path) < sizeof log_path) {
+        (void)strcpy(log_path, path);
+    }
+}
