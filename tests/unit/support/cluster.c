@@ -6,6 +6,7 @@
 #include "base/text.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -403,14 +404,13 @@ static void check_place(const struct place *p, struct run *run)
 
 static void sim_act(void *user, const struct action *a, const struct record *record, const char *why)
 {
-    static const enum agent_event events[] = {[ACTION_START] = AGENT_ON_START,
-                                              [ACTION_END] = AGENT_ON_END,
-                                              [ACTION_STOP] = AGENT_ON_STOP,
-                                              [ACTION_FINISH] = AGENT_ON_VERDICT,
-                                              [ACTION_REFUSE] = AGENT_ON_VERDICT};
+    static const enum agent_event events[] = {
+        [ACTION_START] = AGENT_ON_START, [ACTION_END] = AGENT_ON_END,        [ACTION_STOP] = AGENT_ON_STOP,
+        [ACTION_LEAVE] = AGENT_ON_STOP,  [ACTION_FINISH] = AGENT_ON_VERDICT, [ACTION_REFUSE] = AGENT_ON_VERDICT};
     struct sim_agent *agent = &sim.agents[(intptr_t)user];
     if (sim.o.verbose) {
-        static const char *const names[] = {"START", "END", "STOP", "FINISH", "REFUSE"};
+        static const char *const names[] = {[ACTION_START] = "START", [ACTION_END] = "END",       [ACTION_STOP] = "STOP",
+                                            [ACTION_LEAVE] = "LEAVE", [ACTION_FINISH] = "FINISH", [ACTION_REFUSE] = "REFUSE"};
         (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user, names[a->kind], a->place.round,
                       a->code, (unsigned long long)record->nonce[0], why != NULL ? why : "");
     }
@@ -423,6 +423,9 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
         check_place(&a->place, &sim.runs[agent->run]);
     }
     post(agent, events[a->kind], a->code);
+    if (a->kind == ACTION_LEAVE) {
+        post(agent, AGENT_ON_VERDICT, a->code);
+    }
     (void)plan(sim.now_s, H_AGENT, (int)(intptr_t)user);
 }
 
@@ -491,7 +494,7 @@ static void do_one(int i, enum agent_do what)
                       .order = -1,
                       .role = "default",
                       .failure = a->agent.failure,
-                      .code = a->agent.failure_code,
+                      .code = what == AGENT_DO_TELL_STOP ? 128 + SIGTERM : a->agent.failure_code,
                       .step = (int64_t)(sim.now_s * 10),
                       .saved_step = -1};
     member_event(&a->member, &e, sim.now_s);
@@ -546,14 +549,18 @@ static void start_agent(int i)
                             .link_capacity = a->link_capacity};
     a->id = (uint64_t)(i + 1) << 32 | (uint64_t)a->generation;
     static struct member_options o;
-    o = (struct member_options){
-        .rounds = {.nodes_min = sim.o.min, .nodes_max = sim.o.max, .restarts_max = sim.o.restarts, .join_timeout_s = 600, .last_call_s = 8},
-        .beat_s = 1,
-        .lease_s = 10,
-        .dead_s = 15,
-        .retry_s = 0.5,
-        .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i},
-        .nonce = {a->id, 1}};
+    o = (struct member_options){.rounds = {.nodes_min = sim.o.min,
+                                           .nodes_max = sim.o.max,
+                                           .restarts_max = sim.o.restarts,
+                                           .join_timeout_s = 600,
+                                           .last_call_s = 8,
+                                           .leave = sim.o.signals},
+                                .beat_s = 1,
+                                .lease_s = 10,
+                                .dead_s = 15,
+                                .retry_s = 0.5,
+                                .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i},
+                                .nonce = {a->id, 1}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
     struct member_hooks hooks = {(void *)(intptr_t)i, sim_send, sim_act, sim_connect, sim_drop, sim_say};
@@ -621,9 +628,9 @@ void cluster_fail_worker(int i)
 
 static void fault(void)
 {
-    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % 8);
+    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % (sim.o.signals ? 9 : 8));
     if (sim.o.verbose) {
-        static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset", "heal", "heal"};
+        static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset", "heal", "heal", "signal"};
         (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, names[what], i, k);
     }
     switch (what) {
@@ -653,6 +660,12 @@ static void fault(void)
         if (i != k && link_of(i, k) != NULL && link_of(i, k)->up) {
             close_link(i, k, MEMBER_LOST, false);
             note_peer(plan(sim.now_s + DETECT_EOF_S, H_DOWN, i), k, link_of(i, k));
+        }
+        break;
+    case 8: /* the host is asked to stop */
+        if (sim.agents[i].alive && !sim.agents[i].finished) {
+            post(&sim.agents[i], AGENT_ON_SIGNAL, SIGTERM);
+            (void)plan(sim.now_s, H_AGENT, i);
         }
         break;
     default:

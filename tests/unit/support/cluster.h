@@ -13,6 +13,7 @@ struct cluster_options {
     double work_s;         /* what a round's workers take; 0: 2 to 20 s, drawn */
     double faults_until_s; /* 0: no faults */
     double fault_every_s;  /* at most, between two of them; 0: 12 */
+    bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
 
