@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "launcher/claim.h"
@@ -12,11 +13,14 @@
 #include "launcher/link.h"
 #include "launcher/member.h"
 
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
 
 static const double wait_line_s = 10; /* between two lines about a wait */
 
@@ -245,12 +249,44 @@ static void start_news(struct nodes *n)
 
 /* ---- begin ---- */
 
+/* Of train: what its job file says, wherever it lies, and the other arguments. */
+static void add_job(const struct options *o, struct dt_text *out)
+{
+    struct dt_text arguments, file;
+    struct dt_error ignored;
+    dt_text_init(&arguments);
+    dt_text_init(&file);
+    for (int i = 0; i < o->arg_count; i++) {
+        size_t n = strlen(o->args[i]);
+        if (file.size == 0 && n > 5 && strcmp(o->args[i] + n - 5, ".json") == 0 && dt_file_read(o->args[i], JOB_BYTES, &file, &ignored) == 0) {
+            unsigned char hash[crypto_generichash_BYTES_MIN];
+            char hex[2 * sizeof hash + 1];
+            (void)crypto_generichash(hash, sizeof hash, (const unsigned char *)file.data, file.size, NULL, 0);
+            dt_text_printf(out, "job file %.16s\n", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash));
+        } else {
+            dt_text_printf(&arguments, " %s", o->args[i]);
+        }
+    }
+    for (size_t i = 0; i < arguments.size; i++) {
+        arguments.data[i] = (char)(arguments.data[i] == '\n' ? ' ' : arguments.data[i]);
+    }
+    dt_text_printf(out, "arguments%.500s\n", dt_text_str(&arguments));
+    dt_text_clear(&arguments);
+    dt_text_clear(&file);
+}
+
 /* What must be alike on all hosts. The program is compared by its name: folders may differ. */
 static void write_digest(const struct options *o, char *out, size_t out_bytes)
 {
     const char *name = strrchr(o->program, '/');
-    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--rdzv_backend %s\nprogram %.200s\n", DT_VERSION, o->nnodes_min,
-                   o->nnodes_max, o->max_restarts, o->rdzv_backend, name != NULL ? name + 1 : o->program);
+    struct dt_text job;
+    dt_text_init(&job);
+    if (o->bundled && strcmp(o->program, "train") == 0) {
+        add_job(o, &job);
+    }
+    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--rdzv_backend %s\nprogram %.200s\n%s", DT_VERSION, o->nnodes_min,
+                   o->nnodes_max, o->max_restarts, o->rdzv_backend, name != NULL ? name + 1 : o->program, dt_text_str(&job));
+    dt_text_clear(&job);
 }
 
 static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err)

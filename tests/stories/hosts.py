@@ -221,3 +221,43 @@ def finish(*jobs, timeout_s=support.DEADLINE_S):
     for job in jobs:
         job.wait_gone()
     return results
+
+
+# Says which round it is in (group rank, hosts, round) and stays until the file `go` is there.
+STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $DTRUN_ROUND" >> "$1/$2"; while [ ! -e "$1/go" ]; do sleep 0.05; done'
+
+
+class Stayers:
+    """One run over hosts whose workers stay, round after round, until they may go."""
+
+    def __init__(self, net, folder, nnodes, scale=3, options=(), on=None):
+        self.net, self.folder, self.nnodes, self.scale, self.options = net, folder, nnodes, scale, options
+        self.jobs = {h.name: self.start(h) for h in (on or net.hosts)}
+
+    def start(self, host, *options):
+        return host.job([f"--nnodes={self.nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint=a:{PORT}", "--rdzv_id=story", "--rdzv_conf=last_call_timeout=1",
+                         f"--time_scale={self.scale}", *self.options, *options, "sh", "-c", STAY, "x", self.folder, host.name])
+
+    def newest(self, name):
+        """(group rank, hosts, round) of what runs on a host, or ran there last."""
+        lines = support.lines_of(os.path.join(self.folder, name))
+        return tuple(map(int, lines[-1].split())) if lines else (-1, 0, 0)
+
+    def wait_round(self, names, newer_than=0, timeout_s=support.DEADLINE_S):
+        """Waits for a round of just these hosts; its number."""
+
+        def there():
+            seen = [self.newest(n) for n in names]
+            same = all(s[1] == len(names) and s[2] == seen[0][2] > newer_than for s in seen)
+            return seen[0][2] if same else 0
+
+        return support.wait_until(there, f"a round of {names}", timeout_s)
+
+    def wait_idle(self, name, timeout_s=support.DEADLINE_S):
+        support.wait_until(lambda: not any(map(support.alive, support.children(self.jobs[name].agent))), f"the end of the workers on {name}", timeout_s)
+
+    def go(self, timeout_s=support.DEADLINE_S):
+        """Lets the workers end; results by host."""
+        with open(os.path.join(self.folder, "go"), "w"):
+            pass
+        return dict(zip(self.jobs, finish(*self.jobs.values(), timeout_s=timeout_s)))

@@ -3,14 +3,19 @@ run: alone
 run: timeout 300
 """
 
+import os
+import re
+import signal
+
 import pytest
 
 import hosts
 import training
-from hosts import PORT, Rounds
+from hosts import PORT, Rounds, Stayers
+from support import alive, children, wait_until
 from test_nodes import NUMBERS, c10d, static
 
-STEPS = 40
+STEPS = 150
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +41,34 @@ def one_host(place):
     return of
 
 
+def train_on(net, job, out, layout, *rest, options=()):
+    return [h.job(c10d(PORT, len(layout), *options, f"--nproc_per_node={n}", "train", job, "--output_dir", out, *rest, host="a"))
+            for h, n in zip(net.hosts, layout)]
+
+
+def wait_step(jobs, step):
+    """The page of a worker that has come so far."""
+
+    def find():
+        for job in jobs:
+            for pid in children(job.agent):
+                try:
+                    page = training.Page(pid)
+                except (OSError, KeyError, ValueError):
+                    continue
+                if page.step() >= step:
+                    return page
+        return None
+
+    return wait_until(find, f"step {step}", step_s=0.002)
+
+
 @pytest.mark.parametrize("layout, strategy", [((2, 1), "full_shard"), ((1, 2, 3), "ddp"), ((2, 2), "zero2")])
 def test_the_bits_of_one_host(place, one_host, layout, strategy):
     folder, job = place
     out = folder / ("hosts-" + "-".join(map(str, layout)))
     with hosts.network(len(layout)) as net:
-        jobs = [h.job(c10d(PORT, len(layout), f"--nproc_per_node={n}", "train", job, "--output_dir", out, "--mode", strategy, host="a"))
-                for h, n in zip(net.hosts, layout)]
+        jobs = train_on(net, job, out, layout, "--mode", strategy)
         with Rounds(*jobs):
             results = hosts.finish(*jobs)
     assert [r.code for r in results] == [0] * len(layout), results
@@ -64,3 +90,83 @@ def test_hosts_find_each_other_by_name(backend, family):
     assert [r.code for r in results] == [0, 0, 0], results
     out = [r.out for r in results]
     assert (out if backend == "static" else sorted(out)) == [f"{i} 3 0 1 {i} 3 {where} {PORT}\n" for i in range(3)], results
+
+
+def test_every_host_names_the_worker_that_failed_first(place, one_host):
+    folder, job = place
+    out = folder / "named"
+    with hosts.network(3) as net:
+        jobs = train_on(net, job, out, (1, 1, 1))
+        with Rounds(*jobs):
+            page = wait_step(jobs[1:2], 15)
+            os.kill(page.pid, signal.SIGKILL)
+            results = hosts.finish(*jobs)
+    assert [r.code for r in results] == [0, 0, 0], results
+    assert training.hash_of(out) == one_host(3)[0]
+    cause = re.compile(rf"dtrun: host b rank {page.rank} \(local 0, pid {page.pid}\): killed by signal 9 \(SIGKILL\) at step \d+.*; restarting \(1 of 3 used\)")
+    for r in results:
+        assert len(cause.findall(r.err)) == 1 and r.err.count("restarting") == 1, results
+
+
+def test_a_lost_coordinator_comes_back(place, one_host):
+    """Its cable is out until the workers of all hosts have ended; then the job goes on from the newest checkpoint, with the bits of an undisturbed one."""
+    folder, job = place
+    out = folder / "coordinator"
+    with hosts.network(3) as net:
+        jobs = train_on(net, job, out, (1, 1, 1), options=("--time_scale=3",))
+        with Rounds(*jobs) as rounds:
+            wait_step(jobs, 15)
+            net.down(net.hosts[0])
+            wait_until(lambda: not any(map(alive, rounds.workers)), "the end of the round")
+            net.up(net.hosts[0])
+            results = hosts.finish(*jobs)
+    assert [r.code for r in results] == [0, 0, 0], results
+    assert training.hash_of(out) == one_host(3)[0]
+    assert all("host a: no answer from this coordinator" in r.err for r in results[1:]), results
+    assert "restarting" not in "".join(r.err for r in results), results  # no worker is blamed
+
+
+@pytest.mark.parametrize("towards", [False, True])
+def test_one_direction_is_enough_to_be_lost(tmp_path, towards):
+    with hosts.network(3) as net:
+        a, b, c = net.hosts
+        run = Stayers(net, tmp_path, "2:3")
+        with Rounds(*run.jobs.values()):
+            first = run.wait_round("abc")
+            net.cut(*([(a, b), (c, b)] if towards else [(b, a), (b, c)]), both=False)
+            second = run.wait_round("ac", first)
+            run.wait_idle("b")
+            net.heal()
+            run.wait_round("abc", second)
+            results = run.go()
+    assert [r.code for r in results.values()] == [0, 0, 0], results
+    assert all("host b (pid " in results[n].err and "going on with 2 of 3 hosts (minimum 2)" in results[n].err for n in "ac"), results
+
+
+def test_a_stopped_agent_has_no_workers_when_others_go_on(tmp_path):
+    with hosts.network(3) as net:
+        run = Stayers(net, tmp_path, "2:3", scale=2)
+        with Rounds(*run.jobs.values()):
+            first = run.wait_round("abc")
+            os.kill(run.jobs["b"].agent, signal.SIGSTOP)
+            second = run.wait_round("ac", first)
+            run.wait_idle("b", timeout_s=0.1)
+            os.kill(run.jobs["b"].agent, signal.SIGCONT)
+            run.wait_round("abc", second)
+            results = run.go()
+    assert [r.code for r in results.values()] == [0, 0, 0], results
+    assert "no word from the other hosts for so long" in results["b"].err, results
+
+
+def test_hosts_that_cannot_reach_each_other_are_named(tmp_path):
+    with hosts.network(3) as net:
+        _, b, c = net.hosts
+        net.cut((b, c))
+        run = Stayers(net, tmp_path, "2:3")
+        with Rounds(*run.jobs.values()):
+            found = wait_until(lambda: any(run.newest(n)[1] == 2 for n in "abc") and run.newest("a"), "a round without the later one")
+            net.heal()
+            run.wait_round("abc", found[2])
+            results = run.go()
+    assert [r.code for r in results.values()] == [0, 0, 0], results
+    assert re.search(r"hosts (b and c|c and b) cannot reach each other; going on without [bc], with 2 of 3 hosts", results["a"].err), results
