@@ -22,7 +22,7 @@ enum dt_rule_type {
 
 struct dt_rule {
     enum dt_rule_type type;
-    double min, max; /* of numbers, inclusive unless `open` */
+    double min, max; /* of numbers, inclusive unless `open`; every number has both */
     bool open_min, open_max;
     const char *choices; /* "a|b|c" */
     const char *later;   /* choices that are known and not there yet; may be null */

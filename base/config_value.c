@@ -10,11 +10,11 @@
 #include <string.h>
 #include <strings.h>
 
-#define LARGEST_INTEGER 9007199254740992.0 /* 2^53 */
+#define LARGEST_INTEGER 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
 
 static bool in_range(const struct dt_rule *rule, double v)
 {
-    return (rule->open_min ? v > rule->min : v >= rule->min) && (rule->max >= LARGEST_INTEGER || (rule->open_max ? v < rule->max : v <= rule->max));
+    return (rule->open_min ? v > rule->min : v >= rule->min) && (rule->open_max ? v < rule->max : v <= rule->max);
 }
 
 static bool integer_of(const struct dt_rule *rule, const cJSON *value, int64_t *out)
@@ -164,15 +164,10 @@ void dt_value_show(const cJSON *value, struct dt_text *out)
 
 static void add_range(const struct dt_rule *rule, struct dt_text *out)
 {
-    bool low = rule->min > -LARGEST_INTEGER, high = rule->max < LARGEST_INTEGER;
-    if (low) {
-        dt_text_puts(out, rule->open_min ? " above " : high ? " from " : " of at least ");
-        add_double(rule->min, out);
-    }
-    if (high) {
-        dt_text_puts(out, rule->open_max ? (low ? " and below " : " below ") : low ? (rule->open_min ? " and at most " : " to ") : " of at most ");
-        add_double(rule->max, out);
-    }
+    dt_text_puts(out, rule->open_min ? " above " : " from ");
+    add_double(rule->min, out);
+    dt_text_puts(out, rule->open_max ? " and below " : rule->open_min ? " and at most " : " to ");
+    add_double(rule->max, out);
 }
 
 void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
@@ -265,14 +260,10 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
 
 static void schema_range(const struct dt_rule *rule, struct dt_text *out)
 {
-    if (rule->min > -LARGEST_INTEGER) {
-        dt_text_puts(out, rule->open_min ? ", \"exclusiveMinimum\": " : ", \"minimum\": ");
-        add_double(rule->min, out);
-    }
-    if (rule->max < LARGEST_INTEGER) {
-        dt_text_puts(out, rule->open_max ? ", \"exclusiveMaximum\": " : ", \"maximum\": ");
-        add_double(rule->max, out);
-    }
+    dt_text_puts(out, rule->open_min ? ", \"exclusiveMinimum\": " : ", \"minimum\": ");
+    add_double(rule->min, out);
+    dt_text_puts(out, rule->open_max ? ", \"exclusiveMaximum\": " : ", \"maximum\": ");
+    add_double(rule->max, out);
 }
 
 /* "type" and what limits it. "auto" is a string beside numbers and bools that have a default. */

@@ -4,14 +4,20 @@
 
 #include <stddef.h>
 
-#define ANY 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
+#define STEPS 1e12               /* a microsecond each, and the run takes eleven days: nobody wants more */
+#define EPOCHS 1e6               /* times 9e12 samples: the sum still is an int64_t */
+#define LARGE 1e30               /* still a float */
+#define EXACT 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
 
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
-static const struct dt_rule at_least_0 = {.type = DT_RULE_INTEGER, .min = 0, .max = ANY};
-static const struct dt_rule at_least_1 = {.type = DT_RULE_INTEGER, .min = 1, .max = ANY};
-static const struct dt_rule minus_1_or_more = {.type = DT_RULE_INTEGER, .min = -1, .max = ANY};
+static const struct dt_rule seed = {.type = DT_RULE_INTEGER, .min = 0, .max = EXACT};
+static const struct dt_rule steps = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS};
+static const struct dt_rule interval = {.type = DT_RULE_INTEGER, .min = 1, .max = STEPS};
+static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = -1, .max = STEPS};
+static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
+static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
@@ -22,8 +28,8 @@ static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1,
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
 static const struct dt_rule stage = {.type = DT_RULE_INTEGER, .min = 0, .max = 3, .null = true, .null_value = -1};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
-static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = ANY};
-static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = ANY};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = LARGE};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
@@ -89,11 +95,11 @@ static const struct dt_field training_fields[] = {
     {"strategy", "\"auto\"", "where weights, gradients and optimizer state live", AT(strategy), &strategy},
     {"batch_size_per_gpu", "8", "samples per rank in one micro-step", AT(batch_size_per_gpu), &small},
     {"gradient_accumulation_steps", "1", "micro-steps per optimizer step", AT(gradient_accumulation_steps), &small},
-    {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &minus_1_or_more},
-    {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &from_0},
+    {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &steps_or_minus_1},
+    {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &epochs},
     {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
     {"lr_scheduler_type", "\"linear\"", "course of the learning rate after the warm-up", AT(lr_scheduler_type), &scheduler},
-    {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &minus_1_or_more},
+    {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
     {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
     {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
     {"weight_decay", "0", "AdamW's decoupled weight decay", AT(weight_decay), &from_0},
@@ -101,9 +107,9 @@ static const struct dt_field training_fields[] = {
     {"adam_beta2", "0.999", "decay of the second moment", AT(adam_beta2), &beta},
     {"adam_epsilon", "1e-08", "added to the root of the second moment", AT(adam_epsilon), &above_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
-    {"seed", "42", "of initial weights and the order of samples", AT(seed), &at_least_0},
-    {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &at_least_0},
-    {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &at_least_0},
+    {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
+    {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &steps},
+    {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
     {"deterministic", "false", "same bits for every strategy and number of ranks", AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute", AT(device), &device},
@@ -141,8 +147,8 @@ static const struct dt_field recompute_fields[] = {
 };
 #define AT(member) offsetof(struct job_checkpointing, member)
 static const struct dt_field checkpointing_fields[] = {
-    {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &at_least_0},
-    {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &at_least_0},
+    {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
+    {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
     {"resume", "\"auto\"", "auto, never, or a checkpoint: its folder, or its name in this run", AT(resume), &string},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
@@ -150,7 +156,7 @@ static const struct dt_field checkpointing_fields[] = {
 };
 #undef AT
 static const struct dt_field logging_fields[] = {
-    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps), &at_least_1},
+    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps), &interval},
     {0},
 };
 

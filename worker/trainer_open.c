@@ -73,9 +73,10 @@ static int64_t count_steps(const struct trainer *t)
         int64_t used = t->epoch * (samples / per_micro) + t->position / per_micro;
         return steps + (all > used ? (all - used) / t->micro_steps : 0);
     }
-    for (int64_t e = t->epoch; e <= whole; e++) {
-        int64_t end = e < whole ? samples : part, begin = e == t->epoch ? t->position : 0;
-        steps += end > begin ? steps_of(t, (end - begin) / per_micro) : 0;
+    int64_t end = t->epoch < whole ? samples : t->epoch == whole ? part : 0; /* of the epoch that the run stands in */
+    steps += end > t->position ? steps_of(t, (end - t->position) / per_micro) : 0;
+    if (t->epoch < whole) {
+        steps += (whole - t->epoch - 1) * steps_of(t, samples / per_micro) + steps_of(t, part / per_micro);
     }
     return steps;
 }
