@@ -577,6 +577,11 @@ bool logs_has_files(const struct logs *l)
     return false;
 }
 
+bool logs_unasked(const struct logs *l)
+{
+    return l->base != NULL && !logs_has_files(l);
+}
+
 const char *logs_worker_dir(const struct logs *l, int local_rank)
 {
     return l->workers[local_rank].dir;

@@ -17,6 +17,8 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int o
 const char *logs_dir(const struct logs *l);
 /* True when some stream goes to a file (so the start line and the report should name the folder). */
 bool logs_has_files(const struct logs *l);
+/* True when nobody asked for any of it: the folder is one we made by default, and no stream goes there. */
+bool logs_unasked(const struct logs *l);
 /* A new attempt: the folder attempt_N and one folder per local rank. An older attempt_N (a round lost to a change of members) stays,
  * and the new one is called attempt_N.2, .3 ... Ends the streams of the attempt before. first_rank is the global rank of local rank 0. */
 int logs_attempt(struct logs *l, int restart_count, int local_world_size, int first_rank, int group_rank, int world_size, struct dt_error *err);

@@ -716,6 +716,9 @@ static void close_all(struct run *r)
         timer_file_close(r->timers);
     }
     if (r->logs != NULL) {
+        if (r->events_path != NULL && r->output_dir == NULL && !r->failure_told && logs_unasked(r->logs)) {
+            (void)unlink(r->events_path); /* nobody looks for it, and the folder goes when it is empty */
+        }
         logs_close(r->logs, 5, &lost);
     }
     if (r->leash.user != NULL) {

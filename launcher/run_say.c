@@ -136,6 +136,7 @@ void run_say_cause(struct run *r)
     dt_text_reset(&line);
     report_event_failure(&f->list[f->root], &line);
     run_event(r, "failure", "\"round\":%d,%s", r->place.round, dt_text_str(&line));
+    r->failure_told = true;
     dt_text_clear(&line);
 }
 

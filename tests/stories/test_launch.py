@@ -19,6 +19,28 @@ def shell(text, *options, **more):
 # ---- exit codes ----
 
 
+def left_in(tmp_path, *options, failed=False):
+    """Files below TMPDIR after a run, and its folders when there are no files."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    result = run(list(options), {"TMPDIR": str(temporary)})
+    assert (result.code != 0) == failed, result
+    found = sorted(temporary.rglob("*"))
+    return [x.name for x in found if x.is_file()] or [x.name for x in found]
+
+
+def test_nothing_stays_where_no_log_was_asked_for(tmp_path):
+    assert left_in(tmp_path, "--nproc_per_node=2", "/bin/true") == []
+
+
+def test_logs_stay_when_asked_for(tmp_path):
+    assert left_in(tmp_path, "--redirects=3", "/bin/true") == ["stderr.log", "stdout.log", "events.jsonl"]
+
+
+def test_a_failure_stays_on_record(tmp_path):
+    assert left_in(tmp_path, "/bin/false", failed=True) == ["events.jsonl"]
+
+
 def test_success_and_failure_codes():
     assert run(["--nproc_per_node=2", "/bin/true"]).code == 0
     assert run(["--nproc_per_node=2", "/bin/false"]).code == 1
