@@ -317,7 +317,8 @@ void job_schema(struct dt_text *out)
     dt_text_puts(out, "\n  }\n}\n");
 }
 
-/* Keys that change the model, the data or the optimizer. Strategy, world size, batch split and number of steps are not among them. */
+/* Keys that change the model, the data or the optimizer. Strategy, world size, batch split and number of steps are not among them, nor is where
+ * the data lies: what it is, the checkpoint knows by its hash. */
 static const char *const kept[] = {
     "model.name",
     "model.n_layer",
@@ -328,7 +329,6 @@ static const char *const kept[] = {
     "model.n_inner",
     "model.layer_norm_epsilon",
     "model.initializer_range",
-    "data.train",
     "data.tokenizer",
     "data.sequence_length",
     "data.shuffle",

@@ -111,7 +111,7 @@ static const struct dt_field training_fields[] = {
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &steps},
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
-    {"deterministic", "false", "same bits for every strategy and number of ranks", AT(deterministic), &boolean},
+    {"deterministic", "false", "CPU ranks repeat bit by bit anyway, so neither value changes anything yet", AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute", AT(device), &device},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
@@ -127,7 +127,7 @@ static const struct dt_field fsdp_fields[] = {
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null", AT(device_mesh), &mesh},
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched", AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
-    {"limit_all_gathers", "true", "at most two gathers ahead", AT(limit_all_gathers), &boolean},
+    {"limit_all_gathers", "true", "as in FSDP jobs; gathers have two slots whatever it says", AT(limit_all_gathers), &boolean},
     {0},
 };
 #undef AT

@@ -303,12 +303,15 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
 #define START_LIMIT_S 600.0
 #define FOR_EVER_S 1e9
 #define STEP_LIMIT_S 60.0
+#define OWN_WORD_S 1.0 /* a lone rank looks at its clock itself and says where it is: the agent, who looks too, leaves it the first word */
 
 /* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the longest step so far. */
 static void set_pulse_limit(struct trainer *t, double at_least_s)
 {
     double limit_s = t->job->training.step_timeout_s;
-    if (limit_s <= 0) {
+    if (limit_s > 0) {
+        limit_s += t->size == 1 ? OWN_WORD_S : 0;
+    } else {
         limit_s = t->longest_step_s > 0 ? fmax(STEP_LIMIT_S, 5 * t->longest_step_s) : START_LIMIT_S;
     }
     limit_s = fmax(limit_s, at_least_s);
@@ -519,9 +522,6 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     metrics_log(&t.metrics, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size, (int)getpid(), w->round);
     if (trainer_open(&t, w, err) != 0) {
         goto out;
-    }
-    if (job->training.step_timeout_s > 0 && job->training.step_timeout_s < 1e6) { /* the agent looks for a rank that cannot look itself */
-        atomic_store(&w->page->pulse_limit_ms, (uint32_t)(job->training.step_timeout_s * 1e3) + 1000);
     }
     bool found = false;
     set_pulse_limit(&t, 0); /* reading shows a pulse; who does not read is found */
