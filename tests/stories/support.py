@@ -24,6 +24,8 @@ MARKER = "STORY_MARKER"
 FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "MPI_", "LSB_", "LSF_", "JSM_", "PBS_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_", "TORCH_ELASTIC",
            "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "STORY_")
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, but what they start does not
+
 
 def program(name):
     """Path of one of our programs; skips the test when it is not built."""
