@@ -138,7 +138,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
         (void)snprintf(range, sizeof range, "%d-%d", o->port_lo, o->port_hi);
         set(&b, "DTRUN_PORT_RANGE", range);
     }
-    set(&b, "DTRUN_LOCAL_ADDR", o->local_addr);
+    set(&b, "DTRUN_LOCAL_ADDR", w->local_addr != NULL ? w->local_addr : o->local_addr);
     set(&b, "DTRUN_DEAD_AFTER", o->nnodes_max > 1 ? dt_arena_printf(arena, "%g", o->dead_after_s) : NULL);
     *out = b.list;
     return 0;

@@ -13,6 +13,7 @@ struct env_worker {
     int group_rank, group_world_size; /* nodes */
     int role_rank, role_world_size;
     const char *master_addr;
+    const char *local_addr; /* where others reach this host; null: as --local_addr says */
     int master_port;
     bool use_agent_store;   /* the agent serves the store: True except where the rank-0 worker must */
     const char *page;       /* DTRUN_PAGE; null: none */

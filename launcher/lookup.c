@@ -13,11 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct shared {
     pthread_mutex_t mutex;
+    pthread_cond_t ready; /* for one who blocks */
+    bool done;
     int references;
-    uv_async_t *async; /* null: nobody is interested any more */
+    uv_async_t *async; /* null: no loop is interested (any more) */
     lookup_resolver *resolver;
     char *host;
     int port;
@@ -166,6 +169,7 @@ static void release(struct shared *s)
     int left = --s->references;
     (void)pthread_mutex_unlock(&s->mutex);
     if (left == 0) {
+        (void)pthread_cond_destroy(&s->ready);
         (void)pthread_mutex_destroy(&s->mutex);
         free(s->host);
         free(s);
@@ -184,6 +188,8 @@ static void *run(void *argument)
     if (rc == 0) {
         s->list = list;
     }
+    s->done = true;
+    (void)pthread_cond_signal(&s->ready);
     if (s->async != NULL) {
         (void)uv_async_send(s->async);
     }
@@ -243,15 +249,57 @@ static int start_thread(struct shared *s)
     return code;
 }
 
+static struct shared *new_shared(const char *host, int port, lookup_resolver *resolver)
+{
+    struct shared *s = dt_alloc(sizeof *s);
+    pthread_condattr_t monotonic;
+    *s = (struct shared){.references = 2, .resolver = resolver != NULL ? resolver : getaddrinfo, .host = dt_strdup(host), .port = port};
+    (void)pthread_mutex_init(&s->mutex, NULL);
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&s->ready, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    return s;
+}
+
+int lookup_within(const char *host, int port, double seconds, lookup_resolver *resolver, struct lookup_list *out, struct dt_error *err)
+{
+    struct shared *s = new_shared(host, port, resolver);
+    struct timespec until;
+    int code = start_thread(s), rc;
+    if (code != 0) {
+        s->references = 1;
+        release(s);
+        return dt_fail(err, DT_IO, "%s: name look-up: thread: %s", host, strerror(code));
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_mutex_lock(&s->mutex);
+    while (!s->done && code == 0) {
+        code = pthread_cond_timedwait(&s->ready, &s->mutex, &until);
+    }
+    if (!s->done) {
+        rc = dt_fail(err, DT_TIMEOUT, "%s: name look-up: no answer yet after %.0f s", host, seconds);
+    } else if ((rc = s->rc) == 0) {
+        *out = s->list;
+    } else {
+        *err = s->err;
+    }
+    (void)pthread_mutex_unlock(&s->mutex);
+    release(s);
+    return rc;
+}
+
 int lookup_open(struct lookup **out, uv_loop_t *loop, const char *host, int port, lookup_resolver *resolver, lookup_done *done, void *user,
                 struct dt_error *err)
 {
-    struct shared *s = dt_alloc(sizeof *s);
     struct lookup *l = dt_alloc(sizeof *l);
+    struct shared *s = new_shared(host, port, resolver);
     *l = (struct lookup){.shared = s, .done = done, .user = user};
-    *s = (struct shared){
-        .references = 2, .async = &l->async, .resolver = resolver != NULL ? resolver : getaddrinfo, .host = dt_strdup(host), .port = port};
-    (void)pthread_mutex_init(&s->mutex, NULL);
+    s->async = &l->async;
     int code = uv_async_init(loop, &l->async, on_found);
     if (code != 0) {
         s->references = 1;

@@ -32,6 +32,8 @@ void lookup_close(struct lookup *l);
 
 /* Blocking, for the start of a program: a literal, or whatever getaddrinfo says. */
 int lookup_now(const char *host, int port, struct lookup_list *out, struct dt_error *err);
+/* The same, at most so long; DT_TIMEOUT: no answer yet. resolver null: getaddrinfo. */
+int lookup_within(const char *host, int port, double seconds, lookup_resolver *resolver, struct lookup_list *out, struct dt_error *err);
 /* Families take turns, beginning with the first one (happy eyeballs, RFC 8305); order within a family is kept, repeats go. */
 void lookup_order(struct lookup_list *list);
 /* Sizes and texts of socket addresses. lookup_host: without the port; IPv4 in IPv6 is shown as IPv4. lookup_name: [host]:port. */

@@ -23,6 +23,8 @@
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
 
 static const double wait_line_s = 10; /* between two lines about a wait */
+static const double name_s = 1;       /* for the endpoint's name at the start; then it is looked up beside everything else */
+static const double name_line_s = 5;  /* a name that means nothing is told after this */
 
 struct nodes {
     const struct options *o;
@@ -36,8 +38,10 @@ struct nodes {
     bool hosts;                  /* we hold the endpoint */
     double waiting_s;            /* since when our node waits for a round; -1: it does not */
     char trouble[256];           /* why the endpoint cannot be reached, newest */
-    struct message in;           /* decoded */
-    struct dt_text out;          /* encoded */
+    double open_s;
+    bool told_name;     /* that the endpoint's means nothing */
+    struct message in;  /* decoded */
+    struct dt_text out; /* encoded */
 };
 
 static void say(const char *line)
@@ -66,6 +70,12 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- from the links ---- */
 
+/* Only this machine reaches it, or it is not known yet. */
+static bool is_loopback_text(const char *address)
+{
+    return address[0] == '\0' || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
 static void on_up(void *user, uint64_t peer, const char *host)
 {
     struct nodes *n = user;
@@ -73,8 +83,10 @@ static void on_up(void *user, uint64_t peer, const char *host)
     (void)snprintf(who.host, sizeof who.host, "%s", host);
     (void)snprintf(who.address, sizeof who.address, "%s", host);
     struct peer_info *self = &n->member.options.self;
-    if (self->address[0] == '\0') {
-        (void)link_local_address(n->link, peer, self->address, sizeof self->address);
+    char local[sizeof self->address];
+    bool others_reach = !is_loopback_text(self->address);
+    if (!others_reach && link_local_address(n->link, peer, local, sizeof local) == 0 && (self->address[0] == '\0' || !is_loopback_text(local))) {
+        memcpy(self->address, local, sizeof local); /* where a peer came is where peers come */
     }
     n->trouble[0] = '\0';
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
@@ -116,6 +128,9 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
         (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text);
         if (denied) { /* another key or another run: waiting will hardly help */
             say(n->trouble);
+        } else if (n->endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
+            n->told_name = true;
+            (void)fprintf(stderr, "dtrun: endpoint %s; trying on\n", n->trouble);
         }
     }
 }
@@ -166,6 +181,15 @@ static void say_too_few(const struct nodes *n)
     dt_text_clear(&line);
 }
 
+/* With a static endpoint it is what this host was told, as with torchrun, while node rank 0 leads; else the address at which others reach the leader. */
+static const char *address_of_store(const struct nodes *n, const struct peer_info *leader)
+{
+    const char *written = n->o->master_addr;
+    bool first = strcmp(n->o->rdzv_backend, "static") == 0 && leader->order == 0 && leader->port == n->o->master_port;
+    bool any = strcmp(written, "0.0.0.0") == 0 || strcmp(written, "::") == 0;
+    return first && !any ? written : leader->address;
+}
+
 static void act(void *user, const struct action *a, const struct record *record, const char *why)
 {
     struct nodes *n = user;
@@ -177,7 +201,7 @@ static void act(void *user, const struct action *a, const struct record *record,
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
         say(why);
     }
-    n->hooks.act(n->hooks.user, a, leader != NULL ? leader->address : NULL, leader != NULL ? leader->port : 0);
+    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader) : NULL, leader != NULL ? leader->port : 0);
 }
 
 static void connect_to(void *user, const struct peer_info *to)
@@ -305,7 +329,11 @@ static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err
         if (endpoint_published(&n->endpoint, self->address, sizeof self->address, &warning, err) != 0) {
             return -1;
         }
-        if (warning != NULL) {
+        bool plain = is_loopback_text(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
+        if (warning != NULL && !plain) {
+            (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr,
+                          self->address);
+        } else if (warning != NULL) {
             (void)fprintf(stderr, "dtrun: %s\n", warning);
         }
         return 0;
@@ -334,13 +362,14 @@ static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_erro
     const struct options *o = n->o;
     struct endpoint decided = {.fd = -1};
     enum endpoint_choice choice = choice_of(o);
-    if (lookup_now(o->master_addr, o->master_port, &n->endpoint, err) != 0) {
+    n->open_s = dt_now_s();
+    if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &n->endpoint, err) != 0) { /* a name server may know it later */
         n->endpoint.count = 0;
+        (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text);
         if (choice == ENDPOINT_HOST) {
-            return -1;
+            (void)fprintf(stderr, "dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text, o->master_port);
         }
-        (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text); /* a name server may know it later */
-        choice = ENDPOINT_JOIN;
+        choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
     if (endpoint_decide(&decided, choice, &n->endpoint, o->master_port, err) != 0) {
         return -1;
@@ -426,7 +455,7 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
         return -1;
     }
     if (!l.key.given) {
-        bool nobody_else = strcmp(m->self.address, "127.0.0.1") == 0 || strcmp(m->self.address, "::1") == 0;
+        bool nobody_else = is_loopback_text(o->master_addr) || strcmp(o->master_addr, "localhost") == 0;
         if (!nobody_else) {
             (void)fprintf(stderr, "dtrun: %s\n", secure_no_key_warning());
         }
@@ -480,6 +509,12 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
 struct store_server *nodes_store(const struct nodes *n)
 {
     return n->store;
+}
+
+const char *nodes_address(const struct nodes *n)
+{
+    const char *address = n->member.options.self.address;
+    return address[0] != '\0' ? address : NULL;
 }
 
 void nodes_tell(struct nodes *n, const struct event *e)

@@ -25,6 +25,8 @@ struct nodes;
 int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err);
 /* The store that workers find here if this agent leads. */
 struct store_server *nodes_store(const struct nodes *n);
+/* Where others reach this host, numeric; null while that is unknown. */
+const char *nodes_address(const struct nodes *n);
 /* In place of coordinator_step; e->node and e->order are ignored. */
 void nodes_tell(struct nodes *n, const struct event *e);
 /* Restarts that the job has used, as far as is known here; with `failed`, including the one that a failure here is about to cost. */

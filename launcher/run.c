@@ -76,6 +76,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .role_rank = p->role_rank + i,
                            .role_world_size = p->role_world_size,
                            .master_addr = r->nodes != NULL ? r->master_addr : o->master_addr,
+                           .local_addr = r->nodes != NULL ? nodes_address(r->nodes) : NULL,
                            .master_port = r->nodes != NULL ? r->master_port : store_server_port(r->store),
                            .use_agent_store = true,
                            .page = page,

@@ -34,9 +34,9 @@ struct run {
     struct agent agent;
     struct coordinator coordinator;
     struct actions actions;
-    struct place place;   /* of the round */
-    struct nodes *nodes;  /* null: a job on one host, whose coordinator is ours */
-    char master_addr[64]; /* with nodes: of the round */
+    struct place place;    /* of the round */
+    struct nodes *nodes;   /* null: a job on one host, whose coordinator is ours */
+    char master_addr[256]; /* with nodes: of the round */
     int master_port;
     struct store_server *store;
     struct logs *logs;

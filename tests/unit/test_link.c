@@ -42,6 +42,14 @@ static uv_loop_t loop;
 static uv_timer_t waker;
 static const struct secure_key key_one = {.bytes = "one", .given = true}, key_two = {.bytes = "two", .given = true}, no_key;
 
+static void on_up_anywhere(void *user, uint64_t peer, const char *host)
+{
+    struct agent *a = user;
+    (void)host;
+    a->ups++;
+    a->last_up = peer;
+}
+
 static void on_up(void *user, uint64_t peer, const char *host)
 {
     struct agent *a = user;
@@ -384,6 +392,44 @@ static void all_addresses_are_tried(void **state)
     assert_non_null(strstr(a[0].err.text, "another agent"));
     dt_net_close(&silent);
     end(a, 2);
+}
+
+/* A name with addresses of both families, of which only one is served: whatever the order, the other one costs a moment. */
+static void either_family_may_be_the_served_one(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"127.0.0.1", "::1"};
+    for (int served = 0; served < 2; served++) {
+        for (int first = 0; first < 2; first++) {
+            struct agent a[2] = {{0}};
+            struct dt_net listener;
+            struct dt_error err;
+            struct lookup_list list = {0}, one;
+            begin();
+            if (dt_net_listen(&listener, hosts[served], 0, 0, NULL, &a[0].port, &err) != 0) {
+                end(a, 0);
+                skip(); /* no IPv6 here */
+            }
+            struct store_server_options s = {.listen_fd = listener.fd, .take = take, .allow = allow, .user = &a[0]};
+            assert_int_equal(store_server_open(&a[0].store, &loop, &s, &err), 0);
+            struct link_options o = options_of(&a[0], 1, &key_one);
+            o.hooks.up = on_up_anywhere;
+            assert_int_equal(link_open(&a[0].link, &loop, &o, &err), 0);
+            o = options_of(&a[1], 2, &key_one);
+            o.port = 0;
+            o.hooks.up = on_up_anywhere;
+            assert_int_equal(link_open(&a[1].link, &loop, &o, &err), 0);
+            for (int i = 0; i < 2; i++) {
+                if (lookup_now(hosts[(first + i) % 2], a[0].port, &one, &err) == 0) {
+                    list.addresses[list.count++] = one.addresses[0];
+                }
+            }
+            link_connect_list(a[1].link, 0, &list);
+            wait_until(a[0].ups == 1 && a[1].ups == 1);
+            assert_int_equal(a[1].failures, 0);
+            end(a, 2);
+        }
+    }
 }
 
 /* ---- an agent in a process of its own ---- */
@@ -890,6 +936,7 @@ int main(void)
         cmocka_unit_test(refused_for_a_reason),
         cmocka_unit_test(a_slow_name_stops_nobody),
         cmocka_unit_test(all_addresses_are_tried),
+        cmocka_unit_test(either_family_may_be_the_served_one),
         cmocka_unit_test(a_reset_alone_is_no_death),
         cmocka_unit_test(a_second_link_replaces_the_first),
         cmocka_unit_test(recorded_bytes_are_refused),

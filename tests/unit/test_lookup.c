@@ -129,6 +129,42 @@ static void giving_up_ends_the_loop_at_once(void **state)
     (void)sem_post(&hold);
 }
 
+static void a_start_waits_for_a_name_only_so_long(void **state)
+{
+    (void)state;
+    struct lookup_list list = {0};
+    struct dt_error err;
+    char name[LOOKUP_NAME_BYTES];
+    assert_int_equal(sem_init(&hold, 0, 0) | sem_init(&begun, 0, 0), 0);
+    assert_int_equal(lookup_within("slow", 7, 0.01, slow, &list, &err), -1);
+    assert_int_equal(err.status, DT_TIMEOUT);
+    assert_non_null(strstr(err.text, "slow: name look-up: no answer yet"));
+    (void)sem_post(&hold); /* the thread ends by itself */
+    (void)sem_post(&hold);
+    assert_int_equal(lookup_within("slow", 7, 60, slow, &list, &err), 0);
+    assert_string_equal(lookup_name((struct sockaddr *)&list.addresses[0], name, sizeof name), "127.0.0.1:7");
+    assert_int_equal(lookup_within("no..such..name", 7, 60, NULL, &list, &err), -1);
+    assert_int_equal(err.status, DT_NOT_FOUND);
+}
+
+/* Link-local addresses mean something on one interface only. */
+static void a_scope_stays_with_its_address(void **state)
+{
+    (void)state;
+    struct lookup_list lo, none;
+    struct dt_error err;
+    char name[LOOKUP_NAME_BYTES];
+    if (lookup_now("fe80::1%lo", 29400, &lo, &err) != 0 || lookup_now("fe80::1", 29400, &none, &err) != 0) {
+        skip();
+    }
+    assert_string_equal(lookup_name((struct sockaddr *)&lo.addresses[0], name, sizeof name), "[fe80::1%lo]:29400");
+    assert_true(((struct sockaddr_in6 *)(void *)&lo.addresses[0])->sin6_scope_id != 0);
+    assert_true(lookup_same_host((struct sockaddr *)&lo.addresses[0], (struct sockaddr *)&none.addresses[0]));
+    struct sockaddr_storage other = lo.addresses[0];
+    ((struct sockaddr_in6 *)(void *)&other)->sin6_scope_id++;
+    assert_false(lookup_same_host((struct sockaddr *)&lo.addresses[0], (struct sockaddr *)&other));
+}
+
 static void families_take_turns(void **state)
 {
     (void)state;
@@ -164,7 +200,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_literals_and_unknown_names), cmocka_unit_test(a_slow_resolver_blocks_nobody),
         cmocka_unit_test(giving_up_ends_the_loop_at_once),    cmocka_unit_test(families_take_turns),
-        cmocka_unit_test(addresses_compare_by_host),
+        cmocka_unit_test(addresses_compare_by_host),          cmocka_unit_test(a_start_waits_for_a_name_only_so_long),
+        cmocka_unit_test(a_scope_stays_with_its_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
