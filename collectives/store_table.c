@@ -51,7 +51,7 @@ struct dt_store_limits dt_store_limits_or_default(const struct dt_store_limits *
     l.value_bytes = l.value_bytes > 0 ? l.value_bytes : (size_t)8 << 20;
     l.key_count = l.key_count > 0 ? l.key_count : 131072;
     l.request_bytes = l.request_bytes > 0 ? l.request_bytes : (size_t)256 << 20;
-    l.total_bytes = l.total_bytes > 0 ? l.total_bytes : (size_t)4 << 30;
+    l.total_bytes = l.total_bytes > 0 ? l.total_bytes : (size_t)1 << 30;
     return l;
 }
 

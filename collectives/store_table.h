@@ -23,7 +23,7 @@ struct dt_store_limits {
     size_t value_bytes;   /* one value in a request: 8 MiB; append may grow a stored one beyond it */
     size_t key_count;     /* keys in one request: 131072 */
     size_t request_bytes; /* one whole request, and one whole reply: 256 MiB */
-    size_t total_bytes;   /* everything a table stores: 4 GiB */
+    size_t total_bytes;   /* everything a table stores: 1 GiB */
 };
 /* Fills in the defaults; `limits` may be null. */
 struct dt_store_limits dt_store_limits_or_default(const struct dt_store_limits *limits);

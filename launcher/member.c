@@ -417,6 +417,12 @@ static bool hopeless(const struct member *m, double now_s)
            (m->record.round == 0 || (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past_count < MEMBER_PAST));
 }
 
+/* Whether a run ever had a round: a first one that was only prepared may come to nothing, and whoever waits may still come to be in it. */
+bool member_has_begun(int round, bool committed)
+{
+    return round > 1 || (round == 1 && committed);
+}
+
 /* A leader's beat. Another run's leader is followed only by one that never began a round. */
 static void on_beat(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
@@ -425,7 +431,7 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
         return;
     }
     if (!same && m->record.round > 0) {
-        if (m->role != MEMBER_SEEKING || in->round != 0 || !hopeless(m, now_s)) {
+        if (m->role != MEMBER_SEEKING || member_has_begun(in->round, in->granted) || !hopeless(m, now_s)) {
             return;
         }
     }

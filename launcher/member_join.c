@@ -110,7 +110,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     int64_t order = in->info.order;
     bool returns = in->nonce[0] != 0 || in->nonce[1] != 0;
     if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
-        if (!member_has_begun(m)) {
+        if (!member_has_begun(m->record.round, m->record.committed)) {
             member_beat(m, p->id); /* its run is older: those who are left of it will tell us who leads it */
             return;
         }

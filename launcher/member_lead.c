@@ -522,12 +522,6 @@ static bool is_spare(const struct member *m, int node)
     return m->coordinator->running && n != NULL && n->state == NODE_WAITING;
 }
 
-/* Whether the run that we lead ever had a round: a first one that was only prepared may come to nothing, and whoever waits may still be in it. */
-bool member_has_begun(const struct member *m)
-{
-    return m->record.round > 1 || (m->record.round == 1 && m->record.committed);
-}
-
 void member_beat(struct member *m, uint64_t peer)
 {
     const struct member_peer *p = member_find(m, peer);
@@ -535,7 +529,7 @@ void member_beat(struct member *m, uint64_t peer)
                           .info = m->options.self,
                           .stamp = m->now_s,
                           .echo = p != NULL ? p->stamp : 0,
-                          .round = member_has_begun(m) ? m->record.round : 0,
+                          .round = m->record.round,
                           .granted = m->record.committed,
                           .nonce = {m->record.nonce[0], m->record.nonce[1]}};
     out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;

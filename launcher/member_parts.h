@@ -26,7 +26,7 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
 void member_own_event(struct member *m, const struct event *e, double now_s);
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s);
 void member_beat(struct member *m, uint64_t peer);
-bool member_has_begun(const struct member *m);
+bool member_has_begun(int round, bool committed);
 double member_tick_leading(struct member *m, double now_s);
 void member_refuse(struct member *m, struct member_peer *p, int code, const char *text);
 void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run);

@@ -205,7 +205,6 @@ static void on_written(uv_write_t *request, int status)
 
 static void send_output(struct client *c)
 {
-    struct store_server *s = c->server;
     size_t sent = 0;
     if (c->in_flight == 0) {
         uv_buf_t buf = uv_buf_init(c->output.data, (unsigned)(c->output.size < (1u << 30) ? c->output.size : (1u << 30)));
@@ -223,10 +222,6 @@ static void send_output(struct client *c)
         } else {
             dt_text_reset(&c->output);
         }
-        return;
-    }
-    if (c->in_flight + rest > s->options.output_bytes) {
-        drop(c, "does not read its answers");
         return;
     }
     struct write *w = dt_alloc(sizeof *w);
@@ -280,12 +275,12 @@ static void serve(struct client *c, const char *data, size_t size)
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }
-        if (dt_wire_answer(s->table, &c->waiter, &r, &c->output, &err) != 0) {
-            rc = -1;
+        if (c->in_flight + c->output.size > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
+            rc = dt_fail(&err, DT_INVALID, "asks on, and does not read its answers");
             break;
         }
-        if (c->output.size > s->options.output_bytes) {
-            rc = dt_fail(&err, DT_INVALID, "does not read its answers");
+        if (dt_wire_answer(s->table, &c->waiter, &r, &c->output, &err) != 0) {
+            rc = -1;
             break;
         }
     }
@@ -485,7 +480,7 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     s->options = *options;
     s->options.backlog = backlog;
     s->options.limits = dt_store_limits_or_default(&options->limits);
-    s->options.output_bytes = options->output_bytes > 0 ? options->output_bytes : (size_t)256 << 20;
+    s->options.output_bytes = options->output_bytes > 0 ? options->output_bytes : (size_t)16 << 20;
     s->options.fresh_count = options->fresh_count > 0 ? options->fresh_count : files / 4 < 4096 ? files / 4 : 4096;
     s->options.hello_s = options->hello_s > 0 ? options->hello_s : 30;
     s->options.host = NULL;

@@ -16,7 +16,7 @@ struct store_server_options {
     const char *host;    /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
     int port;            /* 0: the system chooses */
     int backlog;         /* 0: 4096 */
-    size_t output_bytes; /* answers a client has not read yet; 0: 256 MiB */
+    size_t output_bytes; /* of unread answers, with which a client may still ask for more; 0: 16 MiB */
     size_t client_count; /* connections at once; 0: no limit but the open files */
     size_t fresh_count;  /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
     double hello_s;      /* time for the first byte and the handshake; 0: 30 s */

@@ -12,6 +12,7 @@ import pytest
 import support
 
 SERVE = os.path.join(support.TOOLS, "serve_store")
+SANITIZED = os.environ.get("SAN", "") != ""
 HELLO = bytes.fromhex("00cef7853c")
 pytestmark = pytest.mark.skipif(not os.path.exists(SERVE), reason="tools are not built: make tools")
 
@@ -103,3 +104,42 @@ def test_statistics_say_who_waits_for_what():
             assert stats["waits"][0]["peer"] == f"127.0.0.1:{s.getsockname()[1]}"
             assert stats["requests"] == {"VALIDATE": 1, "WAIT": 1}
         support.wait_until(lambda: not json.loads(server.ask("stats"))["waits"], "the end of the wait with its connection")
+
+
+def resident_kib(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+
+
+def test_a_client_that_never_reads_is_dropped_and_one_that_reads_slowly_is_not():
+    value = os.urandom(1 << 20)
+    with Server() as server:
+        with server.connect(HELLO + put(b"k", value)) as s:
+            s.sendall((b"\x03" + text(b"k")) * 400)
+            support.wait_until(lambda: json.loads(server.ask("stats"))["dropped"] == 1, "the end of a client that asks for 400 MiB")
+            assert SANITIZED or resident_kib(server.process.pid) < 128 << 10
+        assert "does not read" in server.process.stderr.readline()
+        with server.connect(HELLO) as s:  # one answer may be larger than what may be unread otherwise
+            s.sendall(b"\x0a" + struct.pack("<Q", 40) + text(b"k") * 40)
+            time.sleep(0.2)
+            got = bytearray()
+            while len(got) < 40 * (8 + len(value)):
+                got += s.recv(1 << 20)
+            assert got == text(value) * 40
+            s.sendall(b"\x07")
+            assert struct.unpack("<q", s.recv(8, socket.MSG_WAITALL))[0] == 1
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers take memory of their own")
+def test_idle_connections_cost_little():
+    count = 1500
+    with Server() as server:
+        assert key_count(server) == 0
+        before_kib = resident_kib(server.process.pid)
+        crowd = [server.connect(HELLO + b"\x07") for _ in range(count)]
+        for s in crowd:
+            assert struct.unpack("<q", s.recv(8, socket.MSG_WAITALL))[0] == 0
+        assert (resident_kib(server.process.pid) - before_kib) / count <= 8
+        assert key_count(server) == 0
+        for s in crowd:
+            s.close()
