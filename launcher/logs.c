@@ -497,10 +497,20 @@ static int open_stream(struct logs *l, int local_rank, int which, bool file, boo
     return 0;
 }
 
+/* --ranks_filter, by global rank. */
+static bool is_wanted(const struct options *o, int rank)
+{
+    bool wanted = o->rank_count == 0;
+    for (int i = 0; i < o->rank_count; i++) {
+        wanted = wanted || o->ranks[i] == rank;
+    }
+    return wanted;
+}
+
 int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *err)
 {
     const struct options *o = l->o;
-    bool shown = o->shown[local_rank];
+    bool shown = o->shown[local_rank] && is_wanted(o, l->first_rank + local_rank);
     for (int which = 0; which < 2; which++) {
         int bit = which == 0 ? OPTIONS_STDOUT : OPTIONS_STDERR;
         bool tee = (o->tee[local_rank] & bit) != 0;

@@ -96,14 +96,32 @@ static void walk_string(struct walk *w, char *s, size_t capacity)
     }
 }
 
+/* What peers write reaches terminals, files and the workers' environment: no control characters; `lines`: but newlines. */
+static void walk_words(struct walk *w, char *s, size_t capacity, bool lines)
+{
+    walk_string(w, s, capacity);
+    for (const char *c = s; w->out == NULL && *c != '\0'; c++) {
+        w->bad = w->bad || *c == 127 || ((unsigned char)*c < 32 && !(lines && *c == '\n'));
+    }
+}
+
+/* An address or a name: what MASTER_ADDR may hold. */
+static void walk_address(struct walk *w, char *s, size_t capacity)
+{
+    walk_string(w, s, capacity);
+    if (w->out == NULL) {
+        w->bad = w->bad || s[strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:%_-")] != '\0';
+    }
+}
+
 static void walk_info(struct walk *w, struct peer_info *p)
 {
     walk_u64(w, &p->id);
     walk_i64(w, &p->order);
     walk_int(w, &p->port, 0, 65535);
     walk_int(w, &p->pid, 0, INT32_MAX);
-    walk_string(w, p->host, sizeof p->host);
-    walk_string(w, p->address, sizeof p->address);
+    walk_words(w, p->host, sizeof p->host, false);
+    walk_address(w, p->address, sizeof p->address);
 }
 
 static void walk_record(struct walk *w, struct record *r)
@@ -147,10 +165,10 @@ static void walk_event(struct walk *w, struct message *m)
     walk_int(w, &e->code, 0, 255);
     walk_i64(w, &e->step);
     walk_i64(w, &e->saved_step);
-    walk_string(w, m->role, sizeof m->role);
+    walk_words(w, m->role, sizeof m->role, false);
     e->role = m->role;
     walk_bool(w, &e->weak);
-    walk_string(w, m->text, sizeof m->text);
+    walk_words(w, m->text, sizeof m->text, true);
     e->why = m->text;
 }
 
@@ -177,16 +195,16 @@ static void walk(struct walk *w, struct message *m)
         walk_info(w, &m->info);
         walk_int(w, &m->local_world_size, 1, 65536);
         walk_bool(w, &m->granted);
-        walk_string(w, m->role, sizeof m->role);
+        walk_words(w, m->role, sizeof m->role, false);
         walk_u64(w, &m->nonce[0]);
         walk_u64(w, &m->nonce[1]);
-        walk_string(w, m->text, sizeof m->text);
+        walk_words(w, m->text, sizeof m->text, true);
         walk_real(w, &m->stamp);
         walk_int(w, &m->count, 0, INT32_MAX);
         break;
     case MESSAGE_REFUSE:
         walk_int(w, &m->code, 0, 255);
-        walk_string(w, m->text, sizeof m->text);
+        walk_words(w, m->text, sizeof m->text, true);
         break;
     case MESSAGE_REDIRECT:
     case MESSAGE_PROBE:
@@ -213,7 +231,7 @@ static void walk(struct walk *w, struct message *m)
         walk_u64(w, &m->nonce[0]);
         walk_u64(w, &m->nonce[1]);
         walk_int(w, &m->count, -1, 0);
-        walk_string(w, m->text, sizeof m->text);
+        walk_words(w, m->text, sizeof m->text, true);
         walk_real(w, &m->stamp);
         walk_real(w, &m->echo);
         break;
@@ -231,7 +249,7 @@ static void walk(struct walk *w, struct message *m)
         break;
     case MESSAGE_CAUSE:
         walk_int(w, &m->count, CAUSE_PEER, CAUSE_KIND_COUNT - 1);
-        walk_string(w, m->text, sizeof m->text);
+        walk_words(w, m->text, sizeof m->text, true);
         break;
     case MESSAGE_BYE:
     case MESSAGE_KIND_COUNT:

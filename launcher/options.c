@@ -316,8 +316,7 @@ static int choose_endpoint(struct options *o, const struct given *g, char *host,
             return dt_wrap(err, "%s", g->value[option_find("master_addr")] != NULL ? g->spelled[option_find("master_addr")] : "--master_addr");
         }
     } else if (host == NULL) {
-        host = dt_arena_strdup(&o->arena, "localhost");
-        option_warn(o, "--rdzv_endpoint: not given: only agents of this machine can join");
+        return dt_fail(err, DT_INVALID, "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400");
     }
     if (endpoint_port < 0 && is_static) {
         return dt_fail(err, DT_INVALID, "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",

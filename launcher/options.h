@@ -103,6 +103,7 @@ struct options {
     uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL]; /* enum options_stream bits by local rank */
     bool filtered;                                                /* --local_ranks_filter given */
     bool shown[OPTIONS_MAX_LOCAL];                                /* passes the filter; all true without one */
+    int *ranks, rank_count;                                       /* --ranks_filter; count 0: none */
     char **stdout_filters, **stderr_filters;                      /* --duplicate_*_filters, null-terminated; null: none */
     char *prefix_template;                                        /* --log_line_prefix_template or its variable; null: [role0]: */
 

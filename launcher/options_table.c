@@ -15,7 +15,7 @@ const struct option_row option_rows[] = {
     {"nproc_per_node", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, NULL, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL},
     {"nnodes", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; MIN:MAX: as many as there are", false, NULL, option_parse_nnodes, 0, 0, 0},
     {"node_rank", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host (static rendezvous)", false, NULL, option_parse_int, AT(node_rank), 0, 65535},
-    {"role", 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, NULL, option_parse_text, AT(role), 0, 0},
+    {"role", 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, NULL, option_parse_role, 0, 0, 0},
     {"standalone", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "one host, any free port, a run id of its own", true, NULL, option_parse_flag, AT(standalone), 0, 0},
     /* what */
     {"module", 'm', OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python module (python3 -u -m)", true, NULL, NULL, 0, 0, 0},
@@ -41,6 +41,7 @@ const struct option_row option_rows[] = {
     {"tee", 't', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files and to the console, with prefixes", true, NULL, option_parse_mask, AT(tee), 0, 0},
     {"log_dir", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "DIR", "where log files go (a folder in the temporary one)", true, NULL, option_parse_text, AT(log_dir), 0, 0},
     {"local_ranks_filter", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "LIST", "show only these local ranks on the console", true, NULL, option_parse_filter, 0, 0, 0},
+    {"ranks_filter", 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "show only these ranks of the whole job on the console, whatever host they are on", false, NULL, option_parse_ranks, 0, 0, 0},
     {"log_line_prefix_template", 0, OPTION_VALUE, OPTION_TORCH, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", NULL, "TEXT", "prefix of teed lines: ${role_name} ${local_rank} ${rank} ${hostname} ${group_rank} ${world_size}", false, NULL, option_parse_text, AT(prefix_template), 0, 0},
     {"duplicate_stdout_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "teed lines with one of these strings also go to filtered_stdout.log", false, NULL, option_parse_list, AT(stdout_filters), 0, 0},
     {"duplicate_stderr_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, NULL, option_parse_list, AT(stderr_filters), 0, 0},
@@ -49,7 +50,7 @@ const struct option_row option_rows[] = {
     /* rendezvous */
     {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d", "how hosts meet: by node rank, or as they come; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},
     {"rdzv_endpoint", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet; with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0},
-    {"rdzv_id", 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run", false, NULL, option_parse_text, AT(run_id), 0, 0},
+    {"rdzv_id", 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run: letters, digits and . _ -", false, NULL, option_parse_run_id, 0, 0, 0},
     {"master_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, NULL, option_parse_text, AT(master_addr), 0, 0},
     {"master_port", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "PORT", "port of the store (static); 0: any free one", true, NULL, option_parse_int, AT(master_port), 0, 65535},
     {"local_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "HOST", "address by which other hosts reach this one", false, NULL, option_parse_text, AT(local_addr), 0, 0},

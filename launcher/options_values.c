@@ -2,11 +2,14 @@
  * the value; options.c puts before it where the value came from. Also what `gpu`, `cpu` and `auto` mean on this machine. */
 #include "launcher/options_table.h"
 
+#include "launcher/coordinator.h"
+
 #include "base/cgroup.h"
 #include "base/file.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,26 +256,66 @@ int option_parse_mask(struct options *o, const struct option_row *row, const cha
                    OPTIONS_MAX_LOCAL - 1, row->name, row->name);
 }
 
-int option_parse_filter(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+/* The numbers 0 to `most` between commas into `list` (in the arena); their count, or -1. */
+static int read_ranks(struct options *o, const char *text, int most, int **list)
 {
-    o->filtered = text[0] != '\0';
-    memset(o->shown, !o->filtered, sizeof o->shown);
-    const char *p = text;
-    while (*p != '\0') {
+    int count = 0;
+    *list = dt_arena_alloc(&o->arena, (strlen(text) / 2 + 1) * sizeof **list);
+    for (const char *p = text; *p != '\0';) {
         char piece[32];
         size_t n = strcspn(p, ",");
-        int rank;
-        if (n >= sizeof piece) {
-            return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2", OPTIONS_MAX_LOCAL - 1, row->name);
+        (void)snprintf(piece, sizeof piece, "%.*s", n < sizeof piece ? (int)n : 0, p);
+        if (!read_int(piece, 0, most, &(*list)[count++]) || (p[n] == ',' && p[n + 1] == '\0')) {
+            return -1;
         }
-        memcpy(piece, p, n);
-        piece[n] = '\0';
-        if (!read_int(piece, 0, OPTIONS_MAX_LOCAL - 1, &rank) || (p[n] == ',' && p[n + 1] == '\0')) {
-            return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2", OPTIONS_MAX_LOCAL - 1, row->name);
-        }
-        o->shown[rank] = true;
         p += n + (p[n] == ',');
     }
+    return count;
+}
+
+int option_parse_filter(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    int *ranks;
+    int count = read_ranks(o, text, OPTIONS_MAX_LOCAL - 1, &ranks);
+    if (count < 0) {
+        return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2", OPTIONS_MAX_LOCAL - 1, row->name);
+    }
+    o->filtered = count > 0;
+    memset(o->shown, !o->filtered, sizeof o->shown);
+    for (int i = 0; i < count; i++) {
+        o->shown[ranks[i]] = true;
+    }
+    return 0;
+}
+
+int option_parse_ranks(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    o->rank_count = read_ranks(o, text, INT_MAX - 1, &o->ranks);
+    return o->rank_count >= 0 ? 0 : must_be(err, text, "global ranks, separated by commas; example: --%s=0,8", row->name);
+}
+
+/* It stands in prefixes of lines, in files and in messages to other hosts. */
+int option_parse_role(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    size_t n = 0;
+    while (text[n] != '\0' && (unsigned char)text[n] >= 32 && text[n] != 127) {
+        n++;
+    }
+    if (text[n] != '\0' || n >= COORDINATOR_ROLE_BYTES) {
+        return must_be(err, text, "at most %d bytes, without control characters; example: --%s=trainer", COORDINATOR_ROLE_BYTES - 1, row->name);
+    }
+    o->role = dt_arena_strdup(&o->arena, text);
+    return 0;
+}
+
+/* It names folders, and is compared between hosts. */
+int option_parse_run_id(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    if (n == 0 || text[0] == '.' || text[n] != '\0' || n > 128) {
+        return must_be(err, text, "at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --%s=run-7", row->name);
+    }
+    o->run_id = dt_arena_strdup(&o->arena, text);
     return 0;
 }
 

@@ -90,6 +90,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     }
     if (r->entry_point == NULL) {
         r->entry_point = dt_strdup(argv[0]);
+        dt_log(DT_LOG_INFO, "agent", "program %s", path);
     }
     s.path = path;
     s.argv = argv;

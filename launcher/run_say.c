@@ -111,6 +111,9 @@ void run_say_cause(struct run *r)
                                    .restarts_used = run_restarts_used(r, false),
                                    .restarts_max = r->o->max_restarts};
         report_write(f->list, f->count, f->root, &c, &line);
+        if (r->o->entry != OPTIONS_ENTRY_PROGRAM && r->entry_point != NULL && strstr(dt_text_str(&line), "No module named") != NULL) {
+            dt_text_printf(&line, "dtrun: the interpreter was %s; PYTHON_EXEC names another\n", r->entry_point);
+        }
         dt_text_clear(&tail);
         if (line.size > 0 && line.data[line.size - 1] != '\n') {
             dt_text_puts(&line, "\n");

@@ -128,10 +128,10 @@ def test_redirects_make_torchruns_tree(tmp_path):
     path = script(tmp_path, "say", r"""printf 'out %s \000\377\n' $RANK; echo err $RANK $TORCHELASTIC_RESTART_COUNT >&2
 [ $TORCHELASTIC_RESTART_COUNT = 1 ] || [ $RANK = 0 ] || exit 5
 """)
-    result = raw(["--nproc_per_node=2", "--max_restarts=1", "--rdzv_backend=c10d", "--rdzv_id=my run", "-r", "0:1,1:3", "--log-dir", logs, path])
+    result = raw(["--nproc_per_node=2", "--max_restarts=1", "--rdzv_backend=c10d", "--rdzv_id=my-run", "-r", "0:1,1:3", "--log-dir", logs, path])
     assert result.returncode == 0, result
     folder = tree(logs)
-    assert re.fullmatch(r"my_run_\w{8}", folder.name) and folder.stat().st_mode & 0o777 == 0o700
+    assert re.fullmatch(r"my-run_\w{8}", folder.name) and folder.stat().st_mode & 0o777 == 0o700
     for attempt in range(2):
         assert (folder / f"attempt_{attempt}/1/stdout.log").read_bytes() == b"out 1 \0\xff\n"
         assert (folder / f"attempt_{attempt}/1/stderr.log").read_text() == f"err 1 {attempt}\n"

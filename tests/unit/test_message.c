@@ -24,7 +24,8 @@ static void fill_text(char *out, size_t capacity, bool full)
 {
     size_t size = full ? capacity - 1 : (size_t)(rnd() % capacity);
     for (size_t i = 0; i < size; i++) {
-        out[i] = (char)(1 + rnd() % 255);
+        out[i] = (char)(32 + rnd() % 95);
+        out[i] = rnd() % 8 == 0 ? (char)(128 + rnd() % 128) : out[i];
     }
     out[size] = 0;
 }
@@ -42,6 +43,9 @@ static void fill_info(struct peer_info *p, bool full)
     p->pid = number(0, INT32_MAX);
     fill_text(p->host, sizeof p->host, full);
     fill_text(p->address, sizeof p->address, full);
+    for (char *c = p->address; *c != 0; c++) {
+        *c = "0123456789abcdef.:%"[(unsigned char)*c % 19];
+    }
 }
 
 static void fill(struct message *m, enum message_kind kind, bool full)

@@ -1,0 +1,120 @@
+"""What people suffered from with launchers before, one behaviour each: output, names of what failed, choices that are said."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+import pytest
+from support import DTRUN, PYTHON, Job, run, script, wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+
+
+def test_a_success_says_nothing():
+    """No signal is sent when all end by themselves, however close together."""
+    for i in range(20):
+        result = run(["--nproc_per_node=4", "sh", "-c", 'trap "echo signalled >&2" TERM INT; exit 0'])
+        assert (result.code, result.out, result.err) == (0, "", ""), (i, result)
+
+
+def test_a_line_is_shown_at_once(tmp_path):
+    """Teed or not: while the worker goes on, its line is there."""
+    for options in ([], ["-t1", f"--log_dir={tmp_path}/logs"]):
+        with Job([*options, PYTHON, "-c", "import sys, time; print('hello', flush=True); time.sleep(600)"]) as job:
+            line = job.process.stdout.readline()
+            assert line.endswith("hello\n") and job.process.poll() is None
+    best = 1e9
+    code = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+    with Job(["-t1", f"--log_dir={tmp_path}/echo", PYTHON, "-c", code], stdin=-1) as job:
+        for _ in range(20):
+            begin = time.monotonic()
+            job.process.stdin.write("x\n")
+            job.process.stdin.flush()
+            assert job.process.stdout.readline() == "[default0]:x\n"
+            best = min(best, time.monotonic() - begin)
+        job.process.stdin.close()
+        job.process.stdin = None
+        assert job.finish().code == 0
+    assert best < 0.5  # a poll of once a second would show
+
+
+def test_only_one_rank_of_the_whole_job_is_shown(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    args = ["--nnodes=2", "--nproc_per_node=2", "--master_addr=127.0.0.1", f"--master_port={port}", "--ranks_filter=3", "-t1", f"--log_dir={tmp_path}/logs",
+            "sh", "-c", "echo I am $RANK"]
+    with Job(["--node_rank=0", *args]) as a, Job(["--node_rank=1", *args]) as b:
+        outs = [j.finish() for j in (a, b)]
+    assert [x.code for x in outs] == [0, 0], outs
+    assert [x.out for x in outs] == ["", "[default1]:I am 3\n"], outs
+    assert sorted(p.read_text() for p in (tmp_path / "logs").glob("*/attempt_0/*/stdout.log")) == [f"I am {r}\n" for r in range(4)]
+    assert run(["--nproc_per_node=3", "--ranks_filter=0,2", "sh", "-c", "echo $RANK"]).out.split() in (["0", "2"], ["2", "0"])
+
+
+def test_a_missing_module_names_the_interpreter(tmp_path):
+    path = script(tmp_path, "w.py", "import no_such_module_anywhere\n")
+    result = run(["-r2", f"--log_dir={tmp_path}/logs", path], env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 1 and "ModuleNotFoundError" in result.err, result
+    assert f"dtrun: the interpreter was {PYTHON}; PYTHON_EXEC names another\n" in result.err, result
+    environment = tmp_path / "venv" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python3").symlink_to(sys.executable)
+    result = run(["--dry_run", path], env={"PYTHON_EXEC": None, "VIRTUAL_ENV": str(tmp_path / "venv")})
+    assert result.code == 0
+    result = run([path], env={"PYTHON_EXEC": None, "VIRTUAL_ENV": str(tmp_path / "venv"), "LOGLEVEL": "INFO"})
+    assert f"program {environment}/python3" in result.err, result
+
+
+def test_prefixes_with_places_in_the_whole_job():
+    result = run(["--nproc_per_node=2", "-t1", "--log_dir=/dev/null", "--log_line_prefix_template=${hostname}/${group_rank}/${rank} of ${world_size}: ", "echo", "x"])
+    host = socket.gethostname().split(".")[0]
+    assert result.code == 0 and sorted(result.out.splitlines()) == [f"{host}/0/{r} of 2: x" for r in range(2)], result
+
+
+def test_ten_clients_of_the_first_moment_find_the_store():
+    """The listener is there before its address is told to anybody."""
+    code = "import os, socket\nfor _ in range(10): socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))).close()"
+    result = run(["--nproc_per_node=10", PYTHON, "-c", code])
+    assert (result.code, result.err) == (0, ""), result
+
+
+def test_names_that_could_leave_their_place_are_refused():
+    for name in ("a/b", "..", ".hidden", "a\nb", "%s", "$(id)", "x" * 129, "x" * 10000, "a b", "", "../"):
+        result = run(["--rdzv_backend=c10d", f"--rdzv_id={name}", "-r3", "/bin/true"])
+        assert result.code == 2 and result.err.count("\n") == 1 and result.err.startswith("dtrun: --rdzv_id: ") and len(result.err) < 300, result
+    for role in ("a\nb", "\033[2J", "r" * 64):
+        assert run([f"--role={role}", "/bin/true"]).code == 2
+
+
+def test_an_endpoint_that_is_not_given_is_said_at_once():
+    begin = time.monotonic()
+    result = run(["--nnodes=2", "--rdzv-backend=c10d", "/bin/true"])
+    assert result.code == 2 and result.err.startswith("dtrun: --rdzv_endpoint: not given"), result
+    assert time.monotonic() - begin < 10
+
+
+def test_a_spare_host_ends_with_the_job(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    env = {"DTRUN_RUNTIME_DIR": str(tmp_path / "runtime")}
+    text = f'echo >> {tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done'
+    args = ["--nnodes=1:2", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=spare", "--last_call=1", "sh", "-c", text]
+
+    def hosts():
+        asked = run(["--status", "--json"], env=env)
+        return max((len(json.loads(x)["members"]) for x in asked.out.splitlines()), default=0)
+
+    with Job(args, env=env) as a:
+        wait_until(lambda: os.path.exists(tmp_path / "up"), "the first")
+        with Job(args, env=env) as b:
+            wait_until(lambda: len(open(tmp_path / "up").readlines()) >= 3, "a round of two")
+            with Job(args, env=env) as c:
+                wait_until(lambda: hosts() == 3, "the third")
+                (tmp_path / "go").touch()
+                assert [j.finish().code for j in (a, b, c)] == [0, 0, 0]
+    assert len((tmp_path / "up").read_text().splitlines()) == 3
