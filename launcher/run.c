@@ -534,8 +534,11 @@ static void on_grace(uv_timer_t *timer)
     }
     for (int i = 0; i < r->workers.count; i++) {
         if (r->workers.list[i].running) {
-            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n",
-                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, grace_s(r));
+            const struct dt_page *page = r->workers.list[i].page;
+            bool saving = page != NULL && r->is_train && atomic_load(&page->phase) == DT_PHASE_SAVE;
+            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout)%s; killing it\n",
+                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, grace_s(r),
+                          saving ? ", in a save that takes longer; the checkpoint before it stays" : "");
         }
     }
     post(r, AGENT_ON_GRACE, 0);

@@ -20,6 +20,7 @@
 #define SSH_FAILED 255               /* ssh's own exit code; dtrun has no such one */
 #define AFTER_S 20.0                 /* beyond the workers' grace, until hosts that do not end are cut off */
 #define CUT_S 10.0                   /* for an agent whose leash has ended, until its ssh is killed */
+#define DRAIN_S 2.0                  /* for output after the last ssh has ended: what it left in the background may hold the pipes for ever */
 
 struct stream {
     struct remote *remote;
@@ -43,7 +44,7 @@ struct starter {
     uv_signal_t signals[6];
     uv_timer_t beat, end;
     struct remote *remotes;
-    int count, running_count, open_handles;
+    int count, running_count, open_streams;
     int int_count;
     bool ending, cut; /* the job has a verdict; the leashes are gone */
     int code;         /* the verdict; -1: none yet */
@@ -82,14 +83,26 @@ static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *out)
     *out = uv_buf_init(buffer, sizeof buffer);
 }
 
+static void close_stream(struct stream *s)
+{
+    struct starter *st = s->remote->starter;
+    if (uv_is_closing((uv_handle_t *)&s->pipe)) {
+        return;
+    }
+    log_lines_end(&s->lines, on_line, s);
+    uv_close((uv_handle_t *)&s->pipe, NULL);
+    if (--st->open_streams == 0 && st->running_count == 0) {
+        uv_close((uv_handle_t *)&st->end, NULL);
+    }
+}
+
 static void on_output(uv_stream_t *pipe, ssize_t size, const uv_buf_t *buffer)
 {
     struct stream *s = pipe->data;
     if (size > 0) {
         log_lines_feed(&s->lines, buffer->base, (size_t)size, on_line, s);
-    } else if (size < 0 && !uv_is_closing((uv_handle_t *)pipe)) {
-        log_lines_end(&s->lines, on_line, s);
-        uv_close((uv_handle_t *)pipe, NULL);
+    } else if (size < 0) {
+        close_stream(s);
     }
 }
 
@@ -172,13 +185,27 @@ static void end_within(struct starter *st, double seconds)
     }
 }
 
+static void on_drained(uv_timer_t *timer)
+{
+    struct starter *st = timer->data;
+    for (int i = 0; i < st->count; i++) {
+        close_stream(&st->remotes[i].out);
+        close_stream(&st->remotes[i].err);
+    }
+}
+
+/* No ssh runs any more. */
 static void close_all(struct starter *st)
 {
     for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
         uv_close((uv_handle_t *)&st->signals[i], NULL);
     }
     uv_close((uv_handle_t *)&st->beat, NULL);
-    uv_close((uv_handle_t *)&st->end, NULL);
+    if (st->open_streams > 0) {
+        (void)uv_timer_start(&st->end, on_drained, (uint64_t)(DRAIN_S * 1e3), 0);
+    } else {
+        uv_close((uv_handle_t *)&st->end, NULL);
+    }
 }
 
 /* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
@@ -275,6 +302,7 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     }
     r->running = r->leashed = true;
     st->running_count++;
+    st->open_streams += 2;
     (void)uv_read_start((uv_stream_t *)&r->out.pipe, give_buffer, on_output);
     (void)uv_read_start((uv_stream_t *)&r->err.pipe, give_buffer, on_output);
     tell(r, opening);

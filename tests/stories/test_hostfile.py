@@ -217,6 +217,18 @@ def test_hosts_that_cannot_be_reached(reach, tmp_path):
     reach.wait_gone()
 
 
+def test_a_connection_that_ssh_keeps_in_the_background_holds_nobody_up(reach, tmp_path):
+    """As ControlPersist does: it holds the pipes longer than the job lasts."""
+    keeper = script(tmp_path, "keeper", f'sleep 300 &\necho $! >>{tmp_path}/pids\nexec {reach.ssh} "$@"\n')
+    (tmp_path / "hosts").write_text("a\nb\n")
+    with Job([f"--hostfile={tmp_path}/hosts", f"--ssh={keeper}", "sh", "-c", "echo $RANK"]) as job:
+        assert job.process.wait(support.DEADLINE_S) == 0
+        os.kill(int(lines_of(tmp_path / "pids")[0]), signal.SIGKILL)
+        os.kill(int(lines_of(tmp_path / "pids")[1]), signal.SIGKILL)
+        result = job.finish()
+    assert sorted(result.out.splitlines()) == ["a: 0", "b: 1"], result
+
+
 @pytest.mark.parametrize("text, options, words", [
     ("", [], "the list of hosts is empty"),
     ("a slots=2\na slots=2\n", [], "line 2: "),
