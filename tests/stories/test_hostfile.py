@@ -219,7 +219,7 @@ def test_hosts_that_cannot_be_reached(reach, tmp_path):
 
 def test_a_connection_that_ssh_keeps_in_the_background_holds_nobody_up(reach, tmp_path):
     """As ControlPersist does: it holds the pipes longer than the job lasts."""
-    keeper = script(tmp_path, "keeper", f'sleep 300 &\necho $! >>{tmp_path}/pids\nexec {reach.ssh} "$@"\n')
+    keeper = script(tmp_path, "keeper", f'(sleep 300 & echo $! >>{tmp_path}/pids)\nexec {reach.ssh} "$@"\n')
     (tmp_path / "hosts").write_text("a\nb\n")
     with Job([f"--hostfile={tmp_path}/hosts", f"--ssh={keeper}", "sh", "-c", "echo $RANK"]) as job:
         assert job.process.wait(support.DEADLINE_S) == 0
