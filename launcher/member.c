@@ -277,11 +277,6 @@ static void campaign(struct member *m, double now_s)
     count_votes(m, now_s);
 }
 
-static bool newer(const struct record *a, const struct record *b)
-{
-    return a->term != b->term ? a->term > b->term : a->round != b->round ? a->round > b->round : a->finished > b->finished;
-}
-
 static void on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     if (m->role == MEMBER_SEEKING && m->record.round == 0 && find_past(m, in->record.nonce) != NULL) {
@@ -300,8 +295,7 @@ static void on_vote_ask(struct member *m, uint64_t peer, const struct message *i
         member_send(m, peer, &redirect);
         return;
     }
-    out.granted = m->role == MEMBER_SEEKING && in->term > m->promised && in->term > m->record.term && now_s >= m->vote_after_s &&
-                  !newer(&m->record, &in->record);
+    out.granted = m->role == MEMBER_SEEKING && now_s >= m->vote_after_s && record_grants(m->promised, &m->record, in);
     if (out.granted) {
         m->promised = in->term;
         m->campaign = 0;
@@ -322,7 +316,7 @@ static void on_vote(struct member *m, uint64_t peer, const struct message *in, d
     if (m->role != MEMBER_SEEKING) {
         return;
     }
-    if (newer(&in->record, &m->record)) {
+    if (record_newer(&in->record, &m->record)) {
         m->record = in->record; /* somebody knows more: ask again with that */
         m->campaign = 0;
         return;
@@ -376,7 +370,7 @@ static void on_keep(struct member *m, struct member_peer *p, const struct messag
     bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
     p->same_run = same;
     p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
-    if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !newer(&in->record, &m->record)) {
+    if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {
         return;
     }
     if (m->role == MEMBER_LEADING && in->record.term == m->record.term) {
@@ -395,7 +389,7 @@ static void on_keep(struct member *m, struct member_peer *p, const struct messag
 static void on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
-    if (!same || refuse_old_term(m, peer, in) || in->record.term != in->term || newer(&m->record, &in->record)) {
+    if (!same || refuse_old_term(m, peer, in) || in->record.term != in->term || record_newer(&m->record, &in->record)) {
         return;
     }
     if (m->told_term != in->record.term || m->told_round != in->record.round || m->told_finished != in->record.finished) {
@@ -614,6 +608,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
     case MESSAGE_BEAT_ACK:
         p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
         p->lease_s = m->role == MEMBER_LEADING && in->term == m->record.term && in->echo > p->lease_s ? in->echo : p->lease_s;
+        m->witness_heard_s = peer == m->witness.id && p->lease_s > m->witness_heard_s ? p->lease_s : m->witness_heard_s;
         break;
     case MESSAGE_KIND_COUNT:
         break;
@@ -710,7 +705,7 @@ void member_event(struct member *m, const struct event *e, double now_s)
 
 static double tick_seeking(struct member *m, double now_s)
 {
-    if (m->holds_endpoint && hopeless(m, now_s)) {
+    if (m->holds_endpoint && m->witness.id == 0 && hopeless(m, now_s)) { /* where there is a witness, nobody begins without it */
         member_lead(m, now_s);
         return now_s;
     }

@@ -26,6 +26,7 @@
 struct member_options {
     struct coordinator_options rounds;
     double beat_s, lease_s, dead_s, retry_s; /* 1, 10, 15, 0.5 */
+    double witness_s;                        /* a leader whose witness did not answer for so long ends its round; 0: there is no witness */
     struct peer_info self;                   /* id and addresses; order: the node rank, or -1: given by the leader */
     uint64_t nonce[2];                       /* random; names the run if this agent leads first */
     char digest[MESSAGE_TEXT_BYTES];         /* what must be the same on all nodes: lines of "name value" */
@@ -150,7 +151,9 @@ struct member {
     int peer_count, peer_capacity;
     int *slots; /* hash table of ids: place in `peers` plus 1; 0: free */
     int slot_count;
+    struct peer_info witness; /* in the council of the rounds to come; id 0: none */
     /* leading */
+    double witness_heard_s; /* when it followed us for certain */
     struct coordinator *coordinator;
     struct actions *actions;
     double wake_s, beat_at_s, call_at_s;
@@ -179,6 +182,12 @@ void member_lead(struct member *m, double now_s);
 void member_seek(struct member *m, double now_s);
 /* This agent holds the endpoint from now on: it leads if nothing has begun that it knows of. */
 void member_hold(struct member *m, double now_s);
+/* Who is in every council from now on, without leading or workers (witness.h): a peer like all others otherwise. */
+void member_witness(struct member *m, const struct peer_info *witness);
+/* The record with which the next member_lead begins. */
+void member_first_record(const struct member *m, struct record *out);
+/* Whether this agent's process is gone for certain. */
+bool member_is_dead(const struct member *m, uint64_t id);
 /* What our own node has to say (EVENT_JOIN when it waits for a round, EVENT_FAILED, ...); `node` is ignored. */
 void member_event(struct member *m, const struct event *e, double now_s);
 /* A link to `peer` is up; is down. */

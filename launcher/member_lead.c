@@ -166,6 +166,13 @@ const struct peer_info *member_info_of_node(struct member *m, int node)
     return node == OWN_NODE ? &m->options.self : p != NULL ? &p->info : NULL;
 }
 
+static void add_witness(const struct member *m, struct record *r)
+{
+    if (m->witness.id != 0) {
+        r->council[r->council_count++] = m->witness;
+    }
+}
+
 /* The record of the round that the held-back STARTs begin. The council: its first nodes, the leader among them in any case. */
 static void prepare_round(struct member *m)
 {
@@ -178,7 +185,8 @@ static void prepare_round(struct member *m)
     }
     r->council_count = 0;
     bool with_self = false;
-    for (int i = 0; i < m->start_count && r->council_count < MESSAGE_COUNCIL; i++) {
+    int most = m->witness.id != 0 ? MESSAGE_COUNCIL - 1 : MESSAGE_COUNCIL;
+    for (int i = 0; i < m->start_count && r->council_count < most; i++) {
         const struct peer_info *info = member_info_of_node(m, m->starts[i].node);
         if (info != NULL) {
             with_self = with_self || info->id == m->options.self.id;
@@ -186,9 +194,10 @@ static void prepare_round(struct member *m)
         }
     }
     if (!with_self) {
-        r->council_count -= r->council_count == MESSAGE_COUNCIL;
+        r->council_count -= r->council_count == most;
         r->council[r->council_count++] = m->options.self;
     }
+    add_witness(m, r);
     r->leader = m->options.self.id;
     r->committed = false;
     r->members = m->start_count;
@@ -421,7 +430,12 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
 /* The leader died in between the verdict and telling it. The council knows, the others come looking for us: we stay for them. */
 static void stay_to_tell(struct member *m, double now_s)
 {
-    if (m->record.members <= m->record.council_count) {
+    const struct record *r = &m->record;
+    int agents = r->council_count;
+    for (int i = 0; i < r->council_count; i++) {
+        agents -= peer_is_witness(&r->council[i]);
+    }
+    if (r->members <= agents) {
         finish_now(m);
         return;
     }
@@ -465,6 +479,7 @@ void member_begin_leading(struct member *m, double now_s)
         m->peers[i].returned = false;
         m->peers[i].lease_s = now_s;
     }
+    m->witness_heard_s = now_s; /* the next round has to wait for it anyway */
     m->fence_count = m->ghost_count = 0;
     memset(m->ghosts, 0, sizeof m->ghosts);
     m->fenced = m->reaching = false;
@@ -486,19 +501,34 @@ void member_begin_leading(struct member *m, double now_s)
 
 void member_lead(struct member *m, double now_s)
 {
+    struct record first;
     m->now_s = now_s;
-    struct record *r = &m->record;
-    uint64_t nonce[2] = {m->options.nonce[0], m->options.nonce[1] + m->run_count++};
     m->holds_endpoint = true;
-    member_change_run(m, nonce);
-    r->term = 1;
-    r->leader = m->options.self.id;
-    r->committed = true;
-    r->council_count = 1;
-    r->council[0] = m->options.self;
-    r->before_count = 0;
-    r->next_order = m->options.self.order >= 0 ? m->options.self.order + 1 : 0;
+    member_first_record(m, &first);
+    m->run_count++;
+    member_change_run(m, first.nonce);
+    m->record = first;
     member_begin_leading(m, now_s);
+}
+
+void member_first_record(const struct member *m, struct record *out)
+{
+    *out = (struct record){.nonce = {m->options.nonce[0], m->options.nonce[1] + m->run_count},
+                           .term = 1,
+                           .leader = m->options.self.id,
+                           .best_step = -1,
+                           .best_saved = -1,
+                           .committed = true,
+                           .council_count = 1,
+                           .council = {m->options.self}};
+    out->council[0].order = m->firm_order ? m->options.self.order : -1; /* one that was given belongs to another run */
+    out->next_order = out->council[0].order + 1;
+    add_witness(m, out);
+}
+
+void member_witness(struct member *m, const struct peer_info *witness)
+{
+    m->witness = *witness;
 }
 
 void member_stop_leading(struct member *m)
@@ -541,6 +571,20 @@ void member_beat(struct member *m, uint64_t peer)
     member_send(m, peer, &out);
 }
 
+/* We may not be the leader any more. */
+static void stand_down(struct member *m, const char *why, double seconds, double now_s)
+{
+    char text[128];
+    m->leader_heard_s = now_s - m->options.lease_s;
+    (void)snprintf(text, sizeof text, why, seconds);
+    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    if (m->waiting) {
+        member_say(m, "%s", text);
+    }
+    member_stop_leading(m);
+    member_lose_leader(m, false, now_s);
+}
+
 double member_tick_leading(struct member *m, double now_s)
 {
     for (int i = m->peer_count - 1; i >= 0; i--) {
@@ -566,15 +610,11 @@ double member_tick_leading(struct member *m, double now_s)
             finish_now(m); /* the verdict stands, whoever hears it */
             return now_s;
         }
-        m->leader_heard_s = now_s - m->options.lease_s;
-        char text[128];
-        (void)snprintf(text, sizeof text, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s);
-        member_set_cause(m, m->record.round, CAUSE_HOST, text);
-        if (m->waiting) {
-            member_say(m, "%s", text);
-        }
-        member_stop_leading(m);
-        member_lose_leader(m, false, now_s);
+        stand_down(m, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s, now_s);
+        return now_s;
+    }
+    if (m->options.witness_s > 0 && now_s - m->witness_heard_s >= m->options.witness_s && m->coordinator->running && !m->preparing) {
+        stand_down(m, "no answer of etcd for %.0f s: another run of this name may begin", m->options.witness_s, now_s);
         return now_s;
     }
     if (now_s >= m->beat_at_s) {

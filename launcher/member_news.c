@@ -176,7 +176,7 @@ static void add_missing(const struct member *m, struct dt_text *out)
     }
     for (int k = 0; k < r->council_count && !m->firm_order && r->round > 0; k++) {
         const struct member_peer *p = member_find(m, r->council[k].id);
-        if (r->council[k].id != m->options.self.id && (p == NULL || !p->joined)) {
+        if (r->council[k].id != m->options.self.id && !peer_is_witness(&r->council[k]) && (p == NULL || !p->joined)) {
             dt_text_printf(out, "%s%s", shown++ == 0 ? before : " ", r->council[k].host);
         }
     }

@@ -9,7 +9,6 @@ typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 struct member_peer *member_find(const struct member *m, uint64_t id);
 struct member_peer *member_add_peer(struct member *m, uint64_t id);
 void member_remove_peer(struct member *m, struct member_peer *p);
-bool member_is_dead(const struct member *m, uint64_t id);
 void member_bury(struct member *m, uint64_t id, bool told);
 void member_bury_predecessors(struct member *m, const struct peer_info *here);
 void member_bury_all_predecessors(struct member *m);

@@ -303,3 +303,18 @@ const char *message_name(enum message_kind kind)
                                                           "beat_ack", "vote_ask", "vote",   "keep",     "bye",     "probe", "reach", "cause"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }
+
+bool record_newer(const struct record *a, const struct record *b)
+{
+    return a->term != b->term ? a->term > b->term : a->round != b->round ? a->round > b->round : a->finished > b->finished;
+}
+
+bool record_grants(uint64_t promised, const struct record *own, const struct message *ask)
+{
+    return ask->term > promised && ask->term > own->term && !record_newer(own, &ask->record);
+}
+
+bool peer_is_witness(const struct peer_info *p)
+{
+    return p->port == 0;
+}

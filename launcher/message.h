@@ -88,6 +88,13 @@ struct message {
     char text[MESSAGE_TEXT_BYTES];
 };
 
+/* What all who keep records decide alike. */
+bool record_newer(const struct record *a, const struct record *b);
+/* Whether who keeps `own`, has promised its vote for this term and follows nobody gives it to whoever sent `ask`. */
+bool record_grants(uint64_t promised, const struct record *own, const struct message *ask);
+/* It listens nowhere: the witness of a council (witness.h), not an agent. */
+bool peer_is_witness(const struct peer_info *p);
+
 /* Appends the encoding to out. */
 void message_encode(const struct message *m, struct dt_text *out);
 /* Exactly one message of `size` bytes. Strings are terminated, numbers in range. */

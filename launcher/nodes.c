@@ -12,6 +12,7 @@
 #include "launcher/guard.h"
 #include "launcher/link.h"
 #include "launcher/member.h"
+#include "launcher/nodes_etcd.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -32,7 +33,8 @@ struct nodes {
     struct member member;
     struct link *link;
     struct store_server *store;
-    struct claim *claim; /* on the endpoint's port, while somebody else has it */
+    struct claim *claim;     /* on the endpoint's port, while somebody else has it */
+    struct nodes_etcd *etcd; /* in place of the endpoint; or null */
     uv_timer_t tick, news;
     struct lookup_list endpoint; /* count 0: not known */
     bool hosts;                  /* we hold the endpoint */
@@ -140,6 +142,10 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
 static void send_message(void *user, uint64_t peer, const struct message *m)
 {
     struct nodes *n = user;
+    if (n->etcd != NULL && witness_is(nodes_etcd_witness(n->etcd), peer)) {
+        witness_send(nodes_etcd_witness(n->etcd), m);
+        return;
+    }
     dt_text_reset(&n->out);
     message_encode(m, &n->out);
     if (link_send(n->link, peer, n->out.data, n->out.size, m->kind == MESSAGE_BEAT || m->kind == MESSAGE_BEAT_ACK) != 0) {
@@ -207,7 +213,9 @@ static void act(void *user, const struct action *a, const struct record *record,
 static void connect_to(void *user, const struct peer_info *to)
 {
     struct nodes *n = user;
-    if (to != NULL) {
+    if (n->etcd != NULL && (to == NULL || peer_is_witness(to))) {
+        witness_ask(nodes_etcd_witness(n->etcd));
+    } else if (to != NULL) {
         link_connect(n->link, to->id, to->address, to->port);
     } else if (!n->hosts) {
         link_connect(n->link, 0, n->o->master_addr, n->o->master_port);
@@ -217,6 +225,10 @@ static void connect_to(void *user, const struct peer_info *to)
 static void drop(void *user, uint64_t peer)
 {
     struct nodes *n = user;
+    if (n->etcd != NULL && witness_is(nodes_etcd_witness(n->etcd), peer)) {
+        witness_drop(nodes_etcd_witness(n->etcd));
+        return;
+    }
     link_drop(n->link, peer);
 }
 
@@ -226,6 +238,32 @@ static void member_line(void *user, const char *line)
     say(line);
 }
 
+/* ---- from etcd ---- */
+
+static void on_etcd_moved(void *user)
+{
+    struct nodes *n = user;
+    follow_up(n);
+    n->hooks.settle(n->hooks.user);
+}
+
+static void on_etcd_trouble(void *user, const char *why)
+{
+    struct nodes *n = user;
+    (void)snprintf(n->trouble, sizeof n->trouble, "%s", why != NULL ? why : "");
+}
+
+/* Before the first round nothing is lost by ending at once. */
+static void on_etcd_refused(void *user, const char *why)
+{
+    struct nodes *n = user;
+    if (n->member.role == MEMBER_SEEKING && n->member.record.round == 0 && n->waiting_s >= 0) {
+        struct action end = {.kind = ACTION_REFUSE, .code = DT_EXIT_PERMANENT};
+        act(n, &end, NULL, why);
+        n->member.role = MEMBER_OVER;
+    }
+}
+
 /* ---- for whom we wait ---- */
 
 /* Hosts that may know a coordinator, when the endpoint does not. */
@@ -233,7 +271,7 @@ static void add_council(const struct member *m, struct dt_text *line)
 {
     const struct record *r = &m->record;
     for (int i = 0, shown = 0; i < r->council_count && r->round > 0; i++) {
-        if (r->council[i].id != m->options.self.id) {
+        if (r->council[i].id != m->options.self.id && !peer_is_witness(&r->council[i])) {
             dt_text_printf(line, "%s%s", shown++ == 0 ? "; asking " : " ", r->council[i].host);
         }
     }
@@ -257,6 +295,10 @@ static void on_news(uv_timer_t *timer)
                        left_s > 0 ? left_s : 0);
         add_council(m, &line);
         dt_text_printf(&line, "%s%s", n->trouble[0] != '\0' ? ": " : "", n->trouble);
+        double free_s = n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0;
+        if (free_s > now_s) {
+            dt_text_printf(&line, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
+        }
     } else {
         dt_text_printf(&line, "waiting %.0f s for hosts: %s", waited_s, m->wait_text);
     }
@@ -350,6 +392,9 @@ static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err
 
 static enum endpoint_choice choice_of(const struct options *o)
 {
+    if (o->etcd.endpoint_count > 0) {
+        return ENDPOINT_JOIN;
+    }
     if (strcmp(o->rdzv_backend, "static") == 0) {
         return o->node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
@@ -360,7 +405,7 @@ static enum endpoint_choice choice_of(const struct options *o)
 static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_error *err)
 {
     const struct options *o = n->o;
-    struct endpoint decided = {.fd = -1};
+    struct endpoint decided = {.fd = -1, .why = "an etcd"};
     enum endpoint_choice choice = choice_of(o);
     n->open_s = dt_now_s();
     if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &n->endpoint, err) != 0) { /* a name server may know it later */
@@ -371,7 +416,7 @@ static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_erro
         }
         choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
-    if (endpoint_decide(&decided, choice, &n->endpoint, o->master_port, err) != 0) {
+    if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &n->endpoint, o->master_port, err) != 0) {
         return -1;
     }
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
@@ -479,6 +524,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                  .lease_s = o->dead_after_s * 2 / 3,
                                  .dead_s = o->dead_after_s,
                                  .retry_s = 0.5 / o->time_scale,
+                                 .witness_s = o->etcd.endpoint_count > 0 ? WITNESS_S * o->dead_after_s : 0,
                                  .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
     n->o = o;
     n->hooks = *hooks;
@@ -494,6 +540,10 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     if (result == 0) {
         struct member_hooks h = {.user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line};
         member_init(&n->member, m, &h);
+        struct nodes_etcd_hooks e = {.user = n, .moved = on_etcd_moved, .trouble = on_etcd_trouble, .refused = on_etcd_refused};
+        result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
+    }
+    if (result == 0) {
         (n->hosts ? member_lead : member_seek)(&n->member, dt_now_s());
         if (!n->hosts && choice_of(o) != ENDPOINT_JOIN) {
             struct claim_options c = {.host = o->master_addr, .port = o->master_port, .every_s = 1 / o->time_scale, .user = n, .got = on_claimed};
@@ -560,6 +610,9 @@ void nodes_close(struct nodes *n)
     }
     if (n->claim != NULL) {
         claim_close(n->claim);
+    }
+    if (n->etcd != NULL) {
+        nodes_etcd_close(n->etcd);
     }
     uv_close((uv_handle_t *)&n->tick, NULL);
     uv_close((uv_handle_t *)&n->news, NULL);

@@ -330,6 +330,39 @@ static int choose_endpoint(struct options *o, const struct given *g, char *host,
     return 0;
 }
 
+/* --rdzv_endpoint=HOST[:PORT],... and what --rdzv_conf says of etcd. */
+static int choose_etcd(struct options *o, const struct given *g, struct dt_error *err)
+{
+    struct options_etcd *e = &o->etcd;
+    const char *endpoint = g->spelled[option_find("rdzv_endpoint")], *conf = g->spelled[option_find("rdzv_conf")];
+    char *rest = dt_arena_strdup(&o->arena, o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0' ? o->rdzv_endpoint : "localhost");
+    e->protocol = e->protocol != NULL ? e->protocol : dt_arena_strdup(&o->arena, "http");
+    e->prefix = e->prefix != NULL ? e->prefix : dt_arena_strdup(&o->arena, "/dtrun");
+    bool tls = strcmp(e->protocol, "https") == 0;
+    if (!tls && strcmp(e->protocol, "http") != 0) {
+        return dt_fail(err, DT_INVALID, "%s: protocol: %.60s: must be http or https", conf, e->protocol);
+    }
+    if (!tls && (e->cacert != NULL || e->cert != NULL || e->key != NULL)) {
+        return dt_fail(err, DT_INVALID, "%s: cacert, cert and key: need protocol=https", conf);
+    }
+    if ((e->cert == NULL) != (e->key == NULL)) {
+        return dt_fail(err, DT_INVALID, "%s: cert and key: need each other", conf);
+    }
+    for (char *one; (one = strsep(&rest, ",")) != NULL;) {
+        if (e->endpoint_count == (int)(sizeof e->hosts / sizeof e->hosts[0])) {
+            return dt_fail(err, DT_INVALID, "%s: at most %d endpoints", endpoint, e->endpoint_count);
+        }
+        int i = e->endpoint_count++;
+        if (option_parse_endpoint(&o->arena, one, &e->hosts[i], &e->ports[i], err) != 0) {
+            return dt_wrap(err, "%s", endpoint);
+        }
+        e->ports[i] = e->ports[i] > 0 ? e->ports[i] : 2379;
+    }
+    o->master_addr = e->hosts[0];
+    o->master_port = e->ports[0];
+    return 0;
+}
+
 /* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */
 static int choose_store(struct options *o, const struct given *g, struct dt_error *err)
 {
@@ -339,15 +372,20 @@ static int choose_store(struct options *o, const struct given *g, struct dt_erro
     int port = option_find("master_port");
     bool is_static = strcmp(o->rdzv_backend, "static") == 0;
     char shown[64];
-    if (!o->standalone && !is_static && strcmp(o->rdzv_backend, "c10d") != 0) {
-        bool etcd = strncmp(o->rdzv_backend, "etcd", 4) == 0;
-        return dt_fail(err, DT_INVALID, "%s: %s: %s; must be static or c10d", g->spelled[backend], option_show(o->rdzv_backend, shown),
-                       etcd ? "not there yet" : "unknown backend");
+    bool is_etcd = strcmp(o->rdzv_backend, "etcd-v3") == 0;
+    if (!o->standalone && !is_static && !is_etcd && strcmp(o->rdzv_backend, "c10d") != 0) {
+        bool old = strcmp(o->rdzv_backend, "etcd") == 0 || strcmp(o->rdzv_backend, "etcd-v2") == 0;
+        return dt_fail(err, DT_INVALID, "%s: %s: %s", g->spelled[backend], option_show(o->rdzv_backend, shown),
+                       old ? "not supported: needs etcd's version 2, which newer ones do not have; use c10d or etcd-v3"
+                           : "unknown backend; must be static, c10d or etcd-v3");
+    }
+    if (is_etcd && !o->standalone && o->nnodes_max > 1) {
+        return choose_etcd(o, g, err);
     }
     bool has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
     char *host = NULL;
     int endpoint_port = -1;
-    if (has_endpoint && !o->standalone && option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
+    if (has_endpoint && !o->standalone && !is_etcd && option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
         return dt_wrap(err, "%s", g->spelled[endpoint]);
     }
     if (o->nnodes_max > 1) {

@@ -71,6 +71,13 @@ struct options {
     char *local_addr;                               /* or null */
     int is_host;                                    /* c10d on several hosts: 1 holds the endpoint, 0 does not, -1: as addresses say */
     char *key_file;                                 /* or null */
+    struct options_etcd {                           /* with rdzv_backend etcd-v3; the first endpoint is master_addr, master_port as well */
+        char *hosts[8];
+        int ports[8], endpoint_count;          /* 0: another backend */
+        char *protocol;                        /* http or https */
+        char *cacert, *cert, *key, *user_file; /* or null */
+        char *prefix;                          /* of keys */
+    } etcd;
     double join_timeout_s, last_call_s, dead_after_s;
     int port_lo, port_hi; /* --port_range; 0,0: any */
 

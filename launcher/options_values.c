@@ -448,6 +448,12 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
         size_t offset;
     } known[] = {{"join_timeout", "join_timeout", offsetof(struct options, join_timeout_s)},
                  {"last_call_timeout", "last_call", offsetof(struct options, last_call_s)}};
+    static const struct {
+        const char *key;
+        size_t offset;
+    } words[] = {{"protocol", offsetof(struct options, etcd.protocol)},   {"cacert", offsetof(struct options, etcd.cacert)},
+                 {"cert", offsetof(struct options, etcd.cert)},           {"key", offsetof(struct options, etcd.key)},
+                 {"user_file", offsetof(struct options, etcd.user_file)}, {"etcd_prefix", offsetof(struct options, etcd.prefix)}};
     o->rdzv_conf = dt_arena_strdup(&o->arena, text);
     o->is_host = -1;
     char *copy = dt_arena_strdup(&o->arena, text);
@@ -467,6 +473,11 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
         }
         if (piece[0] == '\0' || value == NULL || value[0] == '\0') {
             return must_be(err, text, "KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300", row->name);
+        }
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+            if (strcmp(piece, words[i].key) == 0) {
+                *(char **)(void *)((char *)o + words[i].offset) = dt_arena_strdup(&o->arena, value);
+            }
         }
         if (strcmp(piece, "is_host") == 0) {
             static const char *const yes[] = {"1", "true", "t", "yes", "y"};

@@ -1,0 +1,433 @@
+/* The step first, then an agent's end of the witness: read, decide, put, reply. */
+#include "launcher/witness.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the step ---- */
+
+static struct message *reply(struct witness_answer *out, enum message_kind kind, uint64_t term)
+{
+    struct message *m = &out->replies[out->reply_count++];
+    memset(m, 0, sizeof *m);
+    m->kind = kind;
+    m->term = term;
+    return m;
+}
+
+static uint64_t newest_term(const struct witness *w)
+{
+    return w->promised > w->record.term ? w->promised : w->record.term;
+}
+
+/* Somebody else was elected: as member.c refuses an old term. */
+static void refuse(const struct witness *w, struct witness_answer *out)
+{
+    reply(out, MESSAGE_VOTE, newest_term(w))->record = w->record;
+}
+
+static void on_prepare(const struct witness *w, const struct message *in, struct witness_answer *out)
+{
+    if (in->term < w->promised) {
+        refuse(w, out);
+    } else if (in->record.term == in->term && !record_newer(&w->record, &in->record)) {
+        out->next.record = in->record;
+        out->next.promised = in->term;
+        out->put_state = out->put_beat = true;
+        struct message *ack = reply(out, MESSAGE_ACK, in->term);
+        ack->round = in->record.round;
+        ack->finished = in->record.finished;
+    }
+}
+
+static void on_beat(const struct witness *w, const struct message *in, struct witness_answer *out)
+{
+    if (in->term < newest_term(w)) {
+        refuse(w, out);
+        return;
+    }
+    out->put_beat = true;
+    if (in->term > w->promised) { /* whoever it follows has its vote, too */
+        out->next.promised = in->term;
+        out->put_state = true;
+    }
+    if (in->granted && in->term == w->record.term && in->round == w->record.round && !w->record.committed) {
+        out->next.record.committed = true;
+        out->put_state = true;
+    }
+    struct message *ack = reply(out, MESSAGE_BEAT_ACK, in->term);
+    ack->stamp = ack->echo = in->stamp; /* it has no clock of its own */
+}
+
+static void on_vote_ask(const struct witness *w, bool unled, const struct message *in, struct witness_answer *out)
+{
+    bool granted = unled && record_grants(w->promised, &w->record, in);
+    if (granted) {
+        out->next.promised = in->term;
+        out->put_state = true;
+    }
+    struct message *vote = reply(out, MESSAGE_VOTE, in->term);
+    vote->granted = granted;
+    vote->record = w->record;
+}
+
+/* Who asks is told where to go: to the leader, or to whoever knows the next one. */
+static void on_join(const struct witness *w, uint64_t from, const struct message *in, struct witness_answer *out)
+{
+    const struct record *r = &w->record;
+    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
+    if (returns && !same) {
+        if (r->round > 0) {
+            struct message *no = reply(out, MESSAGE_REFUSE, r->term);
+            no->code = DT_EXIT_TEMPORARY;
+            (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
+        }
+    } else if (r->finished) {
+        if (returns) {
+            reply(out, MESSAGE_REFUSE, r->term)->code = r->code;
+        }
+    } else {
+        for (int leaders = 1; leaders >= 0; leaders--) {
+            for (int i = 0; i < r->council_count; i++) {
+                const struct peer_info *p = &r->council[i];
+                if (p->id != from && !peer_is_witness(p) && (p->id == r->leader) == (leaders == 1)) {
+                    reply(out, MESSAGE_REDIRECT, r->term)->info = *p;
+                }
+            }
+        }
+    }
+}
+
+void witness_step(const struct witness *w, bool unled, uint64_t from, const struct message *in, struct witness_answer *out)
+{
+    const struct record *asked = in->kind == MESSAGE_BEAT ? NULL : &in->record;
+    bool same = memcmp(asked != NULL ? asked->nonce : in->nonce, w->record.nonce, sizeof w->record.nonce) == 0;
+    out->put_state = out->put_beat = false;
+    out->next = *w;
+    out->reply_count = 0;
+    if (in->kind == MESSAGE_JOIN) {
+        on_join(w, from, in, out);
+    } else if (in->kind == MESSAGE_PREPARE && same) {
+        on_prepare(w, in, out);
+    } else if (in->kind == MESSAGE_BEAT && same) {
+        on_beat(w, in, out);
+    } else if (in->kind == MESSAGE_VOTE_ASK && same) {
+        on_vote_ask(w, unled, in, out);
+    }
+}
+
+struct peer_info witness_info(uint64_t id)
+{
+    return (struct peer_info){.id = id, .order = -1, .host = "etcd"};
+}
+
+void witness_encode(const struct witness *w, struct dt_text *out)
+{
+    uint8_t id[8];
+    for (int i = 0; i < 8; i++) {
+        id[i] = (uint8_t)(w->id >> (8 * i));
+    }
+    dt_text_add(out, id, sizeof id);
+    struct message m = {.kind = MESSAGE_VOTE, .term = w->promised, .record = w->record};
+    message_encode(&m, out);
+}
+
+int witness_decode(struct witness *w, const void *bytes, size_t size, struct dt_error *err)
+{
+    const uint8_t *p = bytes;
+    struct message *m = dt_alloc(sizeof *m);
+    int result = size < 8 ? dt_fail(err, DT_INVALID, "%zu bytes", size) : message_decode(m, p + 8, size - 8, err);
+    if (result == 0 && m->kind != MESSAGE_VOTE) {
+        result = dt_fail(err, DT_INVALID, "a %s message", message_name(m->kind));
+    }
+    if (result == 0) {
+        *w = (struct witness){.promised = m->term, .record = m->record};
+        for (int i = 0; i < 8; i++) {
+            w->id |= (uint64_t)p[i] << (8 * i);
+        }
+    }
+    free(m);
+    return result;
+}
+
+/* ---- an agent's end ---- */
+
+void witness_open(struct witness_end *e, struct member *member, const struct witness_options *options)
+{
+    *e = (struct witness_end){.options = *options, .member = member};
+    e->messages = dt_alloc(MESSAGE_KIND_COUNT * sizeof *e->messages);
+    e->served = dt_alloc(sizeof *e->served);
+    e->answer = dt_alloc(sizeof *e->answer);
+    dt_text_init(&e->state);
+    dt_text_init(&e->beat);
+}
+
+void witness_clear(struct witness_end *e)
+{
+    free(e->messages);
+    free(e->served);
+    free(e->answer);
+    dt_text_clear(&e->state);
+    dt_text_clear(&e->beat);
+    *e = (struct witness_end){0};
+}
+
+static void call(struct witness_end *e, bool put_state, bool put_beat)
+{
+    struct witness_call c = {.put_state = put_state,
+                             .put_beat = put_beat,
+                             .state_revision = e->state_revision,
+                             .beat_revision = e->beat_revision,
+                             .state = &e->state,
+                             .beat = &e->beat,
+                             .last = put_state && e->answer->next.record.finished};
+    e->busy = true;
+    e->options.call(e->options.user, &c);
+}
+
+static bool is_waiting(const struct witness_end *e)
+{
+    bool any = e->asked;
+    for (int k = 0; k < MESSAGE_KIND_COUNT; k++) {
+        any = any || e->waits[k];
+    }
+    return any;
+}
+
+static void go_on(struct witness_end *e)
+{
+    if (!e->busy && is_waiting(e)) {
+        call(e, false, false);
+    }
+}
+
+bool witness_is(const struct witness_end *e, uint64_t peer)
+{
+    return e->now.id != 0 && peer == e->now.id;
+}
+
+void witness_send(struct witness_end *e, const struct message *m)
+{
+    bool answered = m->kind == MESSAGE_JOIN || m->kind == MESSAGE_PREPARE || m->kind == MESSAGE_BEAT || m->kind == MESSAGE_VOTE_ASK;
+    bool beaten = m->kind == MESSAGE_BEAT && m->stamp - e->beaten_s < e->options.beat_every_s && m->term == e->beaten_term &&
+                  m->round == e->beaten_round && m->granted == e->beaten_granted;
+    if (!e->up || !answered || beaten) {
+        return;
+    }
+    e->messages[m->kind] = *m;
+    e->waits[m->kind] = true;
+    go_on(e);
+}
+
+void witness_ask(struct witness_end *e)
+{
+    e->asked = true;
+    go_on(e);
+}
+
+void witness_drop(struct witness_end *e)
+{
+    e->up = false;
+    memset(e->waits, 0, sizeof e->waits);
+}
+
+/* Whether our member would begin a run here, and when it may. */
+static bool wants_a_run(const struct witness_end *e)
+{
+    return e->member->role == MEMBER_SEEKING && e->member->waiting;
+}
+
+static double forsaken_at(const struct witness_end *e)
+{
+    double since_s = e->state_since_s > e->beat_since_s ? e->state_since_s : e->beat_since_s;
+    const struct record *r = &e->now.record;
+    if (r->round == 0 && r->leader == e->member->options.self.id) {
+        return 0; /* our own beginning, whose answer was lost */
+    }
+    bool nothing = e->state_revision == 0, fresh = e->member->record.round == 0;
+    if (nothing) { /* who was in a round of a run that is not there any more may be the only one who does not know how it ended */
+        return fresh ? 0 : since_s + e->options.forsaken_s;
+    }
+    return since_s + (r->round == 0 || r->finished ? e->options.dead_s : e->options.forsaken_s);
+}
+
+double witness_free_at(const struct witness_end *e)
+{
+    return wants_a_run(e) && e->stored && e->state_revision != 0 ? forsaken_at(e) : 0;
+}
+
+static void put_beat_text(struct witness_end *e)
+{
+    dt_text_reset(&e->beat);
+    dt_text_printf(&e->beat, "%016llx", (unsigned long long)e->member->options.self.id);
+}
+
+/* True: a call is under way. */
+static bool begin_a_run(struct witness_end *e, double now_s)
+{
+    if (!wants_a_run(e) || now_s < forsaken_at(e)) {
+        return false;
+    }
+    struct witness *next = &e->answer->next;
+    *next = (struct witness){.id = (e->member->options.nonce[1] ^ (e->member->run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
+    struct peer_info info = witness_info(next->id);
+    member_witness(e->member, &info);
+    member_first_record(e->member, &next->record);
+    next->promised = next->record.term;
+    dt_text_reset(&e->state);
+    witness_encode(next, &e->state);
+    put_beat_text(e);
+    e->beginning = true;
+    call(e, true, true);
+    return true;
+}
+
+/* From now on the store has this witness. */
+static void meet(struct witness_end *e, const struct witness *w, double now_s)
+{
+    if (e->up && w->id != e->now.id) {
+        witness_drop(e);
+        if (e->member->record.round > 0) {
+            e->options.say(e->options.user, "etcd: another run of this name has begun");
+        }
+        member_down(e->member, e->now.id, MEMBER_LOST, now_s);
+    }
+    if (w != &e->now) {
+        e->now = *w;
+    }
+    struct peer_info info = witness_info(e->now.id);
+    member_witness(e->member, &info);
+}
+
+static void come_up(struct witness_end *e, double now_s)
+{
+    if (!e->up && e->now.id != 0) {
+        struct peer_info info = witness_info(e->now.id);
+        e->up = true;
+        member_up(e->member, &info, now_s);
+    }
+}
+
+/* After an answer that nothing is behind: decide until something must be put. */
+static void serve(struct witness_end *e, double now_s)
+{
+    if (begin_a_run(e, now_s)) {
+        return;
+    }
+    if (e->asked) {
+        e->asked = false;
+        come_up(e, now_s);
+    }
+    for (int k = 0; k < MESSAGE_KIND_COUNT; k++) {
+        if (!e->waits[k] || !e->up || e->state_revision == 0) {
+            e->waits[k] = false;
+            continue;
+        }
+        uint64_t self = e->member->options.self.id;
+        bool unled = now_s - e->beat_since_s >= e->options.dead_s || e->leader == self || member_is_dead(e->member, e->leader);
+        struct witness_answer *a = e->answer;
+        witness_step(&e->now, unled, self, &e->messages[k], a);
+        if (a->put_state || a->put_beat) {
+            *e->served = e->messages[k];
+            e->waits[k] = false;
+            dt_text_reset(&e->state);
+            witness_encode(&a->next, &e->state);
+            put_beat_text(e);
+            call(e, a->put_state, a->put_beat);
+            return;
+        }
+        e->waits[k] = false;
+        for (int i = 0; i < a->reply_count; i++) {
+            member_message(e->member, e->now.id, &a->replies[i], now_s);
+        }
+    }
+    go_on(e); /* the member may have said more meanwhile */
+}
+
+static void on_put(struct witness_end *e, bool state, bool beat, int64_t revision, double now_s)
+{
+    struct witness_answer *a = e->answer;
+    uint64_t self = e->member->options.self.id;
+    if (state) {
+        e->state_revision = revision;
+        e->state_since_s = now_s;
+    }
+    if (beat) {
+        e->beat_revision = revision;
+        e->beat_since_s = now_s;
+        e->leader = self;
+    }
+    meet(e, &a->next, now_s);
+    if (e->beginning) {
+        e->beginning = e->asked = false;
+        member_lead(e->member, now_s);
+        come_up(e, now_s);
+        serve(e, now_s);
+        return;
+    }
+    const struct message *m = e->served;
+    if (m->kind == MESSAGE_BEAT) {
+        e->beaten_s = m->stamp;
+        e->beaten_term = m->term;
+        e->beaten_round = m->round;
+        e->beaten_granted = m->granted;
+    }
+    e->served->kind = 0;
+    for (int i = 0; i < a->reply_count; i++) {
+        member_message(e->member, e->now.id, &a->replies[i], now_s);
+    }
+    serve(e, now_s);
+}
+
+static void on_read(struct witness_end *e, const struct witness_result *r, double now_s)
+{
+    struct witness w = {0};
+    struct dt_error err;
+    if (r->state_revision != 0 && witness_decode(&w, r->state->data, r->state->size, &err) != 0) {
+        char line[640];
+        (void)snprintf(line, sizeof line, "etcd: what it keeps for this run is none of ours: %s", err.text);
+        if (!e->doubtful) {
+            e->options.say(e->options.user, line);
+        }
+        e->doubtful = true;
+        e->asked = false;
+        memset(e->waits, 0, sizeof e->waits);
+        return;
+    }
+    if (!e->stored || r->state_revision != e->state_revision) {
+        e->state_since_s = now_s;
+    }
+    if (!e->stored || r->beat_revision != e->beat_revision) {
+        e->beat_since_s = now_s;
+    }
+    e->stored = true;
+    e->state_revision = r->state_revision;
+    e->beat_revision = r->beat_revision;
+    e->leader = r->beat_revision != 0 ? strtoull(dt_text_str(r->beat), NULL, 16) : 0;
+    meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
+    serve(e, now_s);
+}
+
+void witness_answered(struct witness_end *e, const struct witness_result *r, double now_s)
+{
+    e->busy = false;
+    if (r->failed) { /* the member says again what matters */
+        e->served->kind = 0;
+        e->beginning = e->asked = false;
+        memset(e->waits, 0, sizeof e->waits);
+    } else if (r->put) {
+        on_put(e, e->beginning || e->answer->put_state, e->beginning || e->answer->put_beat, r->revision, now_s);
+    } else {
+        enum message_kind k = e->served->kind;
+        if (k != 0 && !e->waits[k]) { /* something changed meanwhile: once more */
+            e->messages[k] = *e->served;
+            e->waits[k] = true;
+        }
+        e->served->kind = 0;
+        e->beginning = false;
+        on_read(e, r, now_s);
+    }
+}

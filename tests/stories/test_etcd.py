@@ -1,0 +1,131 @@
+"""Hosts that meet at a real etcd (agents of this machine): they train the bits of one host, lose each other, and say what etcd said.
+run: alone
+run: timeout 300
+"""
+
+import http.server
+import os
+import signal
+import threading
+import uuid
+
+import pytest
+
+import etcd
+import training
+from support import Job, lines_of, wait_lines, wait_until
+from test_nodes import STAY, finish
+
+pytestmark = pytest.mark.skipif(etcd.missing() is not None, reason=str(etcd.missing()))
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with etcd.Etcd(tmp_path_factory.mktemp("etcd")) as e:
+        yield e
+
+
+def at(endpoints, nnodes, *rest, run_id=None):
+    return [f"--nnodes={nnodes}", "--rdzv_backend=etcd-v3", f"--rdzv_endpoint={endpoints}", f"--rdzv_id={run_id or uuid.uuid4().hex}",
+            "--last_call=1", *map(str, rest)]
+
+
+def size_of(path):
+    """Hosts of the newest round that the worker of STAY saw."""
+    lines = lines_of(path)
+    return int(lines[-1].split()[1]) if lines else 0
+
+
+def test_two_hosts_meet_and_train_the_bits_of_one(tmp_path, store):
+    job = training.make_job(tmp_path, steps=STEPS)
+    alone = training.train(job, tmp_path / "one", ranks=3)
+    assert alone.code == 0, alone
+    # The first endpoint is none: the next one is asked.
+    args = at(f"127.0.0.1:1,{store.endpoints}", 2, run_id="two-hosts.meet")
+    with Job([*args, "--nproc_per_node=2", "train", job, "--output_dir", tmp_path / "two", "--mode", "full_shard"]) as a, \
+         Job([*args, "--nproc_per_node=1", "train", job, "--output_dir", tmp_path / "two", "--mode", "full_shard"]) as b:
+        results = finish(a, b)
+    assert [r.code for r in results] == [0, 0], results
+    assert training.hash_of(tmp_path / "two") == training.hash_of(tmp_path / "one")
+    left = store.keys("/dtrun/two-hosts.meet/")
+    assert all("lease" in kv for kv in left.values()), left  # what is left of the run goes by itself
+
+
+def test_the_other_host_goes_on_when_the_leaders_agent_is_killed(tmp_path, store):
+    args = at(store.endpoints, "1:2", "sh", "-c", STAY, "x", tmp_path)
+    with Job([*args, "a"]) as a:
+        wait_until(lambda: size_of(tmp_path / "a") == 1, "a round of one")
+        with Job([*args, "b"]) as b:
+            wait_until(lambda: size_of(tmp_path / "a") == size_of(tmp_path / "b") == 2, "a round of two")
+            os.kill(a.agent, signal.SIGKILL)
+            wait_until(lambda: size_of(tmp_path / "b") == 1, "a round of one again")
+            a.wait_gone()
+            with Job([*args, "c"]) as c:  # whoever comes late finds the job
+                wait_until(lambda: size_of(tmp_path / "b") == size_of(tmp_path / "c") == 2, "a round of two again")
+                (tmp_path / "go").touch()
+                results = finish(b, c)
+                assert [r.code for r in results] == [0, 0], results
+
+
+def test_a_job_ends_well_without_etcd(tmp_path):
+    with etcd.Etcd(tmp_path) as own:
+        args = at(own.endpoints, 2, "sh", "-c", STAY, "x", tmp_path)
+        with Job([*args, "a"]) as a, Job([*args, "b"]) as b:
+            wait_lines(tmp_path / "a", 1)
+            wait_lines(tmp_path / "b", 1)
+            own.kill()
+            (tmp_path / "go").touch()
+            results = finish(a, b)
+            assert [r.code for r in results] == [0, 0], results
+            assert len(lines_of(tmp_path / "a")) == len(lines_of(tmp_path / "b")) == 1
+
+
+def test_nobody_there(tmp_path):
+    port = etcd.free_ports(1)[0]
+    with Job(at(f"127.0.0.1:{port}", 2, "--join_timeout=2", "true")) as job:
+        result = finish(job)[0]
+    assert result.code == 111 and f"etcd 127.0.0.1 port {port}: " in result.err and "connect" in result.err, result
+
+
+class Old(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_server_without_version_3():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Old)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with server, Job(at(f"127.0.0.1:{server.server_port}", 2, "true")) as job:
+        result = finish(job)[0]
+        server.shutdown()
+    assert result.code == 100 and "HTTP status 404" in result.err and "etcd 3.4 or newer is needed" in result.err, result
+
+
+def test_passwords(tmp_path):
+    def user(name, text):
+        path = tmp_path / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return f"--rdzv_conf=user_file={path}"
+
+    with etcd.Etcd(tmp_path) as own:
+        for name, roles in (("root", ["root"]), ("guest", [])):
+            own.call("auth/user/add", name=name, password="right")
+            for role in roles:
+                own.call("auth/role/add", name=role)
+                own.call("auth/user/grant", user=name, role=role)
+        own.call("auth/enable")
+        for conf, said in ((user("bad", "root:wrong"), "invalid user ID or password"), (user("guest", "guest:right"), "permission denied"),
+                           ("--rdzv_conf=timeout=1", "user name is empty; name and password come from --rdzv_conf=user_file=FILE")):
+            with Job(at(own.endpoints, 2, conf, "true")) as job:
+                result = finish(job)[0]
+            assert result.code == 100 and said in result.err, (conf, result)
+        args = at(own.endpoints, 2, user("good", "root:right"), "sh", "-c", "echo $RANK of $WORLD_SIZE")
+        with Job(args) as a, Job(args) as b:
+            results = finish(a, b)
+        assert [r.code for r in results] == [0, 0] and sorted(r.out for r in results) == ["0 of 2\n", "1 of 2\n"], results
