@@ -32,7 +32,7 @@ static void start(struct agent *a, int value)
     (void)value;
     a->state = AGENT_RUNNING;
     a->ok_count = 0;
-    a->saved = a->unsaved = false;
+    a->saved = a->unsaved = a->stop_wanted = false;
     to_do(a, AGENT_DO_SPAWN);
 }
 
@@ -140,6 +140,9 @@ static void rejoin(struct agent *a, int value)
     (void)value;
     a->state = AGENT_JOINING;
     to_do(a, AGENT_DO_TELL_JOIN);
+    if (a->stop_wanted) { /* the coordinator that let it go round is gone, and the next one knows nothing of it */
+        to_do(a, AGENT_DO_TELL_STOP);
+    }
 }
 
 /* The coordinator answers with a stop or, when a round is being ended anyway, by sending us home when we come to join the next. */

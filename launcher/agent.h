@@ -41,7 +41,7 @@ enum agent_do {                       /* what the caller does, in this order */
                 AGENT_DO_TELL_FAILED,
                 AGENT_DO_TELL_DONE,
                 AGENT_DO_TELL_STOPPED, /* code: `failure_code`, as TELL_FAILED */
-                AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event */
+                AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event; `code` when a stop that went round is told again */
                 AGENT_DO_EXIT          /* with `code` */
 };
 #define AGENT_MAX_DO 6

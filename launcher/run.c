@@ -323,7 +323,7 @@ static void do_one(struct run *r, enum agent_do what)
         break;
     case AGENT_DO_TELL_STOP:
         e.kind = EVENT_STOP;
-        e.code = 128 + r->wish;
+        e.code = r->wish != 0 ? 128 + r->wish : r->agent.code;
         break;
     }
     tell(r, &e);

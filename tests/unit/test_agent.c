@@ -146,6 +146,23 @@ static void stops(void **state)
     assert_int_equal(code_after_stop(false, bad, 1), 130);
 }
 
+/* The coordinator of a stop is lost: its successor hears of the stop; should a round begin all the same, that one was not asked to stop. */
+static void a_stop_outlives_its_coordinator(void **state)
+{
+    (void)state;
+    struct agent a = running(false);
+    agent_step(&a, AGENT_ON_STOP, 143);
+    agent_step(&a, AGENT_ON_GONE, 0);
+    expect(&a, AGENT_FINISHING, 1, AGENT_DO_TELL_STOPPED);
+    agent_step(&a, AGENT_ON_END, 0);
+    expect(&a, AGENT_JOINING, 2, AGENT_DO_TELL_JOIN, AGENT_DO_TELL_STOP);
+    assert_int_equal(a.code, 143);
+    agent_step(&a, AGENT_ON_START, 0);
+    agent_step(&a, AGENT_ON_END, 0);
+    agent_step(&a, AGENT_ON_GONE, 0);
+    expect(&a, AGENT_JOINING, 1, AGENT_DO_TELL_JOIN);
+}
+
 static void a_crash_while_saving_frees_the_others(void **state)
 {
     (void)state;
@@ -220,6 +237,7 @@ int main(void)
         cmocka_unit_test(codes_of_failures),
         cmocka_unit_test(nothing_could_be_started),
         cmocka_unit_test(stops),
+        cmocka_unit_test(a_stop_outlives_its_coordinator),
         cmocka_unit_test(a_crash_while_saving_frees_the_others),
         cmocka_unit_test(workers_that_stop_by_themselves),
         cmocka_unit_test(insisting_kills_in_every_state),
