@@ -318,6 +318,13 @@ static int fail(struct dt_page *page, const struct dt_error *err, int code, bool
     return code;
 }
 
+/* All ranks end with the error of one ("rank 3: ..."): that one says it. When a peer is merely lost, nobody may be left to say so. */
+static bool another_says(const struct dt_error *err, int code, int rank)
+{
+    int named = rank;
+    return code == DT_EXIT_PERMANENT && sscanf(err->text, "rank %d:", &named) == 1 && named != rank;
+}
+
 static int run(const struct job *job)
 {
     struct world w;
@@ -339,7 +346,8 @@ static int run(const struct job *job)
     dt_crash_open(who);
     atomic_store(&signal_page, w.page);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
-        code = fail(w.page, &err, trainer_exit_code(&err), w.told);
+        code = trainer_exit_code(&err);
+        code = fail(w.page, &err, code, w.told || another_says(&err, code, w.rank));
         fflush(NULL);
         _exit(code); /* peers may be gone: nothing here waits for them */
     }

@@ -63,6 +63,18 @@ void failures_clear(struct failures *f)
     *f = (struct failures){.root = -1};
 }
 
+/* The rank that a note is about ("rank 3: checkpoint ..."), or -1; *rest is what it says of it. */
+static int rank_named(const char *note, const char **rest)
+{
+    int rank = -1, size = 0;
+    *rest = note;
+    if (sscanf(note, "rank %d: %n", &rank, &size) != 1 || size == 0) {
+        return -1;
+    }
+    *rest = note + size;
+    return rank;
+}
+
 /* Words that say more than the exit code does, or nothing. */
 static void write_note(const struct failures *f, const struct worker *one, int code, bool ended_by_us, const char *note, char *out, size_t size)
 {
@@ -121,9 +133,30 @@ void failures_progress(struct failures *f, const struct workers *w)
     }
 }
 
+/* All ranks end with the error of one, in the same words. When that one is here it is the cause, and the others merely followed. */
+static void follow(struct failures *f, struct report_failure *x)
+{
+    const char *rest = x->note;
+    int named = x->exit_code == DT_EXIT_TEMPORARY ? -1 : rank_named(x->note, &rest);
+    if (named == x->rank) { /* the line says already who it is */
+        memmove(x->note, rest, strlen(rest) + 1);
+        return;
+    }
+    for (int i = 0; named >= 0 && i < f->count; i++) {
+        if (f->list[i].rank == named && !f->list[i].stopped_by_us) {
+            x->stopped_by_us = true;
+            (void)snprintf(x->note, sizeof x->note, "failed because rank %d did", named);
+            return;
+        }
+    }
+}
+
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)
 {
     bool other_cause = false;
+    for (int i = 0; bundled && i < f->count; i++) {
+        follow(f, &f->list[i]);
+    }
     for (int i = 0; i < f->count; i++) {
         struct report_failure *x = &f->list[i];
         if (x->error_file == NULL) {

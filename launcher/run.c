@@ -442,6 +442,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     }
     if (!guard_alive()) { /* our parent-death signal: no time for anything */
         r->wish = SIGTERM;
+        r->guard_gone = true;
         post(r, AGENT_ON_NOW, SIGTERM);
         return;
     }

@@ -49,6 +49,7 @@ struct run {
     bool cause_late, cause_due; /* its cause is still to be said; now at the latest */
     char no_start[512];         /* why the workers of the round could not be started */
     char *output_dir, *events_path;
+    bool guard_gone;   /* it was killed; nobody asked us to stop */
     bool failure_told; /* in events.jsonl, which is kept for it */
     struct {
         enum agent_event event;

@@ -175,7 +175,9 @@ void run_say_late(struct run *r)
 void run_say_stopped(const struct run *r)
 {
     const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
-    if (r->code == DT_EXIT_STOPPED) {
+    if (r->guard_gone) {
+        (void)fprintf(stderr, "dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
+    } else if (r->code == DT_EXIT_STOPPED) {
         (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name,
                       r->failures.saved_step >= 0 ? "" : " by the program");
     } else if (r->code > 128 && r->wish != 0) {

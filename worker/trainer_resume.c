@@ -44,7 +44,10 @@ int trainer_share(struct trainer *t, const char *key, struct dt_text *text, doub
     }
     const char *s = dt_text_str(text);
     if (s[0] == '!') {
-        return dt_fail(err, (enum dt_status)atoi(s + 1), "%s", strchr(s, ' ') ? strchr(s, ' ') + 1 : s);
+        const char *words = strchr(s, ' ') ? strchr(s, ' ') + 1 : s;
+        int named; /* the others say whose failure it was */
+        bool own = t->rank == 0 || sscanf(words, "rank %d:", &named) == 1;
+        return dt_fail(err, (enum dt_status)atoi(s + 1), "%s%s", own ? "" : "rank 0: ", words);
     }
     return 0;
 }

@@ -207,6 +207,21 @@ static void test_block(void **state)
     report_failure_clear(&two[0]);
 }
 
+static void test_note_once(void **state)
+{
+    (void)state;
+    struct dt_text out;
+    dt_text_init(&out);
+    struct report_failure f = failure(0, 100, 1795173860);
+    (void)strcpy(f.note, "checkpoint of step 4: No space left on device");
+    struct report_context c = {.title = "train"};
+    report_write(&f, 1, 0, &c, &out);
+    const char *first = strstr(dt_text_str(&out), "No space left");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "No space left"));
+    dt_text_clear(&out);
+}
+
 static void parent_is(const struct report_failure *f, const char *expected)
 {
     struct dt_text text;
@@ -265,6 +280,7 @@ static void test_events(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_error_file), cmocka_unit_test(test_root),   cmocka_unit_test(test_cause),
-                                       cmocka_unit_test(test_block),      cmocka_unit_test(test_parent), cmocka_unit_test(test_events)};
+                                       cmocka_unit_test(test_block),      cmocka_unit_test(test_parent), cmocka_unit_test(test_note_once),
+                                       cmocka_unit_test(test_events)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,70 @@
+/* Who failed and who merely followed, when all ranks of a round end with the same words. */
+#include "base/error.h"
+#include "launcher/failures.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *no_file(void *user, int local_rank)
+{
+    (void)user;
+    (void)local_rank;
+    return "";
+}
+
+static void add(struct failures *f, int rank, int code, const char *note)
+{
+    static struct dt_page page;
+    struct worker one = {.pid = 4000 + rank, .status = code << 8, .page = &page};
+    (void)snprintf(page.note, sizeof page.note, "%s", note);
+    failures_add(f, &one, rank, rank, false, NULL);
+}
+
+static void cause_is(struct failures *f, bool bundled, int rank, const char *line)
+{
+    struct dt_text out;
+    dt_text_init(&out);
+    failures_settle(f, no_file, NULL, bundled);
+    assert_int_equal(f->list[f->root].rank, rank);
+    report_cause(f->list, f->count, f->root, &out);
+    assert_string_equal(strstr(dt_text_str(&out), "): ") + 3, line);
+    dt_text_clear(&out);
+}
+
+static void test_named_rank(void **state)
+{
+    (void)state;
+    struct failures f = {.root = -1};
+    failures_begin(&f);
+    add(&f, 1, 100, "rank 0: checkpoint: No space left on device"); /* the first to end, and not the one that failed */
+    add(&f, 0, 100, "rank 0: checkpoint: No space left on device");
+    add(&f, 2, 100, "rank 0: checkpoint: No space left on device");
+    cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 2 other ranks stopped because of it");
+    cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 2 other ranks stopped because of it"); /* asked again: the same */
+    assert_string_equal(f.list[0].note, "failed because rank 0 did");
+
+    failures_begin(&f); /* the one that is named is on another host: what we know of it stays */
+    add(&f, 1, 100, "rank 7: checkpoint: No space left on device");
+    cause_is(&f, true, 1, "exit code 100: rank 7: checkpoint: No space left on device");
+
+    failures_begin(&f); /* each lost the other: nobody's word against the other's */
+    add(&f, 0, 111, "rank 1: the connection ended");
+    add(&f, 1, 111, "rank 0: the connection ended");
+    cause_is(&f, true, 0, "exit code 111: rank 1: the connection ended; 1 other rank failed, too");
+
+    failures_begin(&f); /* a foreign program's words mean nothing to us */
+    add(&f, 1, 100, "rank 0: words");
+    add(&f, 0, 100, "rank 0: words");
+    cause_is(&f, false, 1, "exit code 100: rank 0: words; 1 other rank failed, too");
+    failures_clear(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_named_rank)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
