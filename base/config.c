@@ -314,8 +314,16 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
             dt_text_init(&t);
             dt_text_printf(&t, "%s: %s: is ", e->value_where, path);
             dt_value_show(e->value, &t);
-            dt_text_puts(&t, dt_value_is_later(field->rule, e->value) ? ", which is not there yet; give " : "; give ");
-            dt_value_expected(field->rule, &t);
+            bool later = dt_value_is_later(field->rule, e->value);
+            dt_text_puts(&t, later ? ", which is not there yet" : "");
+            if (field->rule->list != NULL) {
+                const char *nearest = later ? NULL : dt_value_nearest(field->rule, e->value, c->arena);
+                dt_text_printf(&t, "; %s%s%ssee %s", nearest != NULL ? "did you mean " : "", nearest != NULL ? nearest : "",
+                               nearest != NULL ? "? All of them: " : "", field->rule->list);
+            } else {
+                dt_text_puts(&t, "; give ");
+                dt_value_expected(field->rule, &t);
+            }
             add_problem(c, e, t.data);
             good = false;
         } else {

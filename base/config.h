@@ -26,6 +26,7 @@ struct dt_rule {
     bool open_min, open_max;
     const char *choices; /* "a|b|c" */
     const char *later;   /* choices that are known and not there yet; may be null */
+    const char *list;    /* "train --list-strategies": what shows the choices when they are too many for a line; or null */
     bool null;           /* JSON null is allowed: strings become null, numbers, pairs and enums `null_value` */
     int null_value;
 };

@@ -2,6 +2,7 @@
 #include "base/config_value.h"
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
@@ -48,6 +49,23 @@ bool dt_value_is_later(const struct dt_rule *rule, const cJSON *value)
     const char *at = NULL;
     size_t size = 0;
     return rule->later != NULL && cJSON_IsString(value) && choice_of(rule->later, value->valuestring, &at, &size) >= 0;
+}
+
+const char *dt_value_nearest(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena)
+{
+    enum { MOST = 64 };
+    const char *names[MOST];
+    int count = 0;
+    for (const char *p = rule->choices; cJSON_IsString(value) && *p != 0 && count < MOST;) {
+        size_t n = strcspn(p, "|");
+        names[count++] = dt_arena_printf(arena, "%.*s", (int)n, p);
+        p += n + (p[n] == '|');
+    }
+    char *word = dt_arena_strdup(arena, cJSON_IsString(value) ? value->valuestring : "");
+    for (char *c = word; *c != 0; c++) {
+        *c = (char)tolower((unsigned char)*c);
+    }
+    return dt_text_nearest(word, names, (size_t)count);
 }
 
 static bool parse_null(const struct dt_rule *rule, void *out)

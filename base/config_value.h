@@ -11,6 +11,8 @@ bool dt_value_parse(const struct dt_rule *rule, const struct cJSON *value, struc
 void dt_value_show(const struct cJSON *value, struct dt_text *out);
 /* True for a choice that is known and not there yet. */
 bool dt_value_is_later(const struct dt_rule *rule, const struct cJSON *value);
+/* The choice that the value may have meant, or null. Choices are in lower case; the word is in the arena. */
+const char *dt_value_nearest(const struct dt_rule *rule, const struct cJSON *value, struct dt_arena *arena);
 /* Appends what the rule wants: "a whole number of at least 1", "one of: a, b". */
 void dt_value_expected(const struct dt_rule *rule, struct dt_text *out);
 

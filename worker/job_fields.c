@@ -38,6 +38,7 @@ static const struct dt_rule format = {.type = DT_RULE_CHOICE, .choices = "auto|t
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
 static const struct dt_rule strategy = {
     .type = DT_RULE_CHOICE,
+    .list = "train --list-strategies",
     .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
                "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
                "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"

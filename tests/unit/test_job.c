@@ -203,6 +203,12 @@ static void test_strategy(void **state)
         "hybrid_shard_zero2");
     strategy_is(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), "full_shard");
     strategy_is(SECTION("\"training\": {\"strategy\": \"DDP\"}"), "ddp");
+    refused(TRAINING("\"max_steps\": 1"), "training.strategy=ZeRO-3",
+            "--set training.strategy=ZeRO-3: training.strategy: is \"ZeRO-3\"; did you mean zero3? All of them: see train --list-strategies\n");
+    refused(TRAINING("\"max_steps\": 1"), "training.strategy=nothing_alike",
+            "--set training.strategy=nothing_alike: training.strategy: is \"nothing_alike\"; see train --list-strategies\n");
+    refused(TRAINING("\"max_steps\": 1"), "training.strategy=zero3_offload",
+            "--set training.strategy=zero3_offload: training.strategy: is \"zero3_offload\", which is not there yet; see train --list-strategies\n");
     refused(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"zero_optimization\": {\"stage\": 3}"), NULL,
             "job.json:2:64: zero_optimization.stage: training.strategy is full_shard (job.json:2:15); say it in one place\n");
     refused(SECTION("\"training\": {\"strategy\": \"ddp\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), NULL,
