@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
                            "\n"
@@ -35,11 +36,14 @@ static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
 /* PATH itself, or the newest complete checkpoint below it. The caller frees. */
 static char *resolve(const char *path, struct dt_error *err)
 {
+    struct stat st;
     char *manifest = dt_format("%s/manifest.json", path), *below = dt_format("%s/checkpoints", path), *found = NULL;
     if (dt_file_exists(manifest)) {
         found = dt_strdup(path);
     } else if (!dt_file_exists(path)) {
         (void)dt_fail(err, DT_NOT_FOUND, "%s: no such folder", path);
+    } else if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        (void)dt_fail(err, DT_NOT_FOUND, "%s: is a file; give the folder of a checkpoint or of a run", path);
     } else {
         struct dt_text notes;
         dt_text_init(&notes);

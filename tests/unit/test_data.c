@@ -111,6 +111,40 @@ static void test_stream(void **state)
     assert_false(dt_file_exists(in("stream/train-00002.bin.json")));
 }
 
+/* A commit that fails half way leaves the earlier run's shards. */
+static void test_failed_overwrite(void **state)
+{
+    (void)state;
+    struct shard_writer *w = NULL;
+    struct dt_error err = {0};
+    char path[512];
+    const uint16_t before[] = {1, 2, 3, 4}, after[] = {5, 6, 7, 8};
+    assert_int_equal(shard_writer_open(&w, in("twice"), "train", "bytes", 256, 2, false, &err), 0);
+    assert_int_equal(shard_writer_add(w, before, 4, &err), 0);
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    shard_writer_close(w);
+    assert_int_equal(shard_writer_open(&w, in("twice"), "train", "bytes", 256, 2, true, &err), 0);
+    assert_int_equal(shard_writer_add(w, after, 4, &err), 0);
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    (void)snprintf(path, sizeof path, "%s.tmp-%ld", in("twice/train-00001.bin"), (long)getpid());
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(shard_writer_commit(w, &err), -1);
+    shard_writer_close(w);
+    struct data_source s;
+    int32_t ids[3], labels[3];
+    assert_int_equal(data_open(&s, in("twice/train-*.bin"), "tokens", 3, &err), 0);
+    s.ops->read(&s, 0, ids, labels);
+    assert_int_equal(ids[0], 1);
+    assert_int_equal(labels[2], 4);
+    data_close(&s);
+    static const char *const names[] = {"twice/train-00000.bin", "twice/train-00000.bin.json", "twice/train-00001.bin", "twice/train-00001.bin.json"};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(unlink(in(names[i])), 0);
+    }
+    assert_int_equal(rmdir(in("twice")), 0); /* nothing else is there */
+}
+
 static void test_abandoned(void **state)
 {
     (void)state;
@@ -361,8 +395,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),  cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards), cmocka_unit_test(test_bad_info),
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_tensors),   cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_stream),   cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),
+        cmocka_unit_test(test_bad_info), cmocka_unit_test(test_batches),          cmocka_unit_test(test_tensors),   cmocka_unit_test(test_corpus),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -56,7 +56,8 @@ void shard_writer_source(struct shard_writer *w, const char *name);
 int shard_writer_add(struct shard_writer *w, const uint16_t *ids, size_t count, struct dt_error *err);
 /* Completes all files on disk, still under their other names. */
 int shard_writer_finish(struct shard_writer *w, struct dt_error *err);
-/* After finish: gives the files their names and removes shards of an earlier run beyond them. On an error none of this run's shards is left. */
+/* After finish: gives the files their names and removes shards of an earlier run beyond them. On an error none of this run's shards is left,
+ * and those of the earlier run are as they were. */
 int shard_writer_commit(struct shard_writer *w, struct dt_error *err);
 int64_t shard_writer_tokens(const struct shard_writer *w);
 int shard_writer_shards(const struct shard_writer *w);

@@ -206,19 +206,58 @@ static void remove_one(struct shard_writer *w, int shard, bool temporary)
     }
 }
 
+/* Where a file of an earlier run waits until all of ours have their names. */
+static char *aside_path(const struct shard_writer *w, int shard, const char *suffix)
+{
+    char *tail = dt_format("%s.old-%ld", suffix, (long)getpid());
+    char *path = path_of(w, shard, tail);
+    free(tail);
+    return path;
+}
+
+static const char *const commit_order[] = {".json", ""}; /* who sees the shard finds its description */
+
+/* Puts the earlier run's file aside and ours in its place. On an error the earlier one is where it was. */
+static int replace_one(struct shard_writer *w, int shard, const char *suffix, struct dt_error *err)
+{
+    char *path = path_of(w, shard, suffix), *aside = aside_path(w, shard, suffix);
+    int result = rename(path, aside) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s", path);
+    if (result == 0 && (result = rename_one(w, shard, suffix, err)) != 0) {
+        (void)rename(aside, path);
+    }
+    free(aside);
+    free(path);
+    return result;
+}
+
+/* After `count` files were replaced: ours go, and the earlier ones come back; or, once all is done, those go. */
+static void settle_replaced(struct shard_writer *w, int count, bool done)
+{
+    for (int i = 0; i < count; i++) {
+        char *path = path_of(w, i / 2, commit_order[i % 2]), *aside = aside_path(w, i / 2, commit_order[i % 2]);
+        if (done) {
+            (void)unlink(aside);
+        } else if (rename(aside, path) != 0) {
+            (void)unlink(path);
+        }
+        free(aside);
+        free(path);
+    }
+}
+
 int shard_writer_commit(struct shard_writer *w, struct dt_error *err)
 {
     if (!w->finished) {
         return dt_fail(err, DT_INTERNAL, "%s: commit before finish", w->dir);
     }
-    for (; w->committed < w->shards; w->committed++) {
-        if (rename_one(w, w->committed, ".json", err) != 0 || rename_one(w, w->committed, "", err) != 0) {
-            for (int i = 0; i <= w->committed; i++) {
-                remove_one(w, i, false);
-            }
+    for (int i = 0; i < 2 * w->shards; i++) {
+        if (replace_one(w, i / 2, commit_order[i % 2], err) != 0) {
+            settle_replaced(w, i, false);
             return -1;
         }
     }
+    settle_replaced(w, 2 * w->shards, true);
+    w->committed = w->shards;
     for (int i = w->shards;; i++) { /* an earlier run had more */
         char *path = path_of(w, i, "");
         bool there = dt_file_exists(path);
