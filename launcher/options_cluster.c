@@ -24,8 +24,13 @@ static char *cluster_endpoint(struct options *o, const struct given *g, const ch
     const char *host = o->here.master_addr;
     *variable = o->here.from[host != NULL ? CLUSTER_MASTER_ADDR : CLUSTER_NODES];
     hostlist_init(&hosts);
-    if (host == NULL && cluster_hosts(&o->here, &hosts, err) == 0) {
+    bool listed = cluster_hosts(&o->here, &hosts, err) == 0;
+    if (host == NULL && listed) {
         host = dt_arena_strdup(&o->arena, hosts.hosts[0].name);
+    } else if (listed && strchr(host, ':') == NULL && host[strspn(host, "0123456789.")] != '\0' &&
+               hostlist_find(&hosts, host) != 0) { /* a name; addresses are not compared */
+        option_warn(o, "where hosts meet: %s says %.100s, rank 0 of %s is %.100s; %s counts", *variable, host, o->here.from[CLUSTER_NODES],
+                    hosts.hosts[0].name, *variable);
     }
     hostlist_clear(&hosts);
     if (host == NULL) {

@@ -134,6 +134,14 @@ def test_an_explicit_number_of_hosts_wins_with_one_line():
     assert result.err == "dtrun: number of hosts: --nnodes says 1, SLURM_STEP_NUM_NODES says 2; --nnodes counts\n"
 
 
+def test_a_place_to_meet_that_is_not_the_first_host_is_named():
+    env = SRUN | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "a[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NUM_TASKS": "2"}
+    for address, said in (("localhost", True), ("a2", True), ("a1.site", False), ("10.0.0.7", False), ("fd00::a1", False)):
+        shown = run(["--dry_run", "/bin/true"], env=env | {"MASTER_ADDR": address})
+        line = f"dtrun: where hosts meet: MASTER_ADDR says {address}, rank 0 of SLURM_STEP_NODELIST is a1; MASTER_ADDR counts\n"
+        assert shown.code == 0 and shown.err == (line if said else "") and f"endpoint  {address} port 16234" in shown.out, shown
+
+
 def test_a_task_per_worker_is_refused_with_the_line_to_use():
     env = SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
     result = run(["--nproc_per_node=4", *SHOW], env=env)

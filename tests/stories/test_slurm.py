@@ -78,7 +78,7 @@ def test_workers_hear_of_the_hosts_that_srun_chose(cluster):
             assert host == hosts[rank // 2] and ranks == f"{rank}/{2 * len(hosts)}" and local == f"{rank % 2}/2" and group == f"{rank // 2}/{len(hosts)}", result
         assert len({s[4] for s in seen}) == 1 and len({s[5] for s in seen}) == 1, result
         if len(hosts) > 1:
-            assert seen[0][4] == f"10.77.0.{names.index(hosts[0]) + 2}" and re.fullmatch(r"slurm-\d+\.0", seen[0][5]), result
+            assert seen[0][4] in (hosts[0], f"10.77.0.{names.index(hosts[0]) + 2}") and re.fullmatch(r"slurm-\d+\.0", seen[0][5]), result
 
 
 def test_dry_run_says_what_came_from_slurm(cluster):
@@ -105,18 +105,21 @@ def test_exit_codes_through_srun(cluster, code, words):
 
 
 def test_stopped_jobs_are_run_again_and_go_on(cluster, place):
-    """Three ways side by side: the script asks, the launcher asks by itself when it is warned by USR1, and because it was told to; all end as one run."""
+    """Three ways, their waits side by side: the script asks, the launcher asks by itself when it is warned by USR1, and because it was told to."""
     folder, job, _ = place
-    long = ["training.max_steps=1000", "checkpointing.save_every_n_steps=50"]
+    long = ["training.max_steps=2000", "checkpointing.save_every_n_steps=100"]
     whole = training.train(job, folder / "whole", ranks=2, sets=long)
     assert whole.code == 0, whole
     line = f"--wrap=srun dtrun %s train {job} --output_dir {folder}/%s " + " ".join("--set " + s for s in long)
-    jobs = {"script": batch(cluster, folder, job, f"output_dir={folder}/script", *long, options=("-N2", "-c4")),
-            "auto": (cluster.submit(["-N2", f"--output={folder}/auto.out", line % ("", "auto")]), folder / "auto.out"),
-            "on": (cluster.submit(["-N2", f"--output={folder}/on.out", line % ("--requeue=on", "on")]), folder / "on.out")}
-    for way, (number, _) in jobs.items():
-        wait_until(lambda: steps_of(folder / way) >= 50, "a checkpoint")
-        assert cluster.run(["scancel", "-s", "TERM" if way == "on" else "USR1", f"{number}.0"]).returncode == 0
+    jobs = {}
+    for way in ("script", "auto", "on"):
+        if way == "script":
+            jobs[way] = batch(cluster, folder, job, f"output_dir={folder}/script", *long, options=("-N2", "-c4"))
+        else:
+            options = "--requeue=on" if way == "on" else ""
+            jobs[way] = cluster.submit(["-N2", f"--output={folder}/{way}.out", line % (options, way)]), folder / f"{way}.out"
+        wait_until(lambda: steps_of(folder / way) >= 100, "a checkpoint")
+        assert cluster.run(["scancel", "-s", "TERM" if way == "on" else "USR1", f"{jobs[way][0]}.0"]).returncode == 0
     for way, (number, out) in jobs.items():
         done = cluster.wait_job(number)
         assert done["JobState"] == "COMPLETED" and done["Restarts"] == "1", (way, done, text_of(out), cluster.logs())
