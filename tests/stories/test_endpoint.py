@@ -100,7 +100,7 @@ def free_ports(count):
 def test_all_ports_are_in_the_range(tmp_path):
     count = 12
     first = free_ports(count)
-    work = training.make_job(tmp_path, steps=3000)
+    work = training.make_job(tmp_path, steps=200000)
     allowed = range(first, first + count)
     listening, agreed = set(), set()
 
