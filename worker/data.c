@@ -30,13 +30,41 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* The pattern with its longest part that exists as it stands, whole names at a time, made literal: in "sets[1]/train-?.bin" the
+ * folder may be one of that name. The caller frees. */
+static char *keep_existing(const char *pattern)
+{
+    struct stat st;
+    char *path = dt_strdup(pattern);
+    size_t size = strlen(path);
+    while (size > 0 && lstat(path, &st) != 0) {
+        for (; size > 0 && path[size - 1] != '/'; size--) {
+        }
+        for (; size > 0 && path[size - 1] == '/'; size--) {
+        }
+        path[size] = 0;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    for (size_t i = 0; i < size; i++) {
+        dt_text_puts(&text, strchr("*?[\\", pattern[i]) != NULL ? "\\" : "");
+        dt_text_add(&text, pattern + i, 1);
+    }
+    dt_text_puts(&text, pattern + size);
+    free(path);
+    return text.data;
+}
+
 int data_files_open(struct data_files *f, const char *pattern, struct dt_error *err)
 {
     glob_t found;
     *f = (struct data_files){0};
-    int result = glob(pattern, GLOB_NOSORT, NULL, &found);
+    char *searched = keep_existing(pattern);
+    int result = glob(searched, GLOB_NOSORT, NULL, &found);
+    free(searched);
     if (result == GLOB_NOMATCH) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; make token shards with dtdata tokenize", pattern);
+        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; make token shards with dtdata tokenize%s", pattern,
+                       strpbrk(pattern, "*?[") != NULL ? " (a *, ? or [ that is part of a name is written with \\ before it)" : "");
     }
     if (result != 0) {
         return dt_fail(err, DT_IO, "%s: cannot be searched", pattern);

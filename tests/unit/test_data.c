@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "worker/data.h"
+#include "worker/data/rows.h"
 #include "worker/data/corpus.h"
 #include "worker/data/shards.h"
 #include "worker/safetensors.h"
@@ -109,6 +110,36 @@ static void test_stream(void **state)
     assert_true(dt_file_exists(in("stream/train-00000.bin")));
     assert_false(dt_file_exists(in("stream/train-00001.bin")));
     assert_false(dt_file_exists(in("stream/train-00002.bin.json")));
+}
+
+/* What exists is taken by its name, whatever letters are in it; the rest is a pattern. */
+static void test_literal_names(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {"sp ace[1]", "st*r", "back\\slash"};
+    const uint16_t ids[] = {1, 2, 3, 4};
+    struct dt_error err = {0};
+    char path[128];
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        struct shard_writer *w = NULL;
+        struct data_files f;
+        assert_int_equal(shard_writer_open(&w, in(folders[i]), "train[0]", "bytes", 256, 2, false, &err), 0);
+        assert_int_equal(shard_writer_add(w, ids, 4, &err), 0);
+        assert_int_equal(shard_writer_finish(w, &err), 0);
+        assert_int_equal(shard_writer_commit(w, &err), 0);
+        shard_writer_close(w);
+        (void)snprintf(path, sizeof path, "%s/*.bin", folders[i]);
+        assert_int_equal(data_files_open(&f, in(path), &err), 0);
+        assert_int_equal(f.count, 2);
+        data_files_close(&f);
+        (void)snprintf(path, sizeof path, "%s/train[0]-00001.bin", folders[i]);
+        assert_int_equal(data_files_open(&f, in(path), &err), 0);
+        assert_int_equal(f.count, 1);
+        assert_string_equal(data_base_name(f.paths[0]), "train[0]-00001.bin");
+        data_files_close(&f);
+    }
+    refused("sp ace[1]/none-*.bin", "sp ace[1]/none-*.bin: no such file; make token shards with dtdata tokenize (a *, ? or [ that is part of a name "
+                                    "is written with \\ before it)");
 }
 
 /* A commit that fails half way leaves the earlier run's shards. */
@@ -395,8 +426,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),   cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),
-        cmocka_unit_test(test_bad_info), cmocka_unit_test(test_batches),          cmocka_unit_test(test_tensors),   cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_stream),    cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_literal_names),
+        cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),       cmocka_unit_test(test_bad_info),
+        cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),          cmocka_unit_test(test_corpus),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
