@@ -83,6 +83,12 @@ static int set_device(struct builder *b, const struct env_worker *w, char *const
     return 0;
 }
 
+/* What only the launcher needs: where the key of the hosts is, is no business of the program that it starts. */
+static bool is_private(const char *name)
+{
+    return strcmp(name, "DTRUN_KEY_FILE") == 0;
+}
+
 int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err)
 {
     size_t room = 64;
@@ -96,7 +102,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
             continue;
         }
         char *name = dt_arena_printf(arena, "%.*s", (int)(equals - inherited[i]), inherited[i]);
-        if (options_getenv(b.list, name) == NULL) { /* of several, getenv finds the first */
+        if (!is_private(name) && options_getenv(b.list, name) == NULL) { /* of several, getenv finds the first */
             b.list[b.count++] = inherited[i];
         }
     }
