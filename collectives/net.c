@@ -325,11 +325,6 @@ int dt_net_read_some(struct dt_net *n, void *data, size_t size, size_t *got, dou
     return read_between(n, data, 1, size, got, deadline_s, err);
 }
 
-int dt_net_wait_readable(struct dt_net *n, double deadline_s, struct dt_error *err)
-{
-    return wait_for(n, POLLIN, deadline_s, "receive", err);
-}
-
 int dt_net_local_address(const struct dt_net *n, char *out, size_t out_bytes, struct dt_error *err)
 {
     struct sockaddr_storage at = {0};

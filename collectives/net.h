@@ -25,8 +25,6 @@ int dt_net_write(struct dt_net *n, const void *data, size_t size, double deadlin
 int dt_net_read(struct dt_net *n, void *data, size_t size, double deadline_s, struct dt_error *err);
 /* What is there, at least one byte and at most size. */
 int dt_net_read_some(struct dt_net *n, void *data, size_t size, size_t *got, double deadline_s, struct dt_error *err);
-/* Waits until there is something to read (or the other side closed): 1; 0 when the deadline passed; -1 on errors and orders. */
-int dt_net_wait_readable(struct dt_net *n, double deadline_s, struct dt_error *err);
 /* Our own address on this connection, as a literal without port. `out` of at least 64 bytes. */
 int dt_net_local_address(const struct dt_net *n, char *out, size_t out_bytes, struct dt_error *err);
 void dt_net_close(struct dt_net *n);

@@ -2,6 +2,7 @@
  * is known to those who add them: strategy, optimizer, clip, trainer. */
 #include "worker/plan.h"
 
+#include "base/cgroup.h"
 #include "base/file.h"
 
 #include <stdio.h>
@@ -103,48 +104,27 @@ static double file_number(const char *path, const char *key)
     return value;
 }
 
-/* The least that is left in group `inside` of the hierarchy at `root` and in the groups around it; infinite without a limit. Pages of files
- * count as used in a group, but the kernel takes the idle ones back. */
-static double room_of(const char *root, const char *inside, const char *limit_name, const char *used_name, const char *idle_name)
+/* The least that is left in our control group and in those around it; infinite without a limit. Pages of files count as used in a group, but
+ * the kernel takes the idle ones back. */
+static double group_room(void)
 {
+    struct dt_cgroup folders[DT_CGROUP_MAX];
     double room = 1e300;
-    char path[600], file[700];
-    snprintf(path, sizeof path, "%s%.*s", root, (int)strcspn(inside, "\n"), inside);
-    for (;;) {
-        snprintf(file, sizeof file, "%s/%s", path, limit_name);
+    int count = dt_cgroup_folders("memory", folders);
+    for (int i = 0; i < count; i++) {
+        const struct dt_cgroup *g = &folders[i];
+        char file[sizeof g->path + 32];
+        snprintf(file, sizeof file, "%s/%s", g->path, g->version_2 ? "memory.max" : "memory.limit_in_bytes");
         double limit = file_number(file, "");
-        snprintf(file, sizeof file, "%s/%s", path, used_name);
+        snprintf(file, sizeof file, "%s/%s", g->path, g->version_2 ? "memory.current" : "memory.usage_in_bytes");
         double used = file_number(file, "");
         if (limit >= 0 && used >= 0) {
-            snprintf(file, sizeof file, "%s/memory.stat", path);
-            double idle = file_number(file, idle_name);
+            snprintf(file, sizeof file, "%s/memory.stat", g->path);
+            double idle = file_number(file, g->version_2 ? "inactive_file " : "total_inactive_file ");
             double left = limit - used + (idle > 0 ? idle : 0);
             room = left < room ? (left > 0 ? left : 0) : room;
         }
-        char *slash = strrchr(path, '/');
-        if (!slash || strlen(path) <= strlen(root)) {
-            return room;
-        }
-        *slash = '\0';
     }
-}
-
-/* What the control groups of this process leave, of version 2 ("0::/path") and of version 1 ("4:memory:/path"). */
-static double group_room(void)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    double room = 1e300;
-    if (dt_file_read("/proc/self/cgroup", 1 << 16, &text, NULL) == 0) {
-        const char *two = strstr(dt_text_str(&text), "0::"), *one = strstr(dt_text_str(&text), ":memory:");
-        if (two) {
-            room = room_of("/sys/fs/cgroup", two + 3, "memory.max", "memory.current", "inactive_file ");
-        }
-        double other =
-            one ? room_of("/sys/fs/cgroup/memory", one + 8, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ") : room;
-        room = other < room ? other : room;
-    }
-    dt_text_clear(&text);
     return room;
 }
 
