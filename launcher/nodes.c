@@ -187,17 +187,29 @@ static void say_too_few(const struct nodes *n)
     dt_text_clear(&line);
 }
 
+/* An address of another host: the scope of a link-local one is an interface of that host, and here it is one of ours. */
+static const char *from_here(const struct nodes *n, const char *address, char *out, size_t out_bytes)
+{
+    const char *theirs = strchr(address, '%'), *ours = strchr(n->member.options.self.address, '%');
+    if (theirs == NULL || ours == NULL) {
+        return address;
+    }
+    (void)snprintf(out, out_bytes, "%.*s%s", (int)(theirs - address), address, ours);
+    return out;
+}
+
 /* With a static endpoint it is what this host was told, as with torchrun, while node rank 0 leads; else the address at which others reach the leader. */
-static const char *address_of_store(const struct nodes *n, const struct peer_info *leader)
+static const char *address_of_store(const struct nodes *n, const struct peer_info *leader, char *out, size_t out_bytes)
 {
     const char *written = n->o->master_addr;
     bool first = strcmp(n->o->rdzv_backend, "static") == 0 && leader->order == 0 && leader->port == n->o->master_port;
     bool any = strcmp(written, "0.0.0.0") == 0 || strcmp(written, "::") == 0;
-    return first && !any ? written : leader->address;
+    return first && !any ? written : from_here(n, leader->address, out, out_bytes);
 }
 
 static void act(void *user, const struct action *a, const struct record *record, const char *why)
 {
+    char store[LOOKUP_NAME_BYTES];
     struct nodes *n = user;
     const struct peer_info *leader = a->kind == ACTION_START ? leader_of(n, record) : NULL;
     if (a->kind == ACTION_FINISH && a->code == DT_EXIT_TEMPORARY && n->waiting_s >= 0) {
@@ -207,16 +219,17 @@ static void act(void *user, const struct action *a, const struct record *record,
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
         say(why);
     }
-    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader) : NULL, leader != NULL ? leader->port : 0);
+    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0);
 }
 
 static void connect_to(void *user, const struct peer_info *to)
 {
     struct nodes *n = user;
+    char address[LOOKUP_NAME_BYTES];
     if (n->etcd != NULL && (to == NULL || peer_is_witness(to))) {
         witness_ask(nodes_etcd_witness(n->etcd));
     } else if (to != NULL) {
-        link_connect(n->link, to->id, to->address, to->port);
+        link_connect(n->link, to->id, from_here(n, to->address, address, sizeof address), to->port);
     } else if (!n->hosts) {
         link_connect(n->link, 0, n->o->master_addr, n->o->master_port);
     }
@@ -373,8 +386,11 @@ static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err
         }
         bool plain = is_loopback_text(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
         if (warning != NULL && !plain) {
-            (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr,
-                          self->address);
+            char here[LOOKUP_NAME_BYTES] = "nothing"; /* the list may be empty */
+            if (n->endpoint.count > 0) {
+                (void)lookup_host((struct sockaddr *)&n->endpoint.addresses[0], here, sizeof here);
+            }
+            (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
         } else if (warning != NULL) {
             (void)fprintf(stderr, "dtrun: %s\n", warning);
         }

@@ -536,7 +536,8 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
         copy++;
     }
     for (const char *p = copy; *p != '\0'; p++) {
-        if (!isalnum((unsigned char)*p) && strchr("_.:-", *p) == NULL) {
+        bool scope = *p == '%' && brackets && p > copy; /* [fe80::1%eth0] */
+        if (!isalnum((unsigned char)*p) && strchr("_.:-", *p) == NULL && !scope) {
             return dt_fail(err, DT_INVALID, "%s: a host name has letters, digits and _ . : - only", value);
         }
     }

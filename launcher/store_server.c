@@ -9,11 +9,11 @@
 #include "base/log.h"
 #include "collectives/net.h"
 #include "collectives/wire.h"
+#include "launcher/lookup.h"
 #include "launcher/strangers.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -123,11 +123,8 @@ static const char *peer_name(const struct client *c, char *out, size_t out_bytes
 {
     struct sockaddr_storage from = {0};
     int size = sizeof from;
-    char host[NI_MAXHOST] = "?", service[NI_MAXSERV] = "0";
-    if (uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size) == 0) {
-        (void)getnameinfo((struct sockaddr *)&from, (socklen_t)size, host, sizeof host, service, sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
-    }
-    return dt_net_name(host, atoi(service), out, out_bytes);
+    (void)uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size);
+    return lookup_name((struct sockaddr *)&from, out, out_bytes);
 }
 
 /* Every time for those of the job; of others, whose host may try a thousand times, once a minute. */

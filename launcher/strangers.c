@@ -27,7 +27,7 @@ static struct stranger *add(struct strangers *t, const struct sockaddr *host, do
         }
         quiet = s->seen_s < quiet->seen_s ? s : quiet;
     }
-    *quiet = (struct stranger){.window_s = now_s, .line_s = now_s - STRANGERS_LINE_S};
+    *quiet = (struct stranger){.window_s = now_s, .line_s = -STRANGERS_LINE_S};
     memcpy(&quiet->host, host, lookup_size(host));
     return quiet;
 }

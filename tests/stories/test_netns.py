@@ -86,7 +86,7 @@ def test_hosts_find_each_other_by_name(backend, family):
             args = static(PORT, i, 3, "sh", "-c", NUMBERS, host="a") if backend == "static" else c10d(PORT, 3, "sh", "-c", NUMBERS, host="a")
             jobs.append(h.job(args))
         results = hosts.finish(*jobs)
-        where = net.hosts[0].address if family == 4 else net.hosts[0].address6
+        where = "a" if backend == "static" else net.hosts[0].address6  # as written, as with torchrun; else an address
     assert [r.code for r in results] == [0, 0, 0], results
     out = [r.out for r in results]
     assert (out if backend == "static" else sorted(out)) == [f"{i} 3 0 1 {i} 3 {where} {PORT}\n" for i in range(3)], results

@@ -44,7 +44,7 @@ static void one_line_per_host_and_minute(void **state)
     for (int i = 0; i < 100; i++) {
         assert_false(refuse(&t, 1, false, 5 + 0.5 * i, &unsaid));
     }
-    assert_true(refuse(&t, 2, false, 30, &unsaid)); /* another host */
+    assert_true(refuse(&t, 2, false, 30.123456789, &unsaid)); /* another host */
     assert_true(refuse(&t, 1, false, 65, &unsaid));
     assert_int_equal(unsaid, 100);
     assert_false(refuse(&t, 1, false, 66, &unsaid));
