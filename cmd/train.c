@@ -300,6 +300,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
                     folder_check("checkpointing.checkpoint_dir", job->checkpointing.checkpoint_dir, err) != 0)) {
         rc = -1;
     }
+    rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
     dt_text_clear(&text);
     trainer_close(&t);
     return rc;

@@ -299,9 +299,9 @@ static int remove_strangers(const char *folder, int ranks, struct dt_error *err)
     return result;
 }
 
-/* Removes complete checkpoints beyond the newest keep_last_n, and what earlier tries left behind. Failing here is a warning: the new
- * checkpoint is safe. */
-static void prune(const char *dir, int keep_last_n)
+/* Removes complete checkpoints beyond the newest keep_last_n, counted from the one just written, and what earlier tries left behind. Later steps are of
+ * another course of training: they neither count nor go. Failing here is a warning: the new checkpoint is safe. */
+static void prune(const char *dir, int64_t written, const struct checkpoint_keep *keep)
 {
     struct dt_error err;
     for (int leftovers = 0; leftovers <= 1; leftovers++) {
@@ -311,11 +311,12 @@ static void prune(const char *dir, int keep_last_n)
         }
         int complete = 0;
         for (size_t i = 0; i < steps.count; i++) {
+            int64_t step = steps.items[i].step;
             char *path = dt_format("%s/%s", dir, steps.items[i].name);
             char *manifest = dt_format("%s/manifest.json", path);
             bool whole = !leftovers && dt_file_exists(manifest); /* without: a removal that was cut short */
-            complete += whole;
-            if (!whole || (keep_last_n > 0 && complete > keep_last_n)) {
+            complete += whole && step <= written;
+            if (!whole || (keep->last_n > 0 && complete > keep->last_n && step != keep->named_step)) {
                 (void)unlink(manifest); /* first, so that a removal cut short leaves nothing that looks complete */
                 if (dt_file_remove_tree(path, &err) != 0) {
                     dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
@@ -346,8 +347,8 @@ static int put_in_place(const char *from, const char *to, struct dt_error *err)
     return rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
 }
 
-int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n,
-                      struct dt_error *err)
+int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks,
+                      const struct checkpoint_keep *keep, struct dt_error *err)
 {
     char *from = temporary_path(dir, state), *to = checkpoint_path(dir, state->step);
     char *manifest = dt_format("%s/manifest.json", from), *latest = dt_format("%s/latest", dir);
@@ -366,7 +367,7 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
         if (dt_file_write(latest, name, strlen(name), &why) != 0) {
             dt_log(DT_LOG_WARN, "checkpoint", "%s", why.text);
         }
-        prune(dir, keep_last_n);
+        prune(dir, state->step, keep);
     } else {
         (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
     }

@@ -34,6 +34,11 @@ struct checkpoint_state {          /* everything else; the same on all ranks */
     const char *run_id; /* of the launch whose round it is; null or "" for a lone worker */
 };
 
+struct checkpoint_keep {
+    int last_n;         /* complete ones, counted from the one just written; 0: all */
+    int64_t named_step; /* the job names it: it stays; -1: none */
+};
+
 /* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside it, by flock, so it ends with the process). Waits up to
  * wait_s for one that is ending; then DT_INVALID says who holds it. On file systems without locks *lock is -1 and nobody is kept away. */
 int checkpoint_hold(const char *dir, double wait_s, int *lock, struct dt_error *err);
@@ -44,11 +49,11 @@ int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_e
  * for the manifest. No communication. */
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err);
-/* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes all but keep_last_n
- * (0: keeps all) complete ones and leftovers. A checkpoint cut short at any system call is never loaded and never hides the one before it.
+/* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes leftovers and what
+ * `keep` does not hold. A checkpoint cut short at any system call is never loaded and never hides the one before it.
  * Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
-int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks, int keep_last_n,
-                      struct dt_error *err);
+int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks,
+                      const struct checkpoint_keep *keep, struct dt_error *err);
 /* Rank 0, when a save failed: removes what was written of it. */
 void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
 /* DIR/step-N; the caller frees. */

@@ -136,16 +136,42 @@ static void check_strategy(struct job *job, struct dt_config *c)
     }
 }
 
+/* One spelling per folder, since its lock and what is set aside lie beside it: "./a//b/./" -> "a/b". Where ".." leads is up to links. */
+static const char *plain_path(struct dt_arena *arena, const char *path)
+{
+    char *out = dt_arena_strdup(arena, path), *to = out;
+    bool rooted = *path == '/';
+    to += rooted;
+    for (const char *from = path + strspn(path, "/"); *from != 0; from += strspn(from, "/")) {
+        size_t size = strcspn(from, "/");
+        if (size != 1 || *from != '.') {
+            if (to > out + rooted) {
+                *to++ = '/';
+            }
+            memcpy(to, from, size);
+            to += size;
+        }
+        from += size;
+    }
+    if (to == out && *path != 0) {
+        *to++ = '.';
+    }
+    *to = 0;
+    return out;
+}
+
 static void fill_folders(struct job *job, struct dt_config *c)
 {
     if (job->output_dir == NULL) {
         job->output_dir = dt_arena_printf(&job->arena, "runs/%s", job->name);
         dt_config_derived(c, "output_dir", "name of the job file");
     }
+    job->output_dir = plain_path(&job->arena, job->output_dir);
     if (job->checkpointing.checkpoint_dir == NULL) {
         job->checkpointing.checkpoint_dir = dt_arena_printf(&job->arena, "%s/checkpoints", job->output_dir);
         dt_config_derived(c, "checkpointing.checkpoint_dir", "output_dir");
     }
+    job->checkpointing.checkpoint_dir = plain_path(&job->arena, job->checkpointing.checkpoint_dir);
 }
 
 static void *section_of(struct job *job, const struct job_section *s)

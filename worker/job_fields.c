@@ -150,7 +150,7 @@ static const struct dt_field recompute_fields[] = {
 static const struct dt_field checkpointing_fields[] = {
     {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
     {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
-    {"resume", "\"auto\"", "auto, never, or a checkpoint: its folder, or its name in this run", AT(resume), &string},
+    {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run", AT(resume), &string},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {0},

@@ -45,6 +45,7 @@ struct trainer {
     bool eval_due;                     /* the evaluation that falls on this step was not made yet */
     bool finished_before;              /* a finished run was found: nothing was done */
     bool inspecting;                   /* tests: opened without output folder */
+    int64_t named_step;                /* rank 0: of this run's checkpoint that checkpointing.resume names; -1: none */
     int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
     double longest_step_s, peak_flops; /* peak_flops: of one rank, measured by rank 0; NaN unknown */
 
@@ -97,13 +98,19 @@ void trainer_close(struct trainer *t);
 int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
 /* Waits for a key of the store, showing a pulse. */
 int trainer_await(struct trainer *t, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err);
-/* Rank 0's text reaches all ranks; one made by trainer_share_failure is an error on all of them. */
-int trainer_share(struct trainer *t, const char *key, struct dt_text *text, double timeout_s, struct dt_error *err);
-void trainer_share_failure(struct dt_text *text, const struct dt_error *err);
+/* Rank 0's text reaches all ranks; with a `failure` (null: none; only rank 0's counts) it is that error on all of them. */
+int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure, double timeout_s, struct dt_error *err);
+/* What a rank says to rank 0, which never begins with '!' by itself: a failure, and its reading: 0 or -1 with the error. */
+void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure);
+int trainer_hear(const char *said, struct dt_error *err);
+/* --plan: DT_INVALID when the run that output_dir holds was another training, as the resume would find. */
+int trainer_check_folder(const struct trainer *t, struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);
 
 /* trainer_state.c: weights and checkpoints. */
+/* DT_INVALID when a checkpoint is of another job or other data. */
+int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct dt_error *err);
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
 int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
 /* All ranks together. What the disk refuses (full, quota, permission, error) is DT_IO on all of them: nothing is left of the try, the checkpoint

@@ -135,6 +135,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
 {
     memset(t, 0, sizeof *t);
     t->hold = -1;
+    t->named_step = -1;
     dt_arena_init(&t->arena);
     plan_init(&t->plan);
     t->job = job;

@@ -5,10 +5,12 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "worker/course.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define FOR_EVER_S 1e9
 #define WAIT_SLICE_S 1.0
@@ -32,30 +34,45 @@ int trainer_await(struct trainer *t, const char *key, struct dt_text *out, doubl
     }
 }
 
-int trainer_share(struct trainer *t, const char *key, struct dt_text *text, double timeout_s, struct dt_error *err)
+/* On the wire a value follows '=', an error '!' and its status: neither can be taken for the other, whatever a path is called. */
+int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure, double timeout_s, struct dt_error *err)
 {
-    if (t->size > 1) {
-        if (t->rank == 0 && dt_store_set(t->world->store, key, dt_text_str(text), text->size, err) != 0) {
-            return -1;
+    struct dt_text sent;
+    dt_text_init(&sent);
+    int rc = 0;
+    if (t->rank == 0) {
+        if (failure != NULL) {
+            trainer_tell_failure(&sent, failure);
+        } else {
+            dt_text_printf(&sent, "=%s", dt_text_str(text));
         }
-        if (t->rank != 0 && trainer_await(t, key, text, timeout_s, err) != 0) {
-            return dt_wrap(err, "rank %d waits for rank 0", t->rank);
-        }
+        rc = t->size > 1 ? dt_store_set(t->world->store, key, sent.data, sent.size, err) : 0;
+    } else if (trainer_await(t, key, &sent, timeout_s, err) != 0) {
+        rc = dt_wrap(err, "rank %d waits for rank 0", t->rank);
     }
-    const char *s = dt_text_str(text);
-    if (s[0] == '!') {
-        const char *words = strchr(s, ' ') ? strchr(s, ' ') + 1 : s;
+    if (rc == 0 && trainer_hear(dt_text_str(&sent), err) != 0) {
         int named; /* the others say whose failure it was */
-        bool own = t->rank == 0 || sscanf(words, "rank %d:", &named) == 1;
-        return dt_fail(err, (enum dt_status)atoi(s + 1), "%s%s", own ? "" : "rank 0: ", words);
+        bool own = t->rank == 0 || sscanf(err->text, "rank %d:", &named) == 1;
+        rc = own ? -1 : dt_wrap(err, "rank 0");
     }
-    return 0;
+    if (rc == 0 && t->rank != 0) {
+        dt_text_reset(text);
+        dt_text_puts(text, sent.data + 1);
+    }
+    dt_text_clear(&sent);
+    return rc;
 }
 
-void trainer_share_failure(struct dt_text *text, const struct dt_error *err)
+void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure)
 {
     dt_text_reset(text);
-    dt_text_printf(text, "!%d %s", (int)err->status, err->text);
+    dt_text_printf(text, "!%d %s", (int)failure->status, failure->text);
+}
+
+int trainer_hear(const char *said, struct dt_error *err)
+{
+    const char *cause = said[0] == '!' ? strchr(said, ' ') : NULL;
+    return said[0] != '!' ? 0 : dt_fail(err, (enum dt_status)atoi(said + 1), "%s", cause != NULL ? cause + 1 : said);
 }
 
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
@@ -63,7 +80,7 @@ int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_erro
     struct dt_text text;
     dt_text_init(&text);
     dt_text_puts(&text, *flag ? "yes" : "no");
-    int rc = trainer_share(t, key, &text, FOR_EVER_S, err);
+    int rc = trainer_share(t, key, &text, NULL, FOR_EVER_S, err);
     *flag = rc == 0 && strcmp(dt_text_str(&text), "yes") == 0;
     dt_text_clear(&text);
     return rc;
@@ -73,31 +90,15 @@ int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_erro
 
 struct search {
     bool named;     /* by checkpointing.resume: that one or none */
-    bool name_last; /* a later round of such a run: its own saves first */
+    bool name_last; /* what began by that name goes on: its own saves first */
+    bool anew;
     char *path;     /* the one that is named */
     int64_t *steps; /* of checkpoint_dir, the newest first */
-    int count, next, skipped;
+    int count, next, skipped, damaged;
+    struct course course;
+    bool failed; /* rank 0 cannot go on: why is for all */
+    struct dt_error why;
 };
-
-/* A path that is not there yet: path.old-1, path.old-2, ... */
-static int set_aside(const char *path, struct dt_error *err)
-{
-    if (!dt_file_exists(path)) {
-        return 0;
-    }
-    for (int i = 1;; i++) {
-        char *old = dt_format("%s.old-%d", path, i);
-        bool taken = dt_file_exists(old);
-        int rc = taken ? 0 : rename(path, old);
-        if (!taken && rc != 0) {
-            rc = dt_fail_errno(err, "%s", path);
-        }
-        free(old);
-        if (!taken) {
-            return rc;
-        }
-    }
-}
 
 /* Step number at the end of "runs/demo/checkpoints/step-00000300" or "step-300"; -1 when there is none. */
 static int64_t step_in(const char *resume)
@@ -141,31 +142,63 @@ static int find_named(struct search *s, const char *dir, const char *resume, str
     return -1;
 }
 
-/* Takes the folder and looks what is in it. Later rounds of a launch go on from the launch's own saves, whatever the job says about the
- * beginning. */
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Step of the checkpoint of `dir` that `resume` names, or -1. */
+static int64_t named_step(const char *dir, const char *resume)
+{
+    int64_t step = step_in(resume);
+    char *path = checkpoint_path(dir, step);
+    bool here = step >= 0 && (!dt_file_exists(resume) || same_folder(resume, path));
+    free(path);
+    return here ? step : -1;
+}
+
+static bool is_name(const char *resume)
+{
+    return resume != NULL && strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+}
+
+static const char *run_id_of(const struct trainer *t)
+{
+    return t->world->run_id != NULL ? t->world->run_id : "";
+}
+
+/* Takes the folder and looks what is in it. What the job says about the beginning is done once per launch; then, and when the same name is given again,
+ * the run goes on from its own saves. */
 static int begin_search(struct trainer *t, struct search *s, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
-    bool first_round = t->world->round <= 1, never = strcmp(resume, "never") == 0, anew = first_round && (t->job->fresh || never);
+    bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
     if (t->hold < 0 && checkpoint_hold(dir, HOLD_WAIT_S, &t->hold, err) != 0) {
         return -1;
     }
-    if (anew) {
+    course_read(&s->course, dir);
+    bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0, begun = same_launch && !first_round;
+    if (first_round && same_launch && course_write(dir, NULL, s->course.from, err) != 0) {
+        return -1; /* a launch of the same name was here: its beginning is not ours */
+    }
+    s->anew = !begun && (t->job->fresh || strcmp(resume, "never") == 0);
+    if (s->anew) {
         char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir);
-        int rc = set_aside(dir, err) != 0 || set_aside(metrics, err) != 0 ? -1 : 0;
+        int rc = course_set_aside(dir, err) != 0 || course_set_aside(metrics, err) != 0 ? -1 : 0;
         free(metrics);
         if (rc != 0) {
             return -1;
         }
     }
     if (dt_file_mkdirs(dir, err) != 0 || checkpoint_claim(dir, t->world->run_id, t->world->round, err) != 0 ||
-        (!anew && checkpoint_steps(dir, &s->steps, &s->count, err) != 0)) {
+        (!s->anew && checkpoint_steps(dir, &s->steps, &s->count, err) != 0)) {
         return -1;
     }
-    bool names = !never && !t->job->fresh && strcmp(resume, "auto") != 0;
-    s->named = names && first_round;
-    s->name_last = names && !first_round;
+    s->name_last = names && (begun || strcmp(s->course.from, resume) == 0);
+    s->named = names && !s->name_last;
+    t->named_step = names ? named_step(dir, resume) : -1;
     return s->named ? find_named(s, dir, resume, err) : 0;
 }
 
@@ -173,8 +206,17 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
 static void pass_over(struct trainer *t, struct search *s, const char *why)
 {
     if (++s->skipped <= NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %s; the one before is tried", why);
+        metrics_say(&t->metrics, "train: %s; %s", why, s->next < s->count ? "the one before is tried" : "there is none before it");
     }
+}
+
+/* It looks complete, so it was one: an unfinished removal has no manifest. */
+static bool was_complete(const char *path)
+{
+    char *manifest = dt_format("%s/manifest.json", path);
+    bool there = dt_file_exists(manifest);
+    free(manifest);
+    return there;
 }
 
 /* The path of the next checkpoint that looks whole from outside; empty when none is left. */
@@ -188,6 +230,7 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
         if (checkpoint_open(&c, path, &why) == 0) {
             dt_text_puts(out, path);
         } else {
+            s->damaged += was_complete(path);
             pass_over(t, s, why.text);
         }
         checkpoint_close(c);
@@ -196,13 +239,33 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
     }
     if (s->name_last && out->size == 0) {
         s->named = true;
-        if (find_named(s, job->checkpoint_dir, job->resume, &why) != 0) {
-            trainer_share_failure(out, &why);
-        }
+        s->failed = find_named(s, job->checkpoint_dir, job->resume, &s->why) != 0;
     }
-    if (s->named && out->size == 0) {
+    if (s->named && !s->failed && out->size == 0) {
         dt_text_puts(out, s->path);
     }
+    if (!s->named && out->size == 0 && s->damaged > 0) { /* days of work: whether they are lost is for people to say */
+        s->failed = true;
+        (void)dt_fail(&s->why, DT_INVALID,
+                      "%s: none of its checkpoints is whole; dtckpt verify %s names what is damaged; bring one back, or begin "
+                      "anew with --fresh",
+                      job->checkpoint_dir, job->checkpoint_dir);
+    }
+}
+
+/* Rank 0, once the beginning is loaded: what is newer is no part of this course, and later rounds need not begin again. */
+static int settle_course(struct trainer *t, struct search *s, const char *loaded, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    char *own = checkpoint_path(job->checkpoint_dir, t->step);
+    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->step : -1, first = 0, last = 0;
+    int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
+    free(own);
+    if (left > 0) {
+        metrics_say(&t->metrics, "train: %s: %d checkpoint%s from step %lld to %lld %s not of this course: set aside (step-N.old-1)",
+                    job->checkpoint_dir, left, left == 1 ? "" : "s", (long long)first, (long long)last, left == 1 ? "is" : "are");
+    }
+    return left < 0 ? -1 : course_write(job->checkpoint_dir, run_id_of(t), s->named ? job->resume : s->anew ? "" : s->course.from, err);
 }
 
 /* ---- all ranks ---- */
@@ -223,7 +286,7 @@ static void check_part(struct trainer *t, const char *path, struct dt_text *out)
     if (c != NULL && checkpoint_verify_part(c, t->rank, t->size, &why) == 0) {
         dt_text_puts(out, "ok");
     } else {
-        trainer_share_failure(out, &why);
+        trainer_tell_failure(out, &why);
     }
     checkpoint_close(c);
 }
@@ -241,10 +304,7 @@ static int hear(struct trainer *t, int try, const struct dt_text *own, struct dt
             rc = dt_wrap(err, "rank 0 waits for rank %d", r);
             break;
         }
-        const char *said = dt_text_str(r > 0 ? &text : own);
-        if (said[0] == '!') {
-            rc = dt_fail(err, (enum dt_status)atoi(said + 1), "%s", strchr(said, ' ') + 1);
-        }
+        rc = trainer_hear(dt_text_str(r > 0 ? &text : own), err);
     }
     dt_text_clear(&text);
     return rc;
@@ -255,29 +315,34 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
 {
     char key[64];
     snprintf(key, sizeof key, "train/resume/%d", try);
-    if (trainer_share(t, key, path, FOR_EVER_S, err) != 0 || path->size == 0) {
-        return path->size == 0 ? 0 : -1;
+    if (trainer_share(t, key, path, s->failed ? &s->why : NULL, FOR_EVER_S, err) != 0) {
+        return -1;
+    }
+    if (path->size == 0) {
+        return 0;
     }
     struct dt_text vote, verdict;
     struct dt_error why;
     dt_text_init(&vote);
     dt_text_init(&verdict);
     check_part(t, path->data, &vote);
+    bool refused = false;
     int rc = 0;
     if (t->rank == 0) {
         if (hear(t, try, &vote, &why) == 0) {
             dt_text_puts(&verdict, "good");
         } else if (why.status == DT_INVALID && !s->named) {
+            s->damaged++;
             pass_over(t, s, why.text);
         } else { /* not damaged but out of reach for a rank: an older one would be no better */
-            trainer_share_failure(&verdict, &why);
+            refused = true;
         }
     } else {
         snprintf(key, sizeof key, "train/resume/%d/%d", try, t->rank);
         rc = dt_store_set(t->world->store, key, dt_text_str(&vote), vote.size, err);
     }
     snprintf(key, sizeof key, "train/resume/%d/verdict", try);
-    rc = rc == 0 ? trainer_share(t, key, &verdict, FOR_EVER_S, err) : rc;
+    rc = rc == 0 ? trainer_share(t, key, &verdict, refused ? &why : NULL, FOR_EVER_S, err) : rc;
     *good = rc == 0 && verdict.size > 0;
     dt_text_clear(&vote);
     dt_text_clear(&verdict);
@@ -288,16 +353,13 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
 {
     struct search s = {.path = NULL};
     struct dt_text path;
-    struct dt_error why;
     dt_text_init(&path);
-    bool failed = t->rank == 0 && begin_search(t, &s, &why) != 0;
+    s.failed = t->rank == 0 && begin_search(t, &s, &s.why) != 0;
     int rc = 0;
     *found = false;
     for (int try = 0; rc == 0 && !*found; try++) {
         dt_text_reset(&path);
-        if (failed) {
-            trainer_share_failure(&path, &why);
-        } else if (t->rank == 0) {
+        if (t->rank == 0 && !s.failed) {
             propose(t, &s, &path);
         }
         rc = try_one(t, &s, try, &path, found, err);
@@ -312,6 +374,16 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     if (*found) {
         rc = trainer_load(t, path.data, err);
     }
+    if (rc == 0 && t->rank == 0) {
+        rc = settle_course(t, &s, *found ? path.data : NULL, err);
+    }
+    if (rc == 0 && !*found && s.skipped > 0) {
+        metrics_say(&t->metrics, "train: %s: nothing to continue from; begins anew", t->job->checkpointing.checkpoint_dir);
+    }
+    if (rc == 0 && *found && s.name_last && !s.named && t->world->round <= 1) {
+        metrics_say(&t->metrics, "train: began from %s and goes on from its own saves; another output_dir begins there once more",
+                    t->job->checkpointing.resume);
+    }
     if (rc == 0 && *found) {
         metrics_say(&t->metrics, "train: continues from %s (step %lld)", path.data, (long long)t->step);
         char fields[64];
@@ -320,6 +392,29 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     }
     free(s.steps);
     free(s.path);
+    course_clear(&s.course);
     dt_text_clear(&path);
+    return rc;
+}
+
+int trainer_check_folder(const struct trainer *t, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    int64_t *steps = NULL;
+    int count = 0, rc = 0;
+    if (t->job->fresh || is_name(job->resume) || (job->resume != NULL && strcmp(job->resume, "never") == 0) ||
+        checkpoint_steps(job->checkpoint_dir, &steps, &count, NULL) != 0) {
+        return 0;
+    }
+    bool seen = false;
+    for (int i = 0; i < count && !seen; i++) {
+        struct checkpoint *c = NULL;
+        char *path = checkpoint_path(job->checkpoint_dir, steps[i]);
+        seen = checkpoint_open(&c, path, NULL) == 0;
+        rc = seen ? trainer_check_saved(t, checkpoint_get_state(c), path, err) : 0;
+        checkpoint_close(seen ? c : NULL);
+        free(path);
+    }
+    free(steps);
     return rc;
 }

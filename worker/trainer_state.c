@@ -103,6 +103,17 @@ static int read_unit(struct trainer *t, struct checkpoint *c, int u, struct dt_e
     return 0;
 }
 
+int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct dt_error *err)
+{
+    if (state->job && t->job->text && job_same_training(state->job, t->job->text, err) != 0) {
+        return dt_wrap(err, "%s", path);
+    }
+    if (state->data_hash != t->train.hash) {
+        return dt_fail(err, DT_INVALID, "%s: data.train: not the data it was trained on; bring the old data back, or begin anew with --fresh", path);
+    }
+    return 0;
+}
+
 int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
 {
     struct checkpoint *c = NULL;
@@ -111,12 +122,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
     }
     checkpoint_progress(c, pulse, t->world->page);
     const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = 0;
-    if (state->job && t->job->text && job_same_training(state->job, t->job->text, err) != 0) {
-        rc = dt_wrap(err, "%s", path);
-    } else if (state->data_hash != t->train.hash) {
-        rc = dt_fail(err, DT_INVALID, "%s: data.train: not the data it was trained on; bring the old data back, or begin anew with --fresh", path);
-    }
+    int rc = trainer_check_saved(t, state, path, err);
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = read_unit(t, c, u, err);
         dt_page_pulse(t->world->page);
@@ -204,12 +210,11 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         dt_page_pulse(t->world->page);
     }
     for (int r = 0; r < t->size && rc == 0; r++) {
-        if (entries[r][0] == '!') {
-            rc = dt_fail(err, (enum dt_status)atoi(entries[r] + 1), "rank %d: %s", r, strchr(entries[r], ' ') + 1);
-        }
+        rc = trainer_hear(entries[r], err) == 0 ? 0 : dt_wrap(err, "rank %d", r);
     }
     if (rc == 0) {
-        rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, (int)job->keep_last_n, err);
+        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->named_step};
+        rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, &keep, err);
     }
     for (int r = 1; r < t->size; r++) {
         dt_text_clear(&texts[r]);
@@ -249,17 +254,16 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     struct dt_error why;
     double begin_s = dt_now_s();
     if (checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, &state, t->rank, t->size, slices, count, &entry, &why) != 0) {
-        trainer_share_failure(&entry, &why);
+        trainer_tell_failure(&entry, &why);
     }
     char key[64];
     snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->step, t->rank);
     int rc = 0;
+    bool refused = false;
     if (t->rank == 0) {
-        if (commit(t, &state, &entry, &why) != 0) {
-            trainer_share_failure(&verdict, &why);
+        refused = commit(t, &state, &entry, &why) != 0;
+        if (refused) {
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
-        } else {
-            dt_text_puts(&verdict, "saved");
         }
     } else {
         rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
@@ -267,7 +271,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     if (rc == 0) {
         snprintf(key, sizeof key, "train/saved/%lld", (long long)t->step);
         /* Rank 0 waits for each of the others in turn, and then writes. */
-        rc = trainer_share(t, key, &verdict, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
+        rc = trainer_share(t, key, &verdict, refused ? &why : NULL, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
     }
     if (rc == 0) {
         t->saved_step = t->step;

@@ -130,7 +130,7 @@ def test_a_run_alone(job):
     assert (job.out / "model" / "model.safetensors").exists() and (job.out / "logs" / "rank-0.log").exists()
     assert sorted(p.name for p in (job.out / "checkpoints").glob("step-*")) == ["step-00000005", "step-00000010", "step-00000012"]
     assert "finished at step 12" in train(job.path).stderr
-    refused = train("--set", "training.learning_rate=0.5", job.path, code=100).stderr
+    refused = train("--set", "training.learning_rate=0.5", job.path, code=2).stderr
     assert "learning_rate" in refused and "0.5" in refused
     assert json.loads((job.out / "job.json").read_text())["training"]["learning_rate"] == 0.01
     assert "train: done at step 12" in train("--fresh", job.path).stderr

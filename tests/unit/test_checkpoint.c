@@ -65,6 +65,8 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
                                      .run_id = long_run};
 }
 
+static int64_t named = -1; /* the step that a job would name */
+
 /* Rank r of n owns an equal part of both tensors, for two purposes. */
 static int save(int64_t step, int ranks, int round, int keep, struct dt_error *err)
 {
@@ -90,7 +92,7 @@ static int save(int64_t step, int ranks, int round, int keep, struct dt_error *e
         texts[r] = dt_text_str(&entries[r]);
     }
     if (result == 0) {
-        result = checkpoint_commit(dir, &state, texts, ranks, keep, err);
+        result = checkpoint_commit(dir, &state, texts, ranks, &(struct checkpoint_keep){.last_n = keep, .named_step = named}, err);
     }
     for (int r = 0; r < ranks; r++) {
         dt_text_clear(&entries[r]);
@@ -208,6 +210,32 @@ static void old_ones_and_leftovers_are_removed(void **unused)
     free(leftover);
     free(gone);
     free(kept);
+}
+
+/* Later steps are another course: they push nothing out. What the job names stays. */
+static void a_save_never_removes_itself_or_the_named(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    for (int step = 10; step <= 60; step += 10) {
+        assert_int_equal(save(step, 1, 0, 0, &err), 0);
+    }
+    named = 10;
+    assert_int_equal(save(25, 1, 0, 2, &err), 0);
+    named = -1;
+    static const int64_t expected[] = {60, 50, 40, 30, 25, 20, 10};
+    int64_t *steps;
+    int count;
+    assert_int_equal(checkpoint_steps(dir, &steps, &count, &err), 0);
+    assert_int_equal(count, 7);
+    assert_memory_equal(steps, expected, sizeof expected);
+    free(steps);
+    assert_int_equal(save(26, 1, 0, 1, &err), 0);
+    assert_int_equal(checkpoint_steps(dir, &steps, &count, &err), 0);
+    assert_int_equal(count, 5);
+    assert_int_equal(steps[4], 26);
+    free(steps);
 }
 
 /* Slices of 4 ranks from a try that was cut short must not end up beside those of 2. */
@@ -505,6 +533,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_ranks_write_anyone_reads),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),
+        cmocka_unit_test(a_save_never_removes_itself_or_the_named),
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean),
         cmocka_unit_test(older_rounds_are_refused),
         cmocka_unit_test(every_flipped_byte_is_found),

@@ -319,6 +319,22 @@ static void test_print(void **state)
     dt_text_clear(&problems);
 }
 
+/* Each folder has one spelling: locks lie beside it. */
+static void test_folders_are_plain(void **state)
+{
+    (void)state;
+    static const char *const forms[][2] = {{"ck/", "ck"}, {"./a//b/./", "a/b"},  {"/", "/"}, {"//x/../y/", "/x/../y"},
+                                           {"./", "."},   {".hidden", ".hidden"}};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        struct job job;
+        char given[64];
+        snprintf(given, sizeof given, "checkpointing.checkpoint_dir=%s", forms[i][0]);
+        opened(&job, SMALL, given);
+        assert_string_equal(job.checkpointing.checkpoint_dir, forms[i][1]);
+        job_close(&job);
+    }
+}
+
 static void test_same_training(void **state)
 {
     (void)state;
@@ -407,10 +423,11 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_set),      cmocka_unit_test(test_bad_keys),       cmocka_unit_test(test_far_out),
-        cmocka_unit_test(test_spans),    cmocka_unit_test(test_strategy), cmocka_unit_test(test_strategy_names), cmocka_unit_test(test_load),
-        cmocka_unit_test(test_text),     cmocka_unit_test(test_print),    cmocka_unit_test(test_same_training),  cmocka_unit_test(test_schema),
-        cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_set),           cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_far_out),        cmocka_unit_test(test_spans),         cmocka_unit_test(test_strategy),
+        cmocka_unit_test(test_strategy_names), cmocka_unit_test(test_load),          cmocka_unit_test(test_text),
+        cmocka_unit_test(test_print),          cmocka_unit_test(test_same_training), cmocka_unit_test(test_folders_are_plain),
+        cmocka_unit_test(test_schema),         cmocka_unit_test(test_configs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

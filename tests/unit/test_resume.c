@@ -2,6 +2,7 @@
 #include "support/ranks.h"
 
 #include "base/file.h"
+#include "worker/course.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -250,6 +252,148 @@ static void test_what_a_run_leaves(void **state)
     dt_arena_clear(&job.arena);
 }
 
+static bool holds(const struct job *job, const char *name)
+{
+    char *path = dt_format("%s/%s", job->checkpointing.checkpoint_dir, name);
+    bool there = dt_file_exists(path);
+    free(path);
+    return there;
+}
+
+/* A finished run of six steps with all its checkpoints. */
+static uint64_t finish_with_all(struct job *job)
+{
+    struct ranks_outcome out;
+    set(job, "zero2", 2);
+    job->checkpointing.save_every_n_steps = 1;
+    job->checkpointing.keep_last_n = 0;
+    train(job, 2, &files, &out);
+    uint64_t hash = out.hash;
+    ranks_clear(&out);
+    return hash;
+}
+
+/* What came after the checkpoint that was named is of another course: it is set aside, takes no place, and the same command continues. */
+static void test_a_named_beginning_is_one_course(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    uint64_t hash = finish_with_all(&job);
+    job.checkpointing.keep_last_n = 1;
+    job.checkpointing.resume = "step-00000002";
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 3}, &out);
+    assert_int_equal(out.exit_code[0], DT_EXIT_STOPPED);
+    assert_int_equal(out.last_step, 4);
+    ranks_clear(&out);
+    assert_true(holds(&job, "step-00000004") && holds(&job, "step-00000002"));
+    assert_true(holds(&job, "step-00000006.old-1") && holds(&job, "step-00000003.old-1"));
+    assert_false(holds(&job, "step-00000006") || holds(&job, "step-00000003") || holds(&job, "step-00000001"));
+    train(&job, 1, &files, &out); /* the same command, here on fewer ranks */
+    assert_int_equal(out.step_count, 2);
+    ranks_clear(&out);
+    job.checkpointing.resume = dt_arena_printf(&job.arena, "%s/step-00000003.old-1", job.checkpointing.checkpoint_dir);
+    train(&job, 2, &files, &out); /* what was set aside can be named */
+    assert_int_equal(out.step_count, 3);
+    assert_true(out.hash == hash);
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
+/* The round that should have begun by name, or anew, died before it could: the next one does it. After that, rounds go on from the launch's own saves. */
+static void test_a_later_round_makes_up_for_the_beginning(void **state)
+{
+    (void)state;
+    for (int fresh = 0; fresh < 2; fresh++) {
+        struct job job;
+        struct ranks_outcome out;
+        struct dt_error err;
+        uint64_t hash = finish_with_all(&job);
+        assert_int_equal(course_write(job.checkpointing.checkpoint_dir, "a launch before", "", &err), 0);
+        job.fresh = fresh;
+        job.checkpointing.resume = fresh ? "auto" : "step-2";
+        train(&job, 2, &(struct ranks_options){.files = true, .round = 2, .stop_after = 4}, &out);
+        assert_int_equal(out.last_step, 5);
+        assert_int_equal(out.step_count, fresh ? 5 : 3);
+        ranks_clear(&out);
+        train(&job, 2, &(struct ranks_options){.files = true, .round = 3}, &out);
+        assert_int_equal(out.step_count, 1);
+        assert_true(out.hash == hash);
+        ranks_clear(&out);
+        char *dir = dt_strdup(job.output_dir);
+        assert_int_equal(dt_file_remove_tree(dir, NULL), 0);
+        free(dir);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* Days of work that cannot be read are not begun anew without a word. */
+static void test_damaged_ones_alone_are_refused(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    (void)finish_with_all(&job);
+    for (int step = 1; step <= 6; step++) {
+        char *folder_of = checkpoint_path(job.checkpointing.checkpoint_dir, step);
+        char *file = dt_format("%s/slices-00001-of-00002.safetensors", folder_of);
+        assert_int_equal(truncate(file, 100), 0);
+        free(file);
+        free(folder_of);
+    }
+    ranks_train(&job, 2, &files, &out);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(out.rc[r], -1);
+        assert_int_equal(trainer_exit_code(&out.err[r]), DT_EXIT_PERMANENT);
+        assert_non_null(strstr(out.err[r].text, "none of its checkpoints is whole"));
+    }
+    assert_true(holds(&job, "step-00000006"));
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
+/* A path may begin with the mark of a failure. */
+static void test_a_folder_named_like_a_failure(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    char before[4096];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(folder), 0);
+    set(&job, "ddp", 2);
+    job.output_dir = "!x";
+    job.checkpointing.checkpoint_dir = "!x/checkpoints";
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 2}, &out);
+    ranks_clear(&out);
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 3);
+    ranks_clear(&out);
+    assert_int_equal(chdir(before), 0);
+    dt_arena_clear(&job.arena);
+}
+
+/* A rank that did not hear what the others begin with must not begin anew. */
+static void test_a_lost_proposal_is_a_failure(void **state)
+{
+    (void)state;
+    struct job job;
+    struct dt_page page = {0};
+    struct dt_store *store = NULL;
+    struct dt_store_local *local = dt_store_local_open();
+    struct dt_error err;
+    bool found = false;
+    set(&job, "ddp", 2);
+    atomic_store(&page.order, DT_ORDER_ABORT);
+    assert_int_equal(dt_store_open_local(&store, local, &page, &err), 0);
+    struct world w = {.rank = 1, .size = 2, .store = store, .page = &page};
+    struct trainer t = {.job = &job, .world = &w, .rank = 1, .size = 2, .hold = -1};
+    assert_int_equal(trainer_resume(&t, &found, &err), -1);
+    dt_store_close(store);
+    dt_store_local_close(local);
+    dt_arena_clear(&job.arena);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -273,6 +417,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_all_pairs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_job_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_a_run_leaves, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_ones_alone_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_later_round_makes_up_for_the_beginning, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_named_beginning_is_one_course, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
