@@ -111,6 +111,7 @@ static void spawn_all(struct run *r)
     r->ending = r->gone_posted = r->killed = false;
     r->no_start[0] = '\0';
     run_say_late(r);
+    r->told_failed = false;
     failures_begin(&r->failures);
     if (r->timers != NULL) {
         timer_file_reset(r->timers);
@@ -146,6 +147,9 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
 {
     const struct worker *one = &r->workers.list[i];
     int code = workers_code(one->status);
+    if (code == -SIGKILL && !r->killed && !guard_workers_overdue()) {
+        ended_by_us = false; /* we sent none: somebody else did while the round was being ended, perhaps because of just that */
+    }
     logs_finish(r->logs, i);
     dt_log(DT_LOG_INFO, "agent", "round %d local %d pid %d ended with %d", r->place.round, i, (int)one->pid, code);
     if (code == 0) {
@@ -308,6 +312,7 @@ static void do_one(struct run *r, enum agent_do what)
         e.kind = EVENT_JOIN;
         break;
     case AGENT_DO_TELL_FAILED:
+        r->told_failed = true;
         e.kind = EVENT_FAILED;
         failures_progress(&r->failures, &r->workers);
         why = run_first_failure(r, &e.weak);
@@ -330,6 +335,21 @@ static void do_one(struct run *r, enum agent_do what)
     free(why);
 }
 
+/* A worker failed by itself while the round was being ended because of others: they may only have lost it, so its cause counts more. */
+static void tell_late_failure(struct run *r)
+{
+    struct event e = {.kind = EVENT_FAILED, .node = SELF, .round = r->place.round, .code = DT_EXIT_FAILED, .step = -1, .saved_step = -1};
+    if (r->nodes == NULL || r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
+        return;
+    }
+    char *why = run_first_failure(r, &e.weak);
+    if (!e.weak && !r->failures.list[r->failures.root].stopped_by_us) {
+        e.why = why;
+        tell(r, &e);
+    }
+    free(why);
+}
+
 static void drain(struct run *r)
 {
     if (r->draining) {
@@ -344,6 +364,7 @@ static void drain(struct run *r)
             dt_log(DT_LOG_DEBUG, "agent", "event %d value %d state %s", (int)r->queue[at].event, r->queue[at].value,
                    agent_state_name(r->agent.state));
             if (gone) {
+                tell_late_failure(r);
                 run_say_cause(r);
             }
             for (int i = 0; i < r->agent.do_count; i++) {

@@ -46,8 +46,10 @@ struct run {
     int torch_rounds;          /* told by run_torch_round */
     char *entry_point;         /* what the workers' argv begins with, once they were started */
     struct failures failures;
-    bool cause_late, cause_due; /* its cause is still to be said; now at the latest */
-    char no_start[512];         /* why the workers of the round could not be started */
+    bool told_failed;            /* the round's failure, to whoever leads */
+    bool cause_late, cause_due;  /* its cause is still to be said; now at the latest */
+    int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
+    char no_start[512];          /* why the workers of the round could not be started */
     char *output_dir, *events_path;
     bool guard_gone;   /* it was killed; nobody asked us to stop */
     bool failure_told; /* in events.jsonl, which is kept for it */

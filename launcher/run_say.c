@@ -40,7 +40,7 @@ int run_restarts_used(const struct run *r, bool failed)
 /* The verdict is there, or on its way from the host that leads. */
 static bool is_end(const struct run *r)
 {
-    return r->agent.verdict || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || run_restarts_used(r, true) > r->o->max_restarts));
+    return r->agent.verdict || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
 }
 
 char *run_first_failure(struct run *r, bool *weak)
@@ -66,21 +66,25 @@ static bool say_cause_elsewhere(struct run *r)
 {
     const struct failures *f = &r->failures;
     const struct report_failure *root = &f->list[f->root];
-    bool weak, failed, own_weak = r->agent.options.bundled && root->exit_code == DT_EXIT_TEMPORARY;
-    const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
-    if (r->nodes == NULL || (!root->stopped_by_us && (!own_weak || cause == NULL || weak))) {
-        r->cause_late = own_weak && r->nodes != NULL && !r->cause_due;
-        if (r->cause_late) {
-            (void)uv_timer_start(&r->late, r->late.timer_cb, LATE_MS, 0);
-        }
-        return r->cause_late;
+    bool weak = false, failed = false, own_weak = r->agent.options.bundled && root->exit_code == DT_EXIT_TEMPORARY;
+    if (r->nodes == NULL || (!root->stopped_by_us && !own_weak)) {
+        return false;
+    }
+    const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
+    if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
+        r->cause_late = true;
+        (void)uv_timer_start(&r->late, r->late.timer_cb, LATE_MS, 0);
+        return true;
+    }
+    if (!root->stopped_by_us && (cause == NULL || weak)) {
+        return false;
     }
     struct dt_text line;
     dt_text_init(&line);
     dt_text_printf(&line, "dtrun: %s; because of it %d worker%s stopped at host %s", cause != NULL ? cause : "the round ended elsewhere", f->count,
                    f->count == 1 ? "" : "s", f->host);
     if (cause != NULL && failed && !is_end(r)) {
-        dt_text_printf(&line, "; restarting (%d of %d used)", run_restarts_used(r, true), r->o->max_restarts);
+        dt_text_printf(&line, "; restarting (%d of %d used)", r->cause_used, r->o->max_restarts);
     }
     (void)fprintf(stderr, "%s\n", dt_text_str(&line));
     dt_text_clear(&line);
@@ -94,6 +98,10 @@ void run_say_cause(struct run *r)
     struct dt_text line;
     if (f->count == 0 || r->wish != 0) {
         return;
+    }
+    if (!r->cause_due) {
+        r->cause_round = r->place.round;
+        r->cause_used = run_restarts_used(r, true);
     }
     failures_settle(f, error_file_of, r, r->agent.options.bundled);
     if (say_cause_elsewhere(r)) {
@@ -128,7 +136,7 @@ void run_say_cause(struct run *r)
         }
     } else {
         report_cause(f->list, f->count, f->root, &line);
-        dt_text_printf(&line, "; restarting (%d of %d used)", run_restarts_used(r, true), r->o->max_restarts);
+        dt_text_printf(&line, "; restarting (%d of %d used)", r->cause_used, r->o->max_restarts);
         if (f->saved_step >= 0) {
             dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
         }
@@ -138,7 +146,7 @@ void run_say_cause(struct run *r)
     (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
     dt_text_reset(&line);
     report_event_failure(&f->list[f->root], &line);
-    run_event(r, "failure", "\"round\":%d,%s", r->place.round, dt_text_str(&line));
+    run_event(r, "failure", "\"round\":%d,%s", r->cause_round, dt_text_str(&line));
     r->failure_told = true;
     dt_text_clear(&line);
 }

@@ -15,13 +15,23 @@ from hosts import PORT, Rounds, Stayers
 from support import alive, children, wait_until
 from test_nodes import NUMBERS, c10d, static
 
-STEPS = 150
+STEPS = 60
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("netns")
     return folder, training.make_job(folder, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def long_job(place):
+    """Long enough for a fault to come in time, and its hash on one host of three ranks."""
+    folder, _ = place
+    job = training.make_job(folder, name="long.json", steps=800)
+    result = training.train(job, folder / "long", ranks=3)
+    assert result.code == 0, result
+    return job, training.hash_of(folder / "long")
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +102,9 @@ def test_hosts_find_each_other_by_name(backend, family):
     assert (out if backend == "static" else sorted(out)) == [f"{i} 3 0 1 {i} 3 {where} {PORT}\n" for i in range(3)], results
 
 
-def test_every_host_names_the_worker_that_failed_first(place, one_host):
-    folder, job = place
-    out = folder / "named"
+def test_every_host_names_the_worker_that_failed_first(tmp_path, long_job):
+    job, undisturbed = long_job
+    out = tmp_path / "named"
     with hosts.network(3) as net:
         jobs = train_on(net, job, out, (1, 1, 1))
         with Rounds(*jobs):
@@ -102,16 +112,16 @@ def test_every_host_names_the_worker_that_failed_first(place, one_host):
             os.kill(page.pid, signal.SIGKILL)
             results = hosts.finish(*jobs)
     assert [r.code for r in results] == [0, 0, 0], results
-    assert training.hash_of(out) == one_host(3)[0]
+    assert training.hash_of(out) == undisturbed
     cause = re.compile(rf"dtrun: host b rank {page.rank} \(local 0, pid {page.pid}\): killed by signal 9 \(SIGKILL\) at step \d+.*; restarting \(1 of 3 used\)")
     for r in results:
         assert len(cause.findall(r.err)) == 1 and r.err.count("restarting") == 1, results
 
 
-def test_a_lost_coordinator_comes_back(place, one_host):
+def test_a_lost_coordinator_comes_back(tmp_path, long_job):
     """Its cable is out until the workers of all hosts have ended; then the job goes on from the newest checkpoint, with the bits of an undisturbed one."""
-    folder, job = place
-    out = folder / "coordinator"
+    job, undisturbed = long_job
+    out = tmp_path / "coordinator"
     with hosts.network(3) as net:
         jobs = train_on(net, job, out, (1, 1, 1), options=("--time_scale=3",))
         with Rounds(*jobs) as rounds:
@@ -121,7 +131,7 @@ def test_a_lost_coordinator_comes_back(place, one_host):
             net.up(net.hosts[0])
             results = hosts.finish(*jobs)
     assert [r.code for r in results] == [0, 0, 0], results
-    assert training.hash_of(out) == one_host(3)[0]
+    assert training.hash_of(out) == undisturbed
     assert all("host a: no answer from this coordinator" in r.err for r in results[1:]), results
     assert "restarting" not in "".join(r.err for r in results), results  # no worker is blamed
 
