@@ -88,6 +88,7 @@ void dt_crash_open(const char *who)
 #else
     (void)who;
     (void)on_crash;
+    (void)stack;
 #endif
 }
 
