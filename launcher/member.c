@@ -561,6 +561,8 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
     case MESSAGE_REFUSE:
         if (m->role == MEMBER_SEEKING || (m->role == MEMBER_FOLLOWING && peer == m->leader)) {
             member_act(m, ACTION_REFUSE, in->code, in->text);
+        } else if (m->role == MEMBER_LEADING && peer == m->witness.id) {
+            member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);
         }
         break;
     case MESSAGE_REDIRECT:

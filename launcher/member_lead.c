@@ -572,7 +572,7 @@ void member_beat(struct member *m, uint64_t peer)
 }
 
 /* We may not be the leader any more. */
-static void stand_down(struct member *m, const char *why, double seconds, double now_s)
+void member_stand_down(struct member *m, const char *why, double seconds, double now_s)
 {
     char text[128];
     m->leader_heard_s = now_s - m->options.lease_s;
@@ -610,11 +610,11 @@ double member_tick_leading(struct member *m, double now_s)
             finish_now(m); /* the verdict stands, whoever hears it */
             return now_s;
         }
-        stand_down(m, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s, now_s);
+        member_stand_down(m, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s, now_s);
         return now_s;
     }
     if (m->options.witness_s > 0 && now_s - m->witness_heard_s >= m->options.witness_s && m->coordinator->running && !m->preparing) {
-        stand_down(m, "no answer of etcd for %.0f s: another run of this name may begin", m->options.witness_s, now_s);
+        member_stand_down(m, "no answer of etcd for %.0f s: another run of this name may begin", m->options.witness_s, now_s);
         return now_s;
     }
     if (now_s >= m->beat_at_s) {

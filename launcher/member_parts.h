@@ -20,6 +20,7 @@ bool member_quorum(const struct member *m, const struct record *r, member_has *h
 void member_lose_leader(struct member *m, bool dead, double now_s);
 void member_begin_leading(struct member *m, double now_s);
 void member_stop_leading(struct member *m);
+void member_stand_down(struct member *m, const char *why, double seconds, double now_s);
 void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_own_event(struct member *m, const struct event *e, double now_s);

@@ -74,6 +74,13 @@ static void on_vote_ask(const struct witness *w, bool unled, const struct messag
     vote->record = w->record;
 }
 
+static void refuse_run(const struct witness *w, struct witness_answer *out)
+{
+    struct message *no = reply(out, MESSAGE_REFUSE, w->record.term);
+    no->code = DT_EXIT_TEMPORARY;
+    (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
+}
+
 /* Who asks is told where to go: to the leader, or to whoever knows the next one. */
 static void on_join(const struct witness *w, uint64_t from, const struct message *in, struct witness_answer *out)
 {
@@ -81,9 +88,7 @@ static void on_join(const struct witness *w, uint64_t from, const struct message
     bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
     if (returns && !same) {
         if (r->round > 0) {
-            struct message *no = reply(out, MESSAGE_REFUSE, r->term);
-            no->code = DT_EXIT_TEMPORARY;
-            (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
+            refuse_run(w, out);
         }
     } else if (r->finished) {
         if (returns) {
@@ -116,6 +121,8 @@ void witness_step(const struct witness *w, bool unled, uint64_t from, const stru
         on_beat(w, in, out);
     } else if (in->kind == MESSAGE_VOTE_ASK && same) {
         on_vote_ask(w, unled, in, out);
+    } else if (in->kind == MESSAGE_BEAT || in->kind == MESSAGE_PREPARE) { /* every run begins here, so the one that is kept is the newest */
+        refuse_run(w, out);
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/witness.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -19,7 +20,14 @@ enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define KILL_S 0.3 /* workers that are told to leave are gone within this */
 #define DETECT_EOF_S 0.05
 
-enum happening { H_MESSAGE, H_UP, H_DOWN, H_TICK, H_WORKERS_DONE, H_WORKERS_GONE, H_WORKER_BAD, H_FAULT, H_START, H_AGENT };
+enum happening { H_MESSAGE, H_UP, H_DOWN, H_TICK, H_WORKERS_DONE, H_WORKERS_GONE, H_WORKER_BAD, H_FAULT, H_START, H_AGENT, H_STORE, H_STORED };
+struct store_call { /* on its way to the store, or back */
+    struct witness_call call;
+    struct witness_result result;
+    struct dt_text state, beat; /* what is put; then what was read */
+    bool busy;
+    struct store_call *next; /* all of them */
+};
 struct happen {
     enum happening kind;
     int node, peer; /* agent indices */
@@ -27,6 +35,7 @@ struct happen {
     int generation, link;
     int value;
     struct dt_text bytes;
+    struct store_call *call;
     struct happen *next; /* of those to be used again */
 };
 struct slot {
@@ -55,7 +64,8 @@ struct sim_agent {
         int value;
     } queue[QUEUE];
     int queued, taken;
-    bool draining, isolated;
+    bool draining, isolated, store_cut;
+    struct witness_end witness;
     uint64_t id;
     int *links; /* places in sim.links */
     int link_count, link_capacity;
@@ -92,7 +102,14 @@ static struct {
     struct happen *unused;
     uint64_t next_order;
     double delay_s, work_s;
-    int endpoint; /* index of the agent that holds it, or NONE; only agent 0 may bind it */
+    struct store {
+        bool down;
+        int64_t revision, state_revision, beat_revision;
+        struct dt_text state, beat;
+        struct store_call *calls;
+    } store;
+    int running, running_run, running_round; /* agents with workers, of all runs */
+    int endpoint;                            /* index of the agent that holds it, or NONE; only agent 0 may bind it */
     struct run *runs;
     int run_count;
     char broken[256];
@@ -297,6 +314,10 @@ static void post(struct sim_agent *a, enum agent_event event, int value)
 static void sim_send(void *user, uint64_t peer, const struct message *m)
 {
     int from = (int)(intptr_t)user, to = index_of(peer);
+    if (sim.o.witness && witness_is(&sim.agents[from].witness, peer)) {
+        witness_send(&sim.agents[from].witness, m);
+        return;
+    }
     struct link *l = to != NONE ? link_of(from, to) : NULL;
     if (l == NULL || !l->up) {
         return;
@@ -314,7 +335,12 @@ static void sim_send(void *user, uint64_t peer, const struct message *m)
 
 static void sim_connect(void *user, const struct peer_info *to)
 {
-    int from = (int)(intptr_t)user, index = to != NULL ? to->port - FIRST_PORT : sim.endpoint; /* whoever listens there now */
+    int from = (int)(intptr_t)user;
+    if (sim.o.witness && (to == NULL || peer_is_witness(to))) {
+        witness_ask(&sim.agents[from].witness);
+        return;
+    }
+    int index = to != NULL ? to->port - FIRST_PORT : sim.endpoint; /* whoever listens there now */
     if (index == NONE || index == from || !sim.agents[index].alive || is_cut(from, index) || is_cut(index, from)) {
         return;
     }
@@ -335,6 +361,9 @@ static void sim_connect(void *user, const struct peer_info *to)
 static void sim_drop(void *user, uint64_t peer)
 {
     int to = index_of(peer);
+    if (sim.o.witness && witness_is(&sim.agents[(intptr_t)user].witness, peer)) {
+        witness_drop(&sim.agents[(intptr_t)user].witness);
+    }
     if (to != NONE) {
         close_link((int)(intptr_t)user, to, MEMBER_LOST, true);
     }
@@ -345,6 +374,77 @@ static void sim_say(void *user, const char *line)
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: %s\n", sim.now_s, (int)(intptr_t)user, line);
     }
+}
+
+/* ---- the store ---- */
+
+static bool store_is_cut(int node)
+{
+    return sim.store.down || sim.agents[node].isolated || sim.agents[node].store_cut;
+}
+
+static double store_delay(void)
+{
+    return uniform(0.1, 1) * sim.delay_s + (rnd() % 16 == 0 ? uniform(0, 2) : 0);
+}
+
+static void copy_text(struct dt_text *to, const struct dt_text *from)
+{
+    dt_text_reset(to);
+    dt_text_add(to, from->size > 0 ? from->data : "", from->size);
+}
+
+static void sim_call(void *user, const struct witness_call *call)
+{
+    int node = (int)(intptr_t)user;
+    struct store_call *c = sim.store.calls;
+    while (c != NULL && c->busy) {
+        c = c->next;
+    }
+    if (c == NULL) {
+        c = dt_alloc(sizeof *c);
+        c->next = sim.store.calls;
+        sim.store.calls = c;
+    }
+    c->busy = true;
+    c->call = *call;
+    copy_text(&c->state, call->state);
+    copy_text(&c->beat, call->beat);
+    plan(sim.now_s + store_delay(), H_STORE, node)->call = c;
+}
+
+/* At the store, whatever became of who called. A lost answer comes as a timeout, and says nothing about what was done. */
+static void reach_store(const struct happen *h)
+{
+    struct store *s = &sim.store;
+    struct store_call *c = h->call;
+    c->result = (struct witness_result){.failed = store_is_cut(h->node), .state = &c->state, .beat = &c->beat};
+    if (!c->result.failed) {
+        bool puts = c->call.put_state || c->call.put_beat;
+        c->result.put = puts && c->call.state_revision == s->state_revision && c->call.beat_revision == s->beat_revision;
+        s->revision += c->result.put;
+        if (c->result.put && c->call.put_state) {
+            copy_text(&s->state, &c->state);
+            s->state_revision = s->revision;
+        }
+        if (c->result.put && c->call.put_beat) {
+            copy_text(&s->beat, &c->beat);
+            s->beat_revision = s->revision;
+        }
+        c->result.revision = s->revision;
+        c->result.state_revision = s->state_revision;
+        c->result.beat_revision = s->beat_revision;
+        copy_text(&c->state, &s->state);
+        copy_text(&c->beat, &s->beat);
+    }
+    struct happen *back = plan(sim.now_s + (c->result.failed ? 3 : store_delay()), H_STORED, h->node);
+    back->generation = h->generation;
+    back->call = c;
+}
+
+void cluster_store_down(bool down)
+{
+    sim.store.down = down;
 }
 
 static int run_of(const struct record *r)
@@ -445,6 +545,12 @@ static void set_running(int i, bool running)
         complain("two rounds train at once: %d (agent %d) and %d", a->place.round, i, run->running_round);
     }
     run->running_round = running ? a->place.round : run->running_round;
+    sim.running += running ? 1 : -1;
+    if (sim.o.witness && running && sim.running > 1 && (sim.running_run != a->run || sim.running_round != a->place.round)) {
+        complain("two rounds train at once: %d of run %d (agent %d) and %d of run %d", a->place.round, a->run, i, sim.running_round, sim.running_run);
+    }
+    sim.running_run = running ? a->run : sim.running_run;
+    sim.running_round = running ? a->place.round : sim.running_round;
 }
 
 static void workers_gone_soon(int i, double in_s)
@@ -540,10 +646,12 @@ static void start_agent(int i)
 {
     struct sim_agent *a = &sim.agents[i];
     member_clear(&a->member);
+    witness_clear(&a->witness);
     *a = (struct sim_agent){.generation = a->generation + 1,
                             .workers_token = a->workers_token + 1,
                             .alive = true,
                             .isolated = a->isolated,
+                            .store_cut = a->store_cut,
                             .links = a->links,
                             .link_count = a->link_count,
                             .link_capacity = a->link_capacity};
@@ -558,6 +666,7 @@ static void start_agent(int i)
                                 .beat_s = 1,
                                 .lease_s = 10,
                                 .dead_s = 15,
+                                .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
                                 .retry_s = 0.5,
                                 .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i},
                                 .nonce = {a->id, 1}};
@@ -569,7 +678,16 @@ static void start_agent(int i)
         (void)fprintf(stderr, "%8.3f agent %d: started\n", sim.now_s, i);
     }
     agent_init(&a->agent, &(struct agent_options){0});
-    if (i == 0 && sim.endpoint == NONE) {
+    if (sim.o.witness) {
+        witness_open(&a->witness, &a->member,
+                     &(struct witness_options){.dead_s = 15,
+                                               .forsaken_s = 15 * WITNESS_FORSAKEN,
+                                               .beat_every_s = 2.5,
+                                               .user = (void *)(intptr_t)i,
+                                               .call = sim_call,
+                                               .say = sim_say});
+        member_seek(&a->member, sim.now_s);
+    } else if (i == 0 && sim.endpoint == NONE) {
         sim.endpoint = i;
         member_lead(&a->member, sim.now_s);
     } else {
@@ -614,8 +732,12 @@ void cluster_heal(void)
     for (int i = 0; i < sim.count; i++) {
         sim.agents[i].isolated = false;
     }
+    for (int i = 0; i < sim.count; i++) {
+        sim.agents[i].store_cut = false;
+    }
     sim.cut_count = 0;
     sim.halves = false;
+    sim.store.down = false;
 }
 
 void cluster_fail_worker(int i)
@@ -626,8 +748,37 @@ void cluster_fail_worker(int i)
     }
 }
 
+static void plan_fault(void)
+{
+    if (sim.now_s < sim.o.faults_until_s) {
+        (void)plan(sim.now_s + uniform(0.05, sim.o.fault_every_s), H_FAULT, NONE);
+    } else {
+        cluster_heal();
+    }
+}
+
+/* What is wrong between agents and the store. */
+static void store_fault(void)
+{
+    int i = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % 4);
+    if (sim.o.verbose) {
+        static const char *const names[] = {"down", "cut from", "cut from", "up"};
+        (void)fprintf(stderr, "%8.3f fault: store %s %d\n", sim.now_s, names[what], i);
+    }
+    if (what == 1 || what == 2) {
+        sim.agents[i].store_cut = true;
+    } else {
+        sim.store.down = what == 0;
+    }
+    plan_fault();
+}
+
 static void fault(void)
 {
+    if (sim.o.witness && rnd() % 3 == 0) {
+        store_fault();
+        return;
+    }
     int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % (sim.o.signals ? 9 : 8));
     if (sim.o.verbose) {
         static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset", "heal", "heal", "signal"};
@@ -671,11 +822,7 @@ static void fault(void)
     default:
         cluster_heal();
     }
-    if (sim.now_s < sim.o.faults_until_s) {
-        (void)plan(sim.now_s + uniform(0.05, sim.o.fault_every_s), H_FAULT, NONE);
-    } else {
-        cluster_heal();
-    }
+    plan_fault();
 }
 
 /* ---- what happens ---- */
@@ -730,7 +877,16 @@ static bool handle(struct happen *h)
         }
         return false;
     }
-    if (!a->alive || a->generation != h->generation) {
+    if (h->kind == H_STORE) {
+        reach_store(h);
+        return false;
+    }
+    bool gone = !a->alive || a->generation != h->generation;
+    if (h->kind == H_STORED) {
+        h->call->result.failed = h->call->result.failed || store_is_cut(h->node);
+        h->call->busy = !gone;
+    }
+    if (gone) {
         return false;
     }
     if (h->kind == H_MESSAGE || h->kind == H_UP || h->kind == H_DOWN) {
@@ -775,9 +931,14 @@ static bool handle(struct happen *h)
         a->workers_token++;
         post(a, AGENT_ON_GONE, 0);
         break;
+    case H_STORED:
+        witness_answered(&a->witness, &h->call->result, sim.now_s);
+        h->call->busy = false;
+        break;
     case H_AGENT:
     case H_FAULT:
     case H_START:
+    case H_STORE:
         break;
     }
     drain(h->node);
@@ -845,11 +1006,20 @@ void cluster_close(void)
     }
     for (int i = 0; i < sim.count; i++) {
         member_clear(&sim.agents[i].member);
+        witness_clear(&sim.agents[i].witness);
         free(sim.agents[i].links);
     }
     for (int i = 0; i < sim.run_count; i++) {
         free(sim.runs[i].seen);
     }
+    for (struct store_call *c; (c = sim.store.calls) != NULL;) {
+        sim.store.calls = c->next;
+        dt_text_clear(&c->state);
+        dt_text_clear(&c->beat);
+        free(c);
+    }
+    dt_text_clear(&sim.store.state);
+    dt_text_clear(&sim.store.beat);
     free(sim.runs);
     free(sim.agents);
     free(sim.links);

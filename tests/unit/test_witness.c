@@ -1,0 +1,347 @@
+/* The witness: what it grants and keeps; and whole clusters that meet at it on simulated time (support/cluster.h), with a store that is away, slow, or loses
+ * answers: in every schedule one round trains at a time, of whatever run.
+ * DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins at seed S.
+ * run: timeout 1200 */
+#include "launcher/witness.h"
+#include "tests/unit/support/cluster.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#ifdef DT_SANITIZED
+enum { SCHEDULES = 100 };
+#else
+enum { SCHEDULES = 1000 };
+#endif
+
+/* ---- the step ---- */
+
+enum { A = 11, B = 12, W = 99 };
+static struct witness w;
+static struct witness_answer answer;
+static struct message ask;
+
+static void keep(uint64_t promised, uint64_t term, int round)
+{
+    w = (struct witness){.id = W,
+                         .promised = promised,
+                         .record = {.nonce = {5, 6},
+                                    .term = term,
+                                    .round = round,
+                                    .leader = A,
+                                    .members = 2,
+                                    .best_step = -1,
+                                    .best_saved = -1,
+                                    .council_count = 3,
+                                    .council = {{.id = B, .port = 2, .host = "b"}, {.id = A, .port = 1, .host = "a"}, witness_info(W)}}};
+}
+
+static void say(enum message_kind kind, uint64_t term, bool unled)
+{
+    ask.kind = kind;
+    ask.term = term;
+    memcpy(ask.nonce, w.record.nonce, sizeof ask.nonce);
+    witness_step(&w, unled, B, &ask, &answer);
+}
+
+static void votes_once_and_for_what_is_as_new(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t promised, own_term, term, record_term;
+        int own_round, record_round;
+        bool unled, granted;
+    } rows[] = {
+        {3, 3, 4, 3, 2, 2, true, true},  {3, 3, 4, 3, 2, 2, false, false}, /* it follows somebody */
+        {4, 3, 4, 3, 2, 2, true, false},                                   /* another has its vote of term 4 */
+        {3, 3, 4, 3, 3, 2, true, false},                                   /* the candidate missed a round */
+        {3, 3, 4, 3, 1, 2, true, true},  {3, 4, 4, 3, 2, 2, true, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        keep(rows[i].promised, rows[i].own_term, rows[i].own_round);
+        ask = (struct message){.record = w.record};
+        ask.record.term = rows[i].record_term;
+        ask.record.round = rows[i].record_round;
+        say(MESSAGE_VOTE_ASK, rows[i].term, rows[i].unled);
+        assert_int_equal(answer.reply_count, 1);
+        assert_int_equal(answer.replies[0].kind, MESSAGE_VOTE);
+        if (answer.replies[0].granted != rows[i].granted || answer.put_state != rows[i].granted || answer.put_beat) {
+            fail_msg("row %zu", i);
+        }
+        assert_int_equal(answer.next.promised, rows[i].granted ? rows[i].term : rows[i].promised);
+        assert_int_equal(answer.replies[0].record.round, rows[i].own_round); /* a candidate that knows less learns it */
+    }
+}
+
+static void keeps_a_newer_record_and_follows_its_leader(void **state)
+{
+    (void)state;
+    keep(3, 3, 2);
+    ask = (struct message){.record = w.record};
+    ask.record.round = 3;
+    say(MESSAGE_PREPARE, 3, false);
+    assert_true(answer.put_state && answer.put_beat && answer.next.record.round == 3);
+    assert_int_equal(answer.replies[0].kind, MESSAGE_ACK);
+    assert_int_equal(answer.replies[0].round, 3);
+    ask.record.round = 1; /* an older one */
+    say(MESSAGE_PREPARE, 3, false);
+    assert_true(answer.reply_count == 0 && !answer.put_state);
+    keep(4, 3, 2);
+    ask.record.round = 3;
+    say(MESSAGE_PREPARE, 3, false); /* of a leader that another one follows */
+    assert_true(!answer.put_state && !answer.put_beat);
+    assert_int_equal(answer.replies[0].kind, MESSAGE_VOTE);
+    assert_int_equal(answer.replies[0].term, 4);
+    assert_false(answer.replies[0].granted);
+    ask.record.nonce[0]++;
+    ask.kind = MESSAGE_PREPARE;
+    witness_step(&w, true, A, &ask, &answer); /* of another run */
+    assert_true(answer.reply_count == 1 && answer.replies[0].kind == MESSAGE_REFUSE && !answer.put_state);
+}
+
+static void answers_beats_of_the_newest_leader(void **state)
+{
+    (void)state;
+    keep(3, 3, 2);
+    ask = (struct message){.round = 2, .granted = true, .stamp = 7.5};
+    say(MESSAGE_BEAT, 3, false);
+    assert_true(answer.put_beat && answer.put_state && answer.next.record.committed);
+    assert_int_equal(answer.replies[0].kind, MESSAGE_BEAT_ACK);
+    assert_true(answer.replies[0].echo == 7.5);
+    w = answer.next;
+    say(MESSAGE_BEAT, 3, false);
+    assert_true(answer.put_beat && !answer.put_state);
+    say(MESSAGE_BEAT, 5, false); /* elected without its vote */
+    assert_int_equal(answer.next.promised, 5);
+    w = answer.next;
+    say(MESSAGE_BEAT, 3, false);
+    assert_true(!answer.put_beat && answer.replies[0].kind == MESSAGE_VOTE && answer.replies[0].term == 5);
+}
+
+static void tells_who_comes_where_to_go(void **state)
+{
+    (void)state;
+    keep(3, 3, 2);
+    ask = (struct message){0};
+    ask.kind = MESSAGE_JOIN;
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_int_equal(answer.reply_count, 2); /* not to the witness */
+    assert_int_equal(answer.replies[0].kind, MESSAGE_REDIRECT);
+    assert_int_equal(answer.replies[0].info.id, A); /* the leader first */
+    assert_int_equal(answer.replies[1].info.id, B);
+    ask.nonce[0] = 1; /* of another run */
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_int_equal(answer.replies[0].kind, MESSAGE_REFUSE);
+    assert_int_equal(answer.replies[0].code, DT_EXIT_TEMPORARY);
+    w.record.finished = true;
+    w.record.code = 3;
+    memcpy(ask.nonce, w.record.nonce, sizeof ask.nonce); /* it missed the verdict */
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_true(answer.replies[0].kind == MESSAGE_REFUSE && answer.replies[0].code == 3);
+    memset(ask.nonce, 0, sizeof ask.nonce);
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_int_equal(answer.reply_count, 0); /* a newcomer waits for the next run */
+}
+
+static void bytes_come_back(void **state)
+{
+    (void)state;
+    struct dt_text bytes;
+    struct dt_error err;
+    struct witness back;
+    dt_text_init(&bytes);
+    keep(0x1234567890abcdef, 7, 3);
+    witness_encode(&w, &bytes);
+    assert_int_equal(witness_decode(&back, bytes.data, bytes.size, &err), 0);
+    assert_true(back.id == w.id && back.promised == w.promised && back.record.round == 3 && back.record.council[1].id == A);
+    for (size_t size = 0; size < bytes.size; size++) {
+        assert_int_equal(witness_decode(&back, bytes.data, size, &err), -1);
+    }
+    dt_text_clear(&bytes);
+}
+
+/* ---- clusters ---- */
+
+static long long setting(const char *name, long long fallback)
+{
+    long long value;
+    return getenv(name) != NULL && dt_parse_int64(getenv(name), &value) ? value : fallback;
+}
+
+static int count_codes(int count, int code)
+{
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        n += cluster_agent(i).code == code;
+    }
+    return n;
+}
+
+static int waited_in_vain;
+
+static const char *one_schedule(uint64_t seed)
+{
+    static char why[512];
+    int count = 1 + (int)(seed % 6), min = 1 + (int)(seed / 6 % (uint64_t)count);
+    cluster_open(&(struct cluster_options){.seed = seed,
+                                           .count = count,
+                                           .min = min,
+                                           .max = count,
+                                           .restarts = 3,
+                                           .start_s = 2,
+                                           .witness = true,
+                                           .faults_until_s = 1 + (double)(seed * 7919 % 89)});
+    bool ended = cluster_run(3000);
+    why[0] = 0;
+    if (cluster_broken() != NULL) {
+        (void)snprintf(why, sizeof why, "%s", cluster_broken());
+    } else if (!ended) {
+        size_t used = (size_t)snprintf(why, sizeof why, "no end:");
+        for (int i = 0; i < count && used < sizeof why; i++) {
+            struct cluster_agent a = cluster_agent(i);
+            const struct member *m = a.member;
+            used += (size_t)snprintf(why + used, sizeof why - used, " %d:%s/%d/round %d/term %llu%s", i,
+                                     a.finished ? "done"
+                                     : a.alive  ? "here"
+                                                : "dead",
+                                     (int)m->role, m->record.round, (unsigned long long)m->record.term, m->waiting ? "/waits" : "");
+        }
+    } else if (count_codes(count, 0) == 0) {
+        waited_in_vain++; /* too few came back of those who could know: see test_member.c */
+        if (count_codes(count, DT_EXIT_TEMPORARY) < count) {
+            (void)snprintf(why, sizeof why, "nobody ended with 0, and not all with 111");
+        }
+    }
+    cluster_close();
+    return why[0] != 0 ? why : NULL;
+}
+
+/* Schedules in which a leader whose run was replaced waited for ever. */
+static const uint64_t found[] = {3359, 8624, 17192};
+
+static void schedules_hold_the_promises(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
+        const char *why = one_schedule(found[i]);
+        if (why != NULL) {
+            fail_msg("seed %llu: %s", (unsigned long long)found[i], why);
+        }
+    }
+    uint64_t first = (uint64_t)setting("DTRUN_SEED", 1), count = (uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES);
+    int failed = 0;
+    print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        const char *why = one_schedule(seed);
+        if (why != NULL && failed++ < 40) {
+            print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 6),
+                        1 + (int)(seed / 6 % (1 + seed % 6)), why);
+        }
+    }
+    print_message("%d of %llu waited in vain\n", waited_in_vain, (unsigned long long)count);
+    assert_int_equal(failed, 0);
+    assert_true(waited_in_vain <= 2 + (int)count / 100);
+}
+
+/* Two hosts; the leader is cut off without a word of its kernel. */
+static void one_of_two_goes_on(void **state)
+{
+    (void)state;
+    cluster_open(&(struct cluster_options){.seed = 7, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 100, .witness = true});
+    (void)cluster_run(20);
+    int leader = cluster_agent(0).member->role == MEMBER_LEADING ? 0 : 1;
+    assert_true(cluster_agent(0).running && cluster_agent(1).running);
+    cluster_isolate(leader);
+    (void)cluster_run(80);
+    assert_null(cluster_broken());
+    assert_true(cluster_agent(1 - leader).running && !cluster_agent(leader).running);
+    assert_int_equal(cluster_agent(1 - leader).member->role, MEMBER_LEADING);
+    cluster_heal();
+    assert_true(cluster_run(1000));
+    assert_null(cluster_broken());
+    assert_int_equal(count_codes(2, 0), 2);
+    cluster_close();
+}
+
+/* The store is away: nobody notices, but a new round waits. */
+static void a_store_that_is_away_ends_nothing(void **state)
+{
+    (void)state;
+    cluster_open(&(struct cluster_options){.seed = 3, .count = 3, .min = 3, .max = 3, .restarts = 3, .start_s = 1, .work_s = 150, .witness = true});
+    (void)cluster_run(20);
+    int rounds = cluster_totals()->rounds;
+    cluster_store_down(true);
+    (void)cluster_run(120);
+    assert_int_equal(cluster_totals()->rounds, rounds);
+    assert_true(cluster_agent(0).running && cluster_agent(1).running && cluster_agent(2).running);
+    cluster_fail_worker(1);
+    (void)cluster_run(160);
+    assert_int_equal(cluster_totals()->rounds, rounds);
+    cluster_store_down(false);
+    assert_true(cluster_run(1000));
+    assert_null(cluster_broken());
+    assert_int_equal(cluster_totals()->rounds, rounds + 1);
+    assert_int_equal(count_codes(3, 0), 3);
+    cluster_close();
+}
+
+/* All die at once; whoever is started anew begins another run, but not before workers that nobody sees must be gone. */
+static void a_forsaken_run_is_taken_over(void **state)
+{
+    (void)state;
+    cluster_open(&(struct cluster_options){.seed = 5, .count = 2, .min = 2, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true});
+    (void)cluster_run(10);
+    cluster_kill(0, 5);
+    cluster_kill(1, 5);
+    int rounds = cluster_totals()->rounds;
+    (void)cluster_run(10 + 15 * WITNESS_S);
+    assert_int_equal(cluster_totals()->rounds, rounds);
+    assert_true(cluster_run(10 + 15 * WITNESS_FORSAKEN + 120));
+    assert_null(cluster_broken());
+    assert_int_equal(count_codes(2, 0), 2);
+    cluster_close();
+}
+
+/* Away for longer than another run would wait. */
+static void a_leader_without_its_witness_stands_down(void **state)
+{
+    (void)state;
+    cluster_open(&(struct cluster_options){.seed = 9, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 1, .work_s = 900, .witness = true});
+    (void)cluster_run(20);
+    cluster_store_down(true);
+    (void)cluster_run(20 + 15 * (WITNESS_S - 2));
+    assert_true(cluster_agent(0).running && cluster_agent(1).running && cluster_agent(2).running);
+    (void)cluster_run(20 + 15 * (WITNESS_S + 2));
+    assert_false(cluster_agent(0).running || cluster_agent(1).running || cluster_agent(2).running);
+    cluster_store_down(false);
+    assert_true(cluster_run(3000));
+    assert_null(cluster_broken());
+    assert_int_equal(count_codes(3, 0), 3);
+    cluster_close();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(votes_once_and_for_what_is_as_new),
+        cmocka_unit_test(keeps_a_newer_record_and_follows_its_leader),
+        cmocka_unit_test(answers_beats_of_the_newest_leader),
+        cmocka_unit_test(tells_who_comes_where_to_go),
+        cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(one_of_two_goes_on),
+        cmocka_unit_test(a_store_that_is_away_ends_nothing),
+        cmocka_unit_test(a_forsaken_run_is_taken_over),
+        cmocka_unit_test(a_leader_without_its_witness_stands_down),
+        cmocka_unit_test(schedules_hold_the_promises),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
