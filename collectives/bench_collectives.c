@@ -205,8 +205,9 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
         printf(", \"floor_us\": %.3f, \"ratio\": %.3f", f * 1e6, s / f);
     }
     for (int k = 0; k < peer_count; k++) {
-        printf(", \"%s_us\": %.3f, \"to_%s\": %.3f", b->set->peers->names[k], peer_s[k][REPEATS / 2] * 1e6, b->set->peers->names[k],
-               s / peer_s[k][REPEATS / 2]);
+        const char *name = b->set->peers->names[k];
+        double peer = peer_s[k][REPEATS / 2];
+        printf(", \"%s_us\": %.3f, \"%s_us_min\": %.3f, \"to_%s\": %.3f", name, peer * 1e6, name, peer_s[k][0] * 1e6, name, s / peer);
     }
     printf(", \"load\": %.2f}\n", load);
     (void)fflush(stdout);

@@ -284,12 +284,12 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     if (c->complete_since_s < 0) {
         c->complete_since_s = now_s;
     }
-    bool all_back = c->round > 0 && in == 0;
-    for (int i = 0; i < c->node_count; i++) { /* a newcomer has the whole last call to be followed by others */
-        all_back = all_back && (c->nodes[i].state != NODE_WAITING || c->nodes[i].member);
-    }
     if (in > 0) {
         return; /* workers of the round before may still run there; the node joins again, or is lost */
+    }
+    bool all_back = c->round > 0;
+    for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call to be followed by others */
+        all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member;
     }
     if (all_back || now_s >= c->complete_since_s + c->options.last_call_s) {
         start_round(c, out);
