@@ -129,6 +129,11 @@ static void send_join(struct member *m, uint64_t peer)
     out.stamp = m->now_s;
     out.count = m->seek_count;
     member_send(m, peer, &out);
+    if (m->stop_code != 0) {
+        struct message stop = {.kind = MESSAGE_EVENT,
+                               .event = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .role = m->join_role}};
+        member_send(m, peer, &stop);
+    }
 }
 
 static void seek(struct member *m, double now_s)
@@ -151,6 +156,8 @@ void member_lose_leader(struct member *m, bool dead, double now_s)
     seek(m, now_s);
     if (!m->waiting) {
         member_act(m, ACTION_END, 0, NULL);
+    } else if (m->stop_code != 0) { /* it knew, and is gone: nothing of ours runs any more */
+        member_act(m, ACTION_FINISH, m->stop_code, NULL);
     }
 }
 
@@ -684,6 +691,7 @@ void member_event(struct member *m, const struct event *e, double now_s)
         m->join.role = NULL;
         m->waiting = true;
     }
+    m->stop_code = e->kind == EVENT_STOP ? e->code : m->stop_code;
     if (m->role == MEMBER_LEADING) {
         member_own_event(m, e, now_s);
         return;

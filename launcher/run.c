@@ -332,6 +332,11 @@ static void do_one(struct run *r, enum agent_do what)
         break;
     }
     tell(r, &e);
+    if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) { /* whoever was told may be gone, and a round would begin without it */
+        e.kind = EVENT_STOP;
+        e.code = 128 + r->wish;
+        tell(r, &e);
+    }
     free(why);
 }
 
