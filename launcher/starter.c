@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -338,6 +339,11 @@ static void write_opening(struct starter *st, struct dt_text *out)
 
 static void open_loop(struct starter *st)
 {
+    struct rlimit files; /* three pipes per host */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
     uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
     (void)uv_loop_init(&st->loop);
     (void)signal(SIGPIPE, SIG_IGN);
