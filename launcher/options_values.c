@@ -440,68 +440,6 @@ int option_parse_ports(struct options *o, const struct option_row *row, const ch
     return must_be(err, text, "LO-HI with 1 <= LO <= HI <= 65535, or any; example: --%s=20000-20100", row->name);
 }
 
-/* Keys and values as torchrun splits them. Values of keys that do not matter here are taken as they are: scripts pass anything. */
-int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
-{
-    static const struct {
-        const char *key, *option; /* our own option for it wins when given */
-        size_t offset;
-    } known[] = {{"join_timeout", "join_timeout", offsetof(struct options, join_timeout_s)},
-                 {"last_call_timeout", "last_call", offsetof(struct options, last_call_s)}};
-    static const struct {
-        const char *key;
-        size_t offset;
-    } words[] = {{"protocol", offsetof(struct options, etcd.protocol)},   {"cacert", offsetof(struct options, etcd.cacert)},
-                 {"cert", offsetof(struct options, etcd.cert)},           {"key", offsetof(struct options, etcd.key)},
-                 {"user_file", offsetof(struct options, etcd.user_file)}, {"etcd_prefix", offsetof(struct options, etcd.prefix)}};
-    o->rdzv_conf = dt_arena_strdup(&o->arena, text);
-    o->is_host = -1;
-    char *copy = dt_arena_strdup(&o->arena, text);
-    char *rest = copy;
-    for (char *piece; copy[0] != '\0' && (piece = strsep(&rest, ",")) != NULL;) {
-        char *value = strchr(piece, '=');
-        if (value != NULL) {
-            *value++ = '\0';
-            value += strspn(value, " ");
-            for (char *end = value + strlen(value); end > value && end[-1] == ' '; end--) {
-                end[-1] = '\0';
-            }
-        }
-        piece += strspn(piece, " ");
-        for (char *end = piece + strlen(piece); end > piece && end[-1] == ' '; end--) {
-            end[-1] = '\0';
-        }
-        if (piece[0] == '\0' || value == NULL || value[0] == '\0') {
-            return must_be(err, text, "KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300", row->name);
-        }
-        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-            if (strcmp(piece, words[i].key) == 0) {
-                *(char **)(void *)((char *)o + words[i].offset) = dt_arena_strdup(&o->arena, value);
-            }
-        }
-        if (strcmp(piece, "is_host") == 0) {
-            static const char *const yes[] = {"1", "true", "t", "yes", "y"};
-            o->is_host = 0;
-            for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
-                o->is_host |= strcasecmp(value, yes[i]) == 0;
-            }
-        }
-        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-            double seconds;
-            if (strcmp(piece, known[i].key) == 0) {
-                if (!dt_parse_double(value, &seconds) || seconds <= 0 || seconds > 864000) {
-                    char shown[64];
-                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", piece, option_show(value, shown));
-                }
-                if (o->sources[option_find(known[i].option)] == OPTIONS_FROM_DEFAULT) {
-                    *(double *)(void *)((char *)o + known[i].offset) = seconds;
-                }
-            }
-        }
-    }
-    return 0;
-}
-
 int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err)
 {
     char value[64];

@@ -239,6 +239,15 @@ static void test_store(void **state)
         assert_string_equal(dt_text_str(&o.warnings), cases[i].warning);
         options_clear(&o);
     }
+    good("--rdzv_conf=keep_alive_interval=2,keep_alive_max_attempt=4,timeout=77 p");
+    assert_true(o.dead_after_s == 8 && o.join_timeout_s == 77);
+    options_clear(&o);
+    good("--rdzv_backend=c10d --rdzv_conf=keep_alive_interval=2,timeout=77 --dead_after=9 p");
+    assert_true(o.dead_after_s == 9 && o.join_timeout_s == 600);
+    options_clear(&o);
+    good("p");
+    assert_true(o.dead_after_s == 15);
+    options_clear(&o);
     good("--rdzv_conf=join_timeout=5,last_call_timeout=6 --last_call=7 --time_scale=10 p");
     assert_true(o.join_timeout_s == 0.5 && o.last_call_s == 0.7 && o.shutdown_timeout_s == 3);
     options_clear(&o);
@@ -286,6 +295,9 @@ static void test_errors(void **state)
         {"--rdzv_endpoint=a/b:1 p", "--rdzv_endpoint: a/b:1: a host name has letters, digits and _ . : - only"},
         {"--rdzv_conf=a p", "--rdzv_conf: a: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
         {"--rdzv_conf=a=,b=1 p", "--rdzv_conf: a=,b=1: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
+        {"--rdzv_conf=keep_alive_interval=x p", "--rdzv_conf: keep_alive_interval: x: must be a number above 0, at most 864000"},
+        {"--rdzv_backend=c10d --rdzv_conf=store_type=file --rdzv_endpoint=/shared/f p",
+         "--rdzv_conf: store_type: file: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT"},
         {"--rdzv_conf=join_timeout=0 p", "--rdzv_conf: join_timeout: 0: must be seconds above 0, at most 864000"},
         {"--shutdown_timeout=-1 p", "--shutdown_timeout: -1: must be seconds from 0, at most 86400; examples: --shutdown_timeout=30, 500ms, 5m"},
         {"--monitor_interval=0 p", "--monitor_interval: 0: must be seconds above 0, at most 86400; examples: --monitor_interval=30, 500ms, 5m"},

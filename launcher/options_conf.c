@@ -1,0 +1,108 @@
+/* --rdzv_conf: torchrun's list of settings for the rendezvous. Those that mean something here become the value of our own option for it, unless that is
+ * given; scripts pass others, which are taken as they are. */
+#include "launcher/options_table.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+struct keep_alive { /* c10d's: a host is dead after interval * attempts, 5 s * 3 by default; 0: not given */
+    double interval_s, attempts;
+};
+
+/* Keys whose meaning depends on others, or that only one value of exists here. */
+static int read_conf_key(struct options *o, const char *key, const char *value, struct keep_alive *alive, struct dt_error *err)
+{
+    double number = 0, *into = strcmp(key, "keep_alive_interval") == 0      ? &alive->interval_s
+                               : strcmp(key, "keep_alive_max_attempt") == 0 ? &alive->attempts
+                                                                            : NULL;
+    char shown[64];
+    bool is_number = dt_parse_double(value, &number) && number > 0 && number <= 864000;
+    if (into != NULL && !is_number) {
+        return dt_fail(err, DT_INVALID, "%s: %s: must be a number above 0, at most 864000", key, option_show(value, shown));
+    }
+    if (into != NULL) {
+        *into = number;
+    }
+    if (strcmp(key, "store_type") == 0 && strcmp(value, "tcp") != 0) {
+        return dt_fail(err, DT_INVALID, "store_type: %s: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT",
+                       option_show(value, shown));
+    }
+    /* c10d ignores `timeout`, and scripts pass anything there. */
+    bool is_static = o->rdzv_backend != NULL && strcmp(o->rdzv_backend, "static") == 0;
+    if (strcmp(key, "timeout") == 0 && is_static && is_number && o->sources[option_find("join_timeout")] == OPTIONS_FROM_DEFAULT) {
+        o->join_timeout_s = number;
+    }
+    return 0;
+}
+
+/* Keys and values as torchrun splits them. */
+int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    struct keep_alive alive = {0, 0};
+    static const struct {
+        const char *key, *option; /* our own option for it wins when given */
+        size_t offset;
+    } known[] = {{"join_timeout", "join_timeout", offsetof(struct options, join_timeout_s)},
+                 {"last_call_timeout", "last_call", offsetof(struct options, last_call_s)}};
+    static const struct {
+        const char *key;
+        size_t offset;
+    } words[] = {{"protocol", offsetof(struct options, etcd.protocol)},   {"cacert", offsetof(struct options, etcd.cacert)},
+                 {"cert", offsetof(struct options, etcd.cert)},           {"key", offsetof(struct options, etcd.key)},
+                 {"user_file", offsetof(struct options, etcd.user_file)}, {"etcd_prefix", offsetof(struct options, etcd.prefix)}};
+    o->rdzv_conf = dt_arena_strdup(&o->arena, text);
+    o->is_host = -1;
+    char *copy = dt_arena_strdup(&o->arena, text);
+    char *rest = copy;
+    for (char *piece; copy[0] != '\0' && (piece = strsep(&rest, ",")) != NULL;) {
+        char *value = strchr(piece, '=');
+        if (value != NULL) {
+            *value++ = '\0';
+            value += strspn(value, " ");
+            for (char *end = value + strlen(value); end > value && end[-1] == ' '; end--) {
+                end[-1] = '\0';
+            }
+        }
+        piece += strspn(piece, " ");
+        for (char *end = piece + strlen(piece); end > piece && end[-1] == ' '; end--) {
+            end[-1] = '\0';
+        }
+        if (piece[0] == '\0' || value == NULL || value[0] == '\0') {
+            char shown[64];
+            return dt_fail(err, DT_INVALID, "%s: must be KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300", option_show(text, shown), row->name);
+        }
+        if (read_conf_key(o, piece, value, &alive, err) != 0) {
+            return -1;
+        }
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+            if (strcmp(piece, words[i].key) == 0) {
+                *(char **)(void *)((char *)o + words[i].offset) = dt_arena_strdup(&o->arena, value);
+            }
+        }
+        if (strcmp(piece, "is_host") == 0) {
+            static const char *const yes[] = {"1", "true", "t", "yes", "y"};
+            o->is_host = 0;
+            for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
+                o->is_host |= strcasecmp(value, yes[i]) == 0;
+            }
+        }
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+            double seconds;
+            if (strcmp(piece, known[i].key) == 0) {
+                if (!dt_parse_double(value, &seconds) || seconds <= 0 || seconds > 864000) {
+                    char shown[64];
+                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", piece, option_show(value, shown));
+                }
+                if (o->sources[option_find(known[i].option)] == OPTIONS_FROM_DEFAULT) {
+                    *(double *)(void *)((char *)o + known[i].offset) = seconds;
+                }
+            }
+        }
+    }
+    bool given = alive.interval_s > 0 || alive.attempts > 0;
+    if (given && o->sources[option_find("dead_after")] == OPTIONS_FROM_DEFAULT) {
+        o->dead_after_s = (alive.interval_s > 0 ? alive.interval_s : 5) * (alive.attempts > 0 ? alive.attempts : 3);
+    }
+    return 0;
+}
