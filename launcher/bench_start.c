@@ -20,18 +20,27 @@ extern char **environ;
 
 enum { max_repeats = 101 };
 
-static pid_t spawn(char *const *argv)
+/* quiet: nor is anybody to hear what it complains of. */
+static pid_t spawn_with(char *const *argv, bool quiet)
 {
     posix_spawn_file_actions_t actions;
     pid_t pid = -1;
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     (void)posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    if (quiet) {
+        (void)posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    }
     if (posix_spawn(&pid, argv[0], &actions, NULL, argv, environ) != 0) {
         pid = -1;
     }
     (void)posix_spawn_file_actions_destroy(&actions);
     return pid;
+}
+
+static pid_t spawn(char *const *argv)
+{
+    return spawn_with(argv, false);
 }
 
 static bool ended_well(pid_t pid)
@@ -48,6 +57,24 @@ static double time_launcher(const char *path, long nproc)
     char *argv[] = {(char *)path, (char *)"--standalone", (char *)"--no_python", count, (char *)"/bin/true", NULL};
     double began_s = dt_now_s();
     return ended_well(spawn(argv)) ? (dt_now_s() - began_s) * 1e3 : -1;
+}
+
+/* The same for two launchers of one job, as if on two hosts, with a worker each. */
+static double time_two_launchers(const char *path)
+{
+    char port[40], rank[40];
+    pid_t pids[2];
+    (void)snprintf(port, sizeof port, "--master_port=%d", bench_free_port());
+    double began_s = dt_now_s();
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(rank, sizeof rank, "--node_rank=%d", i);
+        char *argv[] = {(char *)path,          (char *)"--nnodes=2", rank, (char *)"--master_addr=127.0.0.1", port, (char *)"--nproc_per_node=1",
+                        (char *)"--no_python", (char *)"/bin/true",  NULL};
+        pids[i] = spawn_with(argv, true); /* that loopback is no address for other hosts */
+    }
+    bool well = ended_well(pids[0]);
+    well = ended_well(pids[1]) && well;
+    return well ? (dt_now_s() - began_s) * 1e3 : -1;
 }
 
 static double time_bare(long nproc)
@@ -83,8 +110,6 @@ static bool launch_first(const char *dtrun, long agents, const char *file)
     (void)snprintf(nproc, sizeof nproc, "--nproc_per_node=%ld", 2 / agents);
     (void)snprintf(nodes, sizeof nodes, "--nnodes=%ld", agents);
     (void)snprintf(port, sizeof port, "--master_port=%d", agents > 1 ? bench_free_port() : 0);
-    int saved = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC); /* the killed worker is reported, as it should be */
-    (void)dup2(null, 2);
     for (long i = 0; i < agents; i++) {
         char rank[40];
         (void)snprintf(rank, sizeof rank, "--node_rank=%ld", i);
@@ -100,15 +125,12 @@ static bool launch_first(const char *dtrun, long agents, const char *file)
         argv[n++] = (char *)"first";
         argv[n++] = option;
         argv[n++] = (char *)"--kill";
-        pids[i] = spawn(argv);
+        pids[i] = spawn_with(argv, true); /* the killed worker is reported, as it should be */
     }
     bool well = true;
     for (long i = 0; i < agents; i++) {
         well = ended_well(pids[i]) && well;
     }
-    (void)dup2(saved, 2);
-    (void)close(saved);
-    (void)close(null);
     free(option);
     return well;
 }
@@ -221,21 +243,27 @@ char *bench_find_dtrun(void)
     return path;
 }
 
+/* nproc 0: two launchers with one each. */
+static double time_case(const char *path, long nproc)
+{
+    return nproc > 0 ? time_launcher(path, nproc) : time_two_launchers(path);
+}
+
 static int run_case(const char *dtrun, const char *torchrun, long nproc, long repeats)
 {
     double ours[max_repeats], floors[max_repeats], peers[max_repeats];
     for (long r = -1; r < repeats; r++) {
         long at = r < 0 ? 0 : r;
-        ours[at] = time_launcher(dtrun, nproc);
-        floors[at] = time_bare(nproc);
-        peers[at] = torchrun != NULL ? time_launcher(torchrun, nproc) : 0;
+        ours[at] = time_case(dtrun, nproc);
+        floors[at] = time_bare(nproc > 0 ? nproc : 2);
+        peers[at] = torchrun != NULL ? time_case(torchrun, nproc) : 0;
         if (ours[at] < 0 || floors[at] < 0 || peers[at] < 0) {
             (void)fprintf(stderr, "bench: %s failed\n", ours[at] < 0 ? dtrun : floors[at] < 0 ? "/bin/true" : torchrun);
             return 1;
         }
     }
-    char name[32];
-    (void)snprintf(name, sizeof name, "%ld processes", nproc);
+    char name[64];
+    (void)snprintf(name, sizeof name, nproc > 0 ? "%ld processes" : "2 launchers of one job, 1 process each", nproc);
     struct dt_bench_case c = {.bench = "start",
                               .name = name,
                               .unit = "ms",
@@ -269,6 +297,9 @@ int bench_start(int argc, char **argv)
         } else {
             code = run_case(dtrun, torchrun, (long)nproc, repeats);
         }
+    }
+    if (code == 0) {
+        code = run_case(dtrun, torchrun, 0, repeats);
     }
     for (long n = 1; n <= max_agents && code == 0; n++) {
         code = run_first(dtrun, n, repeats);

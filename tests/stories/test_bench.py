@@ -46,7 +46,7 @@ def test_store():
 def test_start():
     found = cases(bench("start", "--repeats", "1", "--nproc", "1,2", "--agents", "12"))
     firsts = ("launch to first all_reduce", "killed worker until the other one knows", "killed worker to next all_reduce")
-    assert set(found) == {"1 processes", "2 processes", *(f"{name}, {who}" for name in firsts for who in ("2 ranks", "2 agents")),
+    assert set(found) == {"1 processes", "2 processes", "2 launchers of one job, 1 process each", *(f"{name}, {who}" for name in firsts for who in ("2 ranks", "2 agents")),
                           "12 agents to their first round", "12 agents, failure to the next round",
                           "resident memory of the agent, 2 workers", "resident memory of the agent, 64 workers"}
     assert all(case["value"] > 0 for case in found.values())
