@@ -173,7 +173,7 @@ class Network:
 class Rounds:
     """Watches, as long as the block lasts, that workers of two rounds never live at once (promise P1).
 
-    Seen: a worker of an older round that still lives after one of a newer round does. `held` are the jobs that make one run."""
+    Seen: a worker of an older round that still lives after one of a newer round does. The jobs are those that make one run."""
 
     def __init__(self, *jobs):
         self.jobs, self.workers, self.overlaps, self.newest = jobs, {}, [], 0
