@@ -570,6 +570,9 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
             member_act(m, ACTION_REFUSE, in->code, in->text);
         } else if (m->role == MEMBER_LEADING && peer == m->witness.id) {
             member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);
+            if (m->last_round == 0 && m->past_count < MEMBER_PAST) { /* our node never was in it: it may join the other one */
+                member_change_run(m, (const uint64_t[2]){0, 0});
+            }
         }
         break;
     case MESSAGE_REDIRECT:

@@ -399,8 +399,14 @@ static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err
     for (int i = 0; i < n->endpoint.count; i++) {
         struct dt_error ignored;
         if (endpoint_route((struct sockaddr *)&n->endpoint.addresses[i], self->address, sizeof self->address, &ignored) == 0) {
-            return 0;
+            if (o->etcd.endpoint_count == 0 || !is_loopback_text(self->address)) {
+                return 0;
+            }
+            break;
         }
+    }
+    if (o->etcd.endpoint_count > 0) { /* an etcd, or a gateway to it, on this host: others come by another way */
+        return endpoint_published(&(struct lookup_list){0}, self->address, sizeof self->address, NULL, err);
     }
     self->address[0] = '\0'; /* the first link will tell */
     return 0;

@@ -147,6 +147,12 @@ struct witness_end *nodes_etcd_witness(struct nodes_etcd *n)
     return &n->witness;
 }
 
+static void on_time(uv_timer_t *timer)
+{
+    struct nodes_etcd *n = timer->data;
+    witness_tick(&n->witness, dt_now_s());
+}
+
 /* ---- begin and end ---- */
 
 int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct options *o, struct member *member, const struct nodes_etcd_hooks *hooks,
@@ -182,6 +188,8 @@ int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct optio
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;
+    uint64_t every_ms = (uint64_t)(o->dead_after_s / 5 * 1e3) + 1;
+    (void)uv_timer_start(&n->timer, on_time, every_ms, every_ms);
     *out = n;
     return 0;
 }

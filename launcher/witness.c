@@ -206,7 +206,7 @@ static bool is_waiting(const struct witness_end *e)
 
 static void go_on(struct witness_end *e)
 {
-    if (!e->busy && is_waiting(e)) {
+    if (!e->busy && !e->deciding && is_waiting(e)) {
         call(e, false, false);
     }
 }
@@ -239,6 +239,20 @@ void witness_drop(struct witness_end *e)
 {
     e->up = false;
     memset(e->waits, 0, sizeof e->waits);
+}
+
+void witness_tick(struct witness_end *e, double now_s)
+{
+    const struct record *r = &e->member->record;
+    if (e->member->role != MEMBER_FOLLOWING || now_s - e->answered_s < e->options.dead_s / 5) {
+        return;
+    }
+    for (int i = 0; i < r->council_count; i++) {
+        if (r->council[i].id == e->member->options.self.id) {
+            witness_ask(e);
+            return;
+        }
+    }
 }
 
 /* Whether our member would begin a run here, and when it may. */
@@ -351,7 +365,6 @@ static void serve(struct witness_end *e, double now_s)
             member_message(e->member, e->now.id, &a->replies[i], now_s);
         }
     }
-    go_on(e); /* the member may have said more meanwhile */
 }
 
 static void on_put(struct witness_end *e, bool state, bool beat, int64_t revision, double now_s)
@@ -421,11 +434,13 @@ static void on_read(struct witness_end *e, const struct witness_result *r, doubl
 void witness_answered(struct witness_end *e, const struct witness_result *r, double now_s)
 {
     e->busy = false;
+    e->deciding = true;
     if (r->failed) { /* the member says again what matters */
         e->served->kind = 0;
         e->beginning = e->asked = false;
         memset(e->waits, 0, sizeof e->waits);
     } else if (r->put) {
+        e->answered_s = now_s;
         on_put(e, e->beginning || e->answer->put_state, e->beginning || e->answer->put_beat, r->revision, now_s);
     } else {
         enum message_kind k = e->served->kind;
@@ -435,6 +450,9 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
         }
         e->served->kind = 0;
         e->beginning = false;
+        e->answered_s = now_s;
         on_read(e, r, now_s);
     }
+    e->deciding = false;
+    go_on(e); /* the member may have said more meanwhile */
 }

@@ -61,14 +61,16 @@ struct witness_options {
 struct witness_end {
     struct witness_options options;
     struct member *member;
-    bool busy, up, asked, stored; /* stored: `now` is known to be what the store has, or had at its newest answer */
+    bool deciding;                /* an answer is looked at: what the member says meanwhile waits */
+    bool busy, up, asked, stored; /* busy: a call is under way; stored: `now` is known to be what the store has, or had at its newest answer */
     bool beginning;               /* the call under way begins a run */
     bool doubtful;                /* said that the state is none of ours */
     struct witness now;
     uint64_t leader; /* of the newest beat */
     int64_t state_revision, beat_revision;
     double state_since_s, beat_since_s; /* seen unchanged since; our time */
-    double beaten_s;                    /* our newest beat that was put */
+    double answered_s;
+    double beaten_s; /* our newest beat that was put */
     uint64_t beaten_term;
     int beaten_round;
     bool beaten_granted;
@@ -86,6 +88,8 @@ bool witness_is(const struct witness_end *e, uint64_t peer);
 void witness_send(struct witness_end *e, const struct message *m);
 void witness_ask(struct witness_end *e);
 void witness_drop(struct witness_end *e);
+/* Time has passed; to be called every dead_s / 5. A follower that may elect looks at the beat, so that it knows how old it is when its leader is silent. */
+void witness_tick(struct witness_end *e, double now_s);
 /* What became of the call. Calls the member. */
 void witness_answered(struct witness_end *e, const struct witness_result *result, double now_s);
 /* Until another run may begin here if nobody gives a sign of life; 0: that is not what we wait for. */

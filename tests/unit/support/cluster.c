@@ -26,6 +26,7 @@ struct store_call { /* on its way to the store, or back */
     struct witness_result result;
     struct dt_text state, beat; /* what is put; then what was read */
     bool busy;
+    int node, generation;
     struct store_call *next; /* all of them */
 };
 struct happen {
@@ -398,6 +399,9 @@ static void sim_call(void *user, const struct witness_call *call)
 {
     int node = (int)(intptr_t)user;
     struct store_call *c = sim.store.calls;
+    for (const struct store_call *o = c; o != NULL; o = o->next) {
+        assert_false(o->busy && o->node == node && o->generation == sim.agents[node].generation); /* one at a time */
+    }
     while (c != NULL && c->busy) {
         c = c->next;
     }
@@ -407,6 +411,8 @@ static void sim_call(void *user, const struct witness_call *call)
         sim.store.calls = c;
     }
     c->busy = true;
+    c->node = node;
+    c->generation = sim.agents[node].generation;
     c->call = *call;
     copy_text(&c->state, call->state);
     copy_text(&c->beat, call->beat);
@@ -859,6 +865,9 @@ static void hear(struct sim_agent *a, const struct happen *h)
 static void tick(int i)
 {
     double next_s = member_tick(&sim.agents[i].member, sim.now_s);
+    if (sim.o.witness) {
+        witness_tick(&sim.agents[i].witness, sim.now_s);
+    }
     next_s = next_s < sim.now_s + 0.01 ? sim.now_s + 0.01 : next_s > sim.now_s + 1 ? sim.now_s + 1 : next_s;
     (void)plan(next_s, H_TICK, i);
 }
@@ -932,8 +941,8 @@ static bool handle(struct happen *h)
         post(a, AGENT_ON_GONE, 0);
         break;
     case H_STORED:
-        witness_answered(&a->witness, &h->call->result, sim.now_s);
         h->call->busy = false;
+        witness_answered(&a->witness, &h->call->result, sim.now_s);
         break;
     case H_AGENT:
     case H_FAULT:
