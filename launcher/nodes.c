@@ -521,7 +521,7 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
         (void)close(fd);
         return -1;
     }
-    if (!l.key.given) {
+    if (!l.key.given && (n->hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
         bool nobody_else = is_loopback_text(o->master_addr) || strcmp(o->master_addr, "localhost") == 0;
         if (!nobody_else) {
             (void)fprintf(stderr, "dtrun: %s\n", secure_no_key_warning());

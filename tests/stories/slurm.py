@@ -28,7 +28,7 @@ SlurmctldHost=n1(10.77.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={dir}/munge.socket,cred_expire=5
+AuthInfo=socket={dir}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={dir}/state
 SlurmdSpoolDir={dir}/spool.%n

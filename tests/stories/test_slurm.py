@@ -61,7 +61,7 @@ def text_of(path):
 def test_srun_without_any_option_has_the_bits_of_one_host(cluster, place):
     folder, job, expected = place
     result = srun(cluster, 2, "dtrun", "train", job, "--output_dir", folder / "srun")
-    assert result.returncode == 0, (result, cluster.logs())
+    assert result.returncode == 0 and result.stderr.count("no --key_file") == 1, (result, cluster.logs())
     assert training.hash_of(folder / "srun") == expected
 
 
