@@ -143,7 +143,10 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     for (int i = 0; i < o->nproc; i++) {
         files = files || o->redirects[i] != 0 || o->tee[i] != 0;
     }
-    dt_text_printf(out, "output    %s\n", files ? "to log files as --redirects and --tee say" : o->filtered || o->rank_count > 0 ? "of some ranks only" : "inherited");
+    dt_text_printf(out, "output    %s\n",
+                   files                              ? "to log files as --redirects and --tee say"
+                   : o->filtered || o->rank_count > 0 ? "of some ranks only"
+                                                      : "inherited");
     dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
     cluster_describe(&o->here, out);
     describe_worker(o, env, out);
