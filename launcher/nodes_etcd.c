@@ -18,6 +18,7 @@ struct nodes_etcd {
     struct etcd *etcd;
     uv_timer_t timer;
     double dead_s, answered_s, grace_s;
+    int endpoint_count, refusals; /* since the last answer */
     bool closing, closed, said;
     char *state_key, *beat_key;
     struct witness_call call; /* waits for its lease */
@@ -61,7 +62,7 @@ static void on_failed(struct nodes_etcd *n, const struct dt_error *err)
         return;
     }
     n->hooks.trouble(n->hooks.user, err->text);
-    if (err->status == DT_INVALID) {
+    if (err->status == DT_INVALID && ++n->refusals >= n->endpoint_count) { /* each of them was asked */
         n->hooks.refused(n->hooks.user, err->text);
     }
     if (!n->said && n->witness.stored && now_s - n->answered_s >= say_after_dead * n->dead_s) {
@@ -85,6 +86,7 @@ static void on_txn(void *user, const struct etcd_result *result, const struct dt
                                    .state = &result->values[0].bytes,
                                    .beat = &result->values[1].bytes};
         n->answered_s = dt_now_s();
+        n->refusals = 0;
         if (n->said) {
             n->said = false;
             say(n, "etcd answers again");
@@ -176,6 +178,7 @@ int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct optio
     const char *prefix = o->etcd.prefix;
     n->hooks = *hooks;
     n->dead_s = o->dead_after_s;
+    n->endpoint_count = o->etcd.endpoint_count;
     n->grace_s = 5 / o->time_scale > 1 ? 5 / o->time_scale : 1;
     n->state_key = dt_format("%s/%s/witness", prefix, o->run_id);
     n->beat_key = dt_format("%s/%s/beat", prefix, o->run_id);

@@ -97,11 +97,17 @@ class Old(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_without_version_3():
+def test_a_server_without_version_3(store):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Old)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with server, Job(at(f"127.0.0.1:{server.server_port}", 2, "true")) as job:
-        result = finish(job)[0]
+    old = f"127.0.0.1:{server.server_port}"
+    with server:
+        args = at(f"{old},{store.endpoints}", 2, "true")  # one of two endpoints is as good as it must be
+        with Job(args) as a, Job(args) as b:
+            results = finish(a, b)
+        assert [r.code for r in results] == [0, 0], results
+        with Job(at(old, 2, "true")) as job:
+            result = finish(job)[0]
         server.shutdown()
     assert result.code == 100 and "HTTP status 404" in result.err and "etcd 3.4 or newer is needed" in result.err, result
 
