@@ -23,24 +23,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define SELF 0            /* this node's number at the coordinator */
 #define SETTLE_S 0.1      /* the first news of a failure waits so long for the round to be over and its cause known */
 #define SWEEP_S 0.05      /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0 /* a bundled worker that was told to leave its waits has nothing to save */
 #define STOPPED_S 60.0    /* a stopped worker that may be silent for ever, as in a save, is lost after this */
-#define STUCK_S 10.0      /* after KILL: it hangs in the kernel */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 
-static void drain(struct run *r);
-static void tell(struct run *r, const struct event *e);
-
-static void post(struct run *r, enum agent_event event, int value)
+void run_post(struct run *r, enum agent_event event, int value)
 {
     assert(r->queued - r->taken < QUEUE);
     r->queue[r->queued % QUEUE].event = event;
@@ -131,7 +123,7 @@ static void spawn_all(struct run *r)
     if (result != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         (void)snprintf(r->no_start, sizeof r->no_start, "host %s: %s", r->failures.host, err.text);
-        post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
+        run_post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;
     }
     dt_log(DT_LOG_INFO, "agent", "round %d node %d of %d ranks %d restarts %d port %d", p->round, p->group_rank, p->group_world_size, p->world_size,
@@ -156,9 +148,9 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
         if (!uv_is_active((uv_handle_t *)&r->barrier)) {
             (void)uv_timer_start(&r->barrier, r->barrier.timer_cb, (uint64_t)(r->o->exit_barrier_s * 1e3) + 1, 0);
         }
-        post(r, AGENT_ON_WORKER_OK, 0);
+        run_post(r, AGENT_ON_WORKER_OK, 0);
     } else if (r->agent.options.bundled && code == DT_EXIT_STOPPED) {
-        post(r, AGENT_ON_WORKER_75, 0);
+        run_post(r, AGENT_ON_WORKER_75, 0);
     } else {
         if (!one->blamed) { /* a silent one has been recorded when it was named */
             failures_add(&r->failures, one, i, r->place.rank + i, ended_by_us, code < 0 && one->note[0] != 0 ? one->note : NULL);
@@ -166,13 +158,13 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
         if (!ended_by_us && !uv_is_active((uv_handle_t *)&r->news)) {
             (void)uv_timer_start(&r->news, r->news.timer_cb, (uint64_t)(SETTLE_S * 1e3), 0);
         }
-        post(r, AGENT_ON_WORKER_BAD, code);
+        run_post(r, AGENT_ON_WORKER_BAD, code);
     }
-    drain(r);
+    run_drain(r);
 }
 
 /* Takes all exits before the first is handled: what ended before we said anything did so on its own. */
-static void reap(struct run *r)
+void run_reap(struct run *r)
 {
     bool was_ending = r->ending || guard_workers_overdue();
     r->reaping = true;
@@ -192,7 +184,7 @@ static void reap(struct run *r)
     }
     free(ended);
     r->reaping = false;
-    drain(r);
+    run_drain(r);
 }
 
 /* The round has ended when no worker runs and nothing that they started is left. */
@@ -206,8 +198,8 @@ static void check_gone(struct run *r)
         (void)uv_timer_start(&r->sweep, r->sweep.timer_cb, (uint64_t)(SWEEP_S * 1e3), 0);
         if (!r->killed) {
             r->killed = true;
-            r->grace_end_s = dt_now_s() + STUCK_S;
-            (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(STUCK_S * 1e3), 0);
+            r->grace_end_s = dt_now_s() + RUN_STUCK_S;
+            (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(RUN_STUCK_S * 1e3), 0);
         }
         return;
     }
@@ -217,7 +209,7 @@ static void check_gone(struct run *r)
     (void)uv_timer_stop(&r->barrier);
     r->gone_posted = true;
     failures_progress(&r->failures, &r->workers);
-    post(r, AGENT_ON_GONE, 0);
+    run_post(r, AGENT_ON_GONE, 0);
 }
 
 /* ---- what the agent wants ---- */
@@ -243,7 +235,7 @@ static void kill_all(struct run *r)
     (void)guard_kill_descendants();
     if (!r->killed) {
         r->killed = true;
-        start_grace(r, STUCK_S);
+        start_grace(r, RUN_STUCK_S);
     }
 }
 
@@ -258,7 +250,7 @@ static void order_stop(struct run *r)
     }
 }
 
-static double grace_s(const struct run *r)
+double run_grace_s(const struct run *r)
 {
     bool nothing_to_save = r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
     return nothing_to_save ? ABORT_GRACE_S : r->o->shutdown_timeout_s;
@@ -274,7 +266,7 @@ static void exit_job(struct run *r)
 
 static void do_one(struct run *r, enum agent_do what)
 {
-    struct event e = {.node = SELF,
+    struct event e = {.node = RUN_SELF,
                       .round = r->place.round,
                       .local_world_size = r->o->nproc,
                       .order = r->o->node_rank,
@@ -301,7 +293,7 @@ static void do_one(struct run *r, enum agent_do what)
         return;
     case AGENT_DO_GRACE:
         if (!uv_is_active((uv_handle_t *)&r->grace)) {
-            start_grace(r, grace_s(r));
+            start_grace(r, run_grace_s(r));
         }
         return;
     case AGENT_DO_EXIT:
@@ -331,11 +323,11 @@ static void do_one(struct run *r, enum agent_do what)
         e.code = r->wish != 0 ? 128 + r->wish : r->agent.code;
         break;
     }
-    tell(r, &e);
+    run_tell(r, &e);
     if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) { /* whoever was told may be gone, and a round would begin without it */
         e.kind = EVENT_STOP;
         e.code = 128 + r->wish;
-        tell(r, &e);
+        run_tell(r, &e);
     }
     free(why);
 }
@@ -343,19 +335,19 @@ static void do_one(struct run *r, enum agent_do what)
 /* A worker failed by itself while the round was being ended because of others: they may only have lost it, so its cause counts more. */
 static void tell_late_failure(struct run *r)
 {
-    struct event e = {.kind = EVENT_FAILED, .node = SELF, .round = r->place.round, .code = DT_EXIT_FAILED, .step = -1, .saved_step = -1};
+    struct event e = {.kind = EVENT_FAILED, .node = RUN_SELF, .round = r->place.round, .code = DT_EXIT_FAILED, .step = -1, .saved_step = -1};
     if (r->nodes == NULL || r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
         return;
     }
     char *why = run_first_failure(r, &e.weak);
     if (!e.weak && !r->failures.list[r->failures.root].stopped_by_us) {
         e.why = why;
-        tell(r, &e);
+        run_tell(r, &e);
     }
     free(why);
 }
 
-static void drain(struct run *r)
+void run_drain(struct run *r)
 {
     if (r->draining) {
         return;
@@ -388,27 +380,27 @@ static void apply(struct run *r, const struct action *a)
     switch (a->kind) {
     case ACTION_START:
         r->place = a->place;
-        post(r, AGENT_ON_START, 0);
+        run_post(r, AGENT_ON_START, 0);
         break;
     case ACTION_END:
-        post(r, AGENT_ON_END, 0);
+        run_post(r, AGENT_ON_END, 0);
         break;
     case ACTION_STOP:
         r->stop_signal = a->code > 128 ? a->code - 128 : 0;
-        post(r, AGENT_ON_STOP, a->code);
+        run_post(r, AGENT_ON_STOP, a->code);
         break;
     case ACTION_LEAVE:
-        post(r, AGENT_ON_STOP, a->code);
-        post(r, AGENT_ON_VERDICT, a->code);
+        run_post(r, AGENT_ON_STOP, a->code);
+        run_post(r, AGENT_ON_VERDICT, a->code);
         break;
     case ACTION_FINISH:
     case ACTION_REFUSE:
-        post(r, AGENT_ON_VERDICT, a->code);
+        run_post(r, AGENT_ON_VERDICT, a->code);
         break;
     }
 }
 
-static void tell(struct run *r, const struct event *e)
+void run_tell(struct run *r, const struct event *e)
 {
     if (r->nodes != NULL) {
         nodes_tell(r->nodes, e);
@@ -438,224 +430,10 @@ static void on_act(void *user, const struct action *a, const char *master_addr, 
 
 static void on_settle(void *user)
 {
-    drain(user);
-}
-
-/* ---- signals ---- */
-
-/* Ctrl-Z: the workers' sessions do not hear of it, so we stop them, then ourselves; the guard follows. Nobody's time runs meanwhile. */
-static void suspend(struct run *r)
-{
-    double start_s = dt_now_s();
-    workers_signal(&r->workers, SIGSTOP);
-    (void)raise(SIGSTOP);
-    workers_signal(&r->workers, SIGCONT);
-    double now_s = dt_now_s();
-    uv_update_time(&r->loop);
-    watch_forgive(&r->workers, now_s);
-    if (uv_is_active((uv_handle_t *)&r->grace)) {
-        r->grace_end_s += now_s - start_s;
-        (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)((r->grace_end_s - now_s) * 1e3) + 1, 0);
-    }
-}
-
-static void take_signal(struct run *r, const struct signalfd_siginfo *info)
-{
-    int n = (int)info->ssi_signo;
-    if (n == SIGCHLD) {
-        reap(r);
-        return;
-    }
-    if (!guard_alive()) { /* our parent-death signal: no time for anything */
-        r->wish = SIGTERM;
-        r->guard_gone = true;
-        post(r, AGENT_ON_NOW, SIGTERM);
-        return;
-    }
-    bool by_guard = (pid_t)info->ssi_pid == getppid();
-    r->signal_count[n] += by_guard;
-    if (n == SIGTSTP) {
-        suspend(r);
-    } else if (n == SIGUSR2 || (n == SIGUSR1 && !r->is_train && !r->o->signals[n])) {
-        workers_signal(&r->workers, n); /* the program's own business */
-    } else if (n == SIGCONT) {
-        return;
-    } else if (r->wish == 0) {
-        r->wish = n;
-        dt_log(DT_LOG_INFO, "agent", "signal %d", n);
-        post(r, AGENT_ON_SIGNAL, n);
-    } else if (r->signal_count[n] > 1 && (n == SIGINT || !r->scheduled)) {
-        post(r, AGENT_ON_NOW, n);
-    } else {
-        dt_log(DT_LOG_INFO, "agent", "signal %d while stopping because of signal %d", n, r->wish);
-    }
-}
-
-static void on_signals(uv_poll_t *handle, int status, int events)
-{
-    struct run *r = handle->data;
-    struct signalfd_siginfo info;
-    (void)status;
-    (void)events;
-    while (read(r->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        take_signal(r, &info);
-        drain(r);
-    }
-}
-
-static int open_signals(struct run *r, struct dt_error *err)
-{
-    static const int always[] = {SIGCHLD, SIGTSTP, SIGCONT, SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
-    sigset_t set;
-    struct sigaction now;
-    (void)sigemptyset(&set);
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
-        (void)sigaddset(&set, always[i]);
-    }
-    for (int n = 1; n < 65; n++) {
-        bool ignored = n == SIGHUP && sigaction(n, NULL, &now) == 0 && now.sa_handler == SIG_IGN; /* nohup */
-        if (r->o->signals[n] && !ignored) {
-            (void)sigaddset(&set, n);
-        }
-    }
-    (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGTTOU, SIG_IGN);
-    (void)sigprocmask(SIG_SETMASK, &set, NULL);
-    r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return r->signal_fd >= 0 ? 0 : dt_fail_errno(err, "signals");
-}
-
-/* ---- the launching host of --hostfile ---- */
-
-static void on_leash_signal(void *user, int number)
-{
-    (void)user;
-    (void)kill(getppid(), number); /* the guard hands it to us as the shell's */
-}
-
-/* Nobody waits for this host any more: for the others it is lost. */
-static void on_leash_gone(void *user, const char *cause)
-{
-    struct run *r = user;
-    if (r->exiting) {
-        return;
-    }
-    (void)fprintf(stderr, "dtrun: host %s: the launching host is gone (%s): ending the workers here\n", r->failures.host, cause);
-    r->wish = SIGHUP;
-    post(r, AGENT_ON_NOW, SIGHUP);
-    drain(r);
-}
-
-/* ---- timers ---- */
-
-static void on_grace(uv_timer_t *timer)
-{
-    struct run *r = timer->data;
-    if (r->killed) {
-        (void)fprintf(stderr, "dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
-                      r->failures.host, r->workers.running_count, STUCK_S);
-        r->code = r->agent.verdict ? r->agent.code : DT_EXIT_FAILED;
-        r->exiting = true;
-        uv_stop(&r->loop);
-        return;
-    }
-    for (int i = 0; i < r->workers.count; i++) {
-        if (r->workers.list[i].running) {
-            const struct dt_page *page = r->workers.list[i].page;
-            bool saving = page != NULL && r->is_train && atomic_load(&page->phase) == DT_PHASE_SAVE;
-            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout)%s; killing it\n",
-                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, grace_s(r),
-                          saving ? ", in a save that takes longer; the checkpoint before it stays" : "");
-        }
-    }
-    post(r, AGENT_ON_GRACE, 0);
-    drain(r);
-}
-
-static void on_sweep(uv_timer_t *timer)
-{
-    drain(timer->data);
-}
-
-/* The round takes its time to end: say at least what was seen first. */
-static void on_news(uv_timer_t *timer)
-{
-    struct run *r = timer->data;
-    struct dt_text line;
-    if (r->failures.count == 0 || r->workers.running_count == 0) {
-        return;
-    }
-    dt_text_init(&line);
-    report_cause(r->failures.list, 1, 0, &line);
-    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), grace_s(r),
-                  r->workers.running_count, r->workers.running_count == 1 ? "" : "s");
-    dt_text_clear(&line);
-}
-
-static void on_watch(uv_timer_t *timer)
-{
-    struct run *r = timer->data;
-    struct dt_text words;
-    if (r->agent.state != AGENT_RUNNING) {
-        return;
-    }
-    dt_text_init(&words);
-    int i = watch_look(&r->workers, &r->watch_options, dt_now_s(), &words);
-    if (i >= 0) {
-        struct worker *one = &r->workers.list[i];
-        one->status = SIGKILL; /* what it will be */
-        failures_add(&r->failures, one, i, r->place.rank + i, false, dt_text_str(&words));
-        (void)kill(-one->pid, SIGKILL);
-        post(r, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
-        drain(r);
-    }
-    dt_text_clear(&words);
-}
-
-/* Any program may let some of its workers end before others, as under torchrun: it is said once. Ranks of train end together, but for files that rank 0
- * writes last; so whoever waits for a rank that has ended waits for ever. */
-static void on_barrier(uv_timer_t *timer)
-{
-    struct run *r = timer->data;
-    struct dt_text words;
-    if (r->agent.state != AGENT_RUNNING || r->workers.running_count == 0) {
-        return;
-    }
-    if (!r->is_train) {
-        run_say_waiting(r);
-        return;
-    }
-    dt_text_init(&words);
-    int i = watch_barrier(&r->workers, r->o->exit_barrier_s, dt_now_s(), &words);
-    if (i >= 0) {
-        failures_add(&r->failures, &r->workers.list[i], i, r->place.rank + i, false, dt_text_str(&words));
-        post(r, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
-        drain(r);
-    } else {
-        (void)uv_timer_start(timer, timer->timer_cb, 1000, 0);
-    }
-    dt_text_clear(&words);
-}
-
-static void on_late(uv_timer_t *timer)
-{
-    run_say_late(timer->data);
-}
-
-static void on_wake(uv_timer_t *timer)
-{
-    tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = SELF});
-    drain(timer->data);
+    run_drain(user);
 }
 
 /* ---- begin and end ---- */
-
-static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
-{
-    (void)uv_timer_init(&r->loop, timer);
-    timer->data = r;
-    timer->timer_cb = callback;
-}
 
 static int open_store(struct run *r, struct dt_error *err)
 {
@@ -674,21 +452,9 @@ static int open_store(struct run *r, struct dt_error *err)
 
 static int open_all(struct run *r, struct dt_error *err)
 {
-    (void)uv_poll_init(&r->loop, &r->signals, r->signal_fd);
-    r->signals.data = r;
-    (void)uv_poll_start(&r->signals, UV_READABLE, on_signals);
-    open_timer(r, &r->grace, on_grace);
-    open_timer(r, &r->news, on_news);
-    open_timer(r, &r->barrier, on_barrier);
-    open_timer(r, &r->sweep, on_sweep);
-    open_timer(r, &r->watch, on_watch);
-    open_timer(r, &r->wake, on_wake);
-    open_timer(r, &r->late, on_late);
-    if (r->o->leash_fd >= 0) {
-        r->leash = (struct leash){.signal = on_leash_signal, .gone = on_leash_gone, .user = r};
-        if (leash_watch(&r->leash, &r->loop, r->o->leash_fd, 2 * r->o->dead_after_s, err) != 0) {
-            return -1;
-        }
+    run_open_timers(r);
+    if (run_watch_signals(r, err) != 0) {
+        return -1;
     }
     if (r->o->nnodes_max > 1) {
         int result = nodes_open(&r->nodes, &r->loop, r->o, &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle}, err);
@@ -723,7 +489,7 @@ static int open_all(struct run *r, struct dt_error *err)
     }
     if (r->watch_options.pages || r->watch_options.limit_s > 0 || r->watch_options.deaf_s > 0) {
         double step_s = r->o->hang_timeout_s > 0 && r->o->hang_timeout_s < 4 ? r->o->hang_timeout_s / 4 : 1;
-        (void)uv_timer_start(&r->watch, on_watch, 1000, (uint64_t)(step_s * 1e3) + 1);
+        (void)uv_timer_start(&r->watch, r->watch.timer_cb, 1000, (uint64_t)(step_s * 1e3) + 1);
     }
     return 0;
 }
@@ -786,7 +552,7 @@ int run_job(const struct options *o, char *const *env)
     *r = (struct run){.o = o, .env = env, .signal_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
     r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
-    if (open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {
+    if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
@@ -814,7 +580,7 @@ int run_job(const struct options *o, char *const *env)
             (void)fprintf(stderr, "%s\n", env_omp_warning());
         }
         do_one(r, AGENT_DO_TELL_JOIN);
-        drain(r);
+        run_drain(r);
         if (!r->exiting) {
             (void)uv_run(&r->loop, UV_RUN_DEFAULT);
         }

@@ -17,7 +17,9 @@
 
 #include <uv.h>
 
-#define QUEUE 64 /* events of one turn that are not yet handled; each worker's end is handled at once */
+#define RUN_SELF 0       /* this node's number at the coordinator */
+#define RUN_STUCK_S 10.0 /* after KILL: it hangs in the kernel */
+#define QUEUE 64         /* events of one turn that are not yet handled; each worker's end is handled at once */
 
 struct run {
     const struct options *o;
@@ -69,6 +71,27 @@ struct run {
     double grace_end_s;
     int code;
 };
+
+/* ---- run.c ---- */
+
+/* Puts an event for the agent in the queue; carries out what is queued; takes the exits of workers. */
+void run_post(struct run *r, enum agent_event event, int value);
+void run_drain(struct run *r);
+void run_reap(struct run *r);
+/* To the coordinator, ours or another host's. */
+void run_tell(struct run *r, const struct event *e);
+/* How long workers may take to end. */
+double run_grace_s(const struct run *r);
+
+/* ---- run_signals.c, run_timers.c ---- */
+
+/* Blocks the signals and opens r->signal_fd; watches it on the loop, and whoever launched us (--hostfile). */
+int run_open_signals(struct run *r, struct dt_error *err);
+int run_watch_signals(struct run *r, struct dt_error *err);
+/* All timers, stopped; each has its callback in timer_cb. */
+void run_open_timers(struct run *r);
+
+/* ---- run_say.c and others ---- */
 
 /* One line of events.jsonl; fmt gives the inside of a JSON object. */
 void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -1,0 +1,124 @@
+/* What happens because time has passed: a worker's grace is over, a rank is silent, a round takes its time to end. */
+#include "base/clock.h"
+#include "launcher/run_parts.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static void on_grace(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    if (r->killed) {
+        (void)fprintf(stderr, "dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
+                      r->failures.host, r->workers.running_count, RUN_STUCK_S);
+        r->code = r->agent.verdict ? r->agent.code : DT_EXIT_FAILED;
+        r->exiting = true;
+        uv_stop(&r->loop);
+        return;
+    }
+    for (int i = 0; i < r->workers.count; i++) {
+        if (r->workers.list[i].running) {
+            const struct dt_page *page = r->workers.list[i].page;
+            bool saving = page != NULL && r->is_train && atomic_load(&page->phase) == DT_PHASE_SAVE;
+            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout)%s; killing it\n",
+                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r),
+                          saving ? ", in a save that takes longer; the checkpoint before it stays" : "");
+        }
+    }
+    run_post(r, AGENT_ON_GRACE, 0);
+    run_drain(r);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    run_drain(timer->data);
+}
+
+/* The round takes its time to end: say at least what was seen first. */
+static void on_news(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    struct dt_text line;
+    if (r->failures.count == 0 || r->workers.running_count == 0) {
+        return;
+    }
+    dt_text_init(&line);
+    report_cause(r->failures.list, 1, 0, &line);
+    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), run_grace_s(r),
+                  r->workers.running_count, r->workers.running_count == 1 ? "" : "s");
+    dt_text_clear(&line);
+}
+
+static void on_watch(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    struct dt_text words;
+    if (r->agent.state != AGENT_RUNNING) {
+        return;
+    }
+    dt_text_init(&words);
+    int i = watch_look(&r->workers, &r->watch_options, dt_now_s(), &words);
+    if (i >= 0) {
+        struct worker *one = &r->workers.list[i];
+        one->status = SIGKILL; /* what it will be */
+        failures_add(&r->failures, one, i, r->place.rank + i, false, dt_text_str(&words));
+        (void)kill(-one->pid, SIGKILL);
+        run_post(r, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
+        run_drain(r);
+    }
+    dt_text_clear(&words);
+}
+
+/* Any program may let some of its workers end before others, as under torchrun: it is said once. Ranks of train end together, but for files that rank 0
+ * writes last; so whoever waits for a rank that has ended waits for ever. */
+static void on_barrier(uv_timer_t *timer)
+{
+    struct run *r = timer->data;
+    struct dt_text words;
+    if (r->agent.state != AGENT_RUNNING || r->workers.running_count == 0) {
+        return;
+    }
+    if (!r->is_train) {
+        run_say_waiting(r);
+        return;
+    }
+    dt_text_init(&words);
+    int i = watch_barrier(&r->workers, r->o->exit_barrier_s, dt_now_s(), &words);
+    if (i >= 0) {
+        failures_add(&r->failures, &r->workers.list[i], i, r->place.rank + i, false, dt_text_str(&words));
+        run_post(r, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
+        run_drain(r);
+    } else {
+        (void)uv_timer_start(timer, timer->timer_cb, 1000, 0);
+    }
+    dt_text_clear(&words);
+}
+
+static void on_late(uv_timer_t *timer)
+{
+    run_say_late(timer->data);
+}
+
+static void on_wake(uv_timer_t *timer)
+{
+    run_tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = RUN_SELF});
+    run_drain(timer->data);
+}
+
+static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
+{
+    (void)uv_timer_init(&r->loop, timer);
+    timer->data = r;
+    timer->timer_cb = callback;
+}
+
+void run_open_timers(struct run *r)
+{
+    open_timer(r, &r->grace, on_grace);
+    open_timer(r, &r->news, on_news);
+    open_timer(r, &r->barrier, on_barrier);
+    open_timer(r, &r->sweep, on_sweep);
+    open_timer(r, &r->watch, on_watch);
+    open_timer(r, &r->wake, on_wake);
+    open_timer(r, &r->late, on_late);
+}
