@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int number_of(const char *name)
 {
@@ -29,6 +30,15 @@ static void note(const char *file, const char *what, int round)
     if (file != NULL) {
         (void)dt_file_append_line(file, line, (size_t)size, NULL);
     }
+}
+
+static const char *noted_file;
+
+static void on_term(int number)
+{
+    (void)number;
+    note(noted_file, "noticed", 0);
+    _exit(DT_EXIT_TEMPORARY);
 }
 
 int bench_first(int argc, char **argv)
@@ -61,7 +71,8 @@ int bench_first(int argc, char **argv)
         note(file, "first", round);
     }
     if (dt_bench_flag(argc, argv, "kill") && round == 0) {
-        (void)signal(SIGTERM, SIG_IGN); /* we shall tell when we noticed, not when we were ended */
+        noted_file = rank == 0 ? file : NULL;
+        (void)signal(SIGTERM, on_term); /* our agent may know before the collective does */
         if (rank == 1) {
             dt_sleep_s(0.05); /* the others have left the sum and wait for something else */
             note(file, "kill", round);
