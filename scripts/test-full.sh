@@ -5,7 +5,7 @@
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p build/full
 source=$(git rev-parse --short HEAD 2>/dev/null || echo none)-$(git diff HEAD 2>/dev/null | cksum | cut -d' ' -f1)
-some=$(echo "$*" | tr ' ' +)
+some=${1:+$(echo "$*" | cksum | cut -d' ' -f1)}
 passed=0 failed=0 skipped=0
 part() { # name, command...
     name=$1 log=build/full/$1${some:+-$some}-$source.log
