@@ -95,6 +95,9 @@ void dt_crash_open(const char *who)
 void dt_crash_log(const char *path)
 {
     char whole[PATH_MAX];
+    if (name[0] == '\0') {
+        return;
+    }
     log_path[0] = '\0';
     if (path != NULL && path[0] != '/' && getcwd(whole, sizeof whole) != NULL) { /* the folder may be another one then */
         size_t n = strlen(whole);

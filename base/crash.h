@@ -6,7 +6,8 @@
 /* For SEGV, ABRT, BUS, ILL and FPE from now on; `who` begins the lines ("train: rank 3"). Signals that are ignored or already handled stay so.
  * Nothing in builds with sanitizers, which have their own. */
 void dt_crash_open(const char *who);
-/* The lines also go to the end of this file, if it can be opened then. Null: no longer. */
+/* The lines also go to the end of this file, if it can be opened then. Null: no longer. One per process; nothing before dt_crash_open, so that ranks which
+ * are threads need not agree. */
 void dt_crash_log(const char *path);
 
 #endif
