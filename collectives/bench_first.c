@@ -11,6 +11,7 @@
 #include "collectives/store.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,22 +24,21 @@ static int number_of(const char *name)
     return s != NULL && dt_parse_int64(s, &n) && n >= 0 && n < 1 << 30 ? (int)n : -1;
 }
 
-static void note(const char *file, const char *what, int round)
+static void note(const char *file, const char *what, int round, double at_s)
 {
     char line[96];
-    int size = snprintf(line, sizeof line, "%s %d %.9f", what, round, dt_now_s());
+    int size = snprintf(line, sizeof line, "%s %d %.9f", what, round, at_s);
     if (file != NULL) {
         (void)dt_file_append_line(file, line, (size_t)size, NULL);
     }
 }
 
-static const char *noted_file;
+static _Atomic double told_s; /* when our agent asked us to end; 0: not yet */
 
 static void on_term(int number)
 {
     (void)number;
-    note(noted_file, "noticed", 0);
-    _exit(DT_EXIT_TEMPORARY);
+    atomic_store(&told_s, dt_now_s());
 }
 
 int bench_first(int argc, char **argv)
@@ -68,21 +68,21 @@ int bench_first(int argc, char **argv)
         goto out;
     }
     if (rank == 0) {
-        note(file, "first", round);
+        note(file, "first", round, dt_now_s());
     }
     if (dt_bench_flag(argc, argv, "kill") && round == 0) {
-        noted_file = rank == 0 ? file : NULL;
         (void)signal(SIGTERM, on_term); /* our agent may know before the collective does */
         if (rank == 1) {
             dt_sleep_s(0.05); /* the others have left the sum and wait for something else */
-            note(file, "kill", round);
+            note(file, "kill", round, dt_now_s());
             (void)raise(SIGKILL);
         }
         dt_comm_start(
             comm, &(struct dt_collective){.kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "last", .in = &sum, .out = &sum, .count = 1, .type = DT_I64},
             NULL);
         if (dt_comm_poll(comm, &err) != 0 && rank == 0) {
-            note(file, "noticed", round);
+            double at_s = atomic_load(&told_s);
+            note(file, "noticed", round, at_s > 0 ? at_s : dt_now_s());
         }
         code = DT_EXIT_TEMPORARY;
         goto out;
