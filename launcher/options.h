@@ -36,6 +36,8 @@ enum options_entry {
 enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
 
+enum options_stdin { OPTIONS_STDIN_ALL = -1, OPTIONS_STDIN_NONE = -2 };
+
 struct options_host { /* of --hostfile */
     char *name;
     int slots;         /* 0: the file does not say */
@@ -113,6 +115,8 @@ struct options {
     int *ranks, rank_count;                                       /* --ranks_filter; count 0: none */
     char **stdout_filters, **stderr_filters;                      /* --duplicate_*_filters, null-terminated; null: none */
     char *prefix_template;                                        /* --log_line_prefix_template or its variable; null: [role0]: */
+
+    int stdin_rank; /* of the whole job: who reads our standard input; or enum options_stdin */
 
     bool torch_events; /* --event_log_handler=console */
     bool virtual_local_rank;

@@ -22,11 +22,11 @@ const struct option_row option_rows[] = {
     {"no_python", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "run PROGRAM as it is, also when it ends in .py", false, NULL, NULL, 0, 0, 0},
     {"run_path", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "not possible here: there is no Python in the launcher", false,
      "runs the script inside torchrun's own Python, which dtrun has not; leave it out", NULL, 0, 0, 0},
-    {"start_method", 0, OPTION_VALUE, OPTION_TORCH, NULL, "spawn", "spawn|fork|forkserver", "accepted; workers are always programs of their own", false, NULL, option_parse_ignored, 0, 0, 0},
+    {"start_method", 0, OPTION_VALUE, OPTION_TORCH, NULL, "spawn", "spawn|fork|forkserver", "no effect: workers are always programs of their own, never forks of a Python launcher", false, NULL, option_parse_ignored, 0, 0, 0},
     {"dry_run", 0, OPTION_FLAG, OPTION_OURS, NULL, NULL, NULL, "print what would be started and where values came from", true, NULL, NULL, 0, 0, 0},
     /* restarts and ends */
     {"max_restarts", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "restarts after failed workers (3 for train)", true, NULL, option_parse_int, AT(max_restarts), 0, 1000000},
-    {"monitor_interval", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0.1", "SECONDS", "accepted; ends of workers are seen at once", false, NULL, option_parse_seconds, AT(monitor_interval_s), 1e-6, 86400},
+    {"monitor_interval", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0.1", "SECONDS", "no effect: the kernel tells of a worker's end at once, nothing is polled", false, NULL, option_parse_seconds, AT(monitor_interval_s), 1e-6, 86400},
     {"shutdown_timeout", 0, OPTION_VALUE, OPTION_TORCH, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30", "SECONDS", "grace between TERM and KILL", true, NULL, option_parse_seconds, AT(shutdown_timeout_s), 0, 86400},
     {"exit_barrier", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "ranks of train that wait so long for one that has ended are stopped; of other programs: said", false, NULL, option_parse_seconds, AT(exit_barrier_s), 1e-3, 864000},
     {"hang_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker without output and CPU time for so long hangs; 0: off", false, NULL, option_parse_seconds, AT(hang_timeout_s), 0, 864000},
@@ -47,6 +47,7 @@ const struct option_row option_rows[] = {
     {"duplicate_stderr_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, NULL, option_parse_list, AT(stderr_filters), 0, 0},
     {"event_log_handler", 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "null|console|dynamic_rendezvous", "console: torchrun's events on stderr as JSON; ours are in events.jsonl always", false, NULL, option_parse_second_word, AT(torch_events), 0, 0},
     {"logs_specs", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0},
+    {"stdin", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "RANK|all|none", "who reads the launcher's standard input: this rank of the job (for the others it is empty), all, or none", false, NULL, option_parse_stdin, 0, 0, 0},
     /* rendezvous */
     {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d|etcd-v3", "how hosts meet: by node rank, as they come, or at an etcd; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},
     {"rdzv_endpoint", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet (etcd: several, with commas); with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0},

@@ -172,6 +172,20 @@ int option_parse_ignored(struct options *o, const struct option_row *row, const 
     return strcmp(text, row->fallback) == 0 ? 0 : must_be(err, text, "%s: Python plug-ins cannot run in dtrun", row->fallback);
 }
 
+/* A rank of the whole job, all or none. */
+int option_parse_stdin(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    int rank;
+    if (strcmp(text, "all") == 0 || strcmp(text, "none") == 0) {
+        o->stdin_rank = text[0] == 'a' ? OPTIONS_STDIN_ALL : OPTIONS_STDIN_NONE;
+    } else if (read_int(text, 0, OPTIONS_MAX_NODES * (long long)OPTIONS_MAX_LOCAL - 1, &rank)) {
+        o->stdin_rank = rank;
+    } else {
+        return must_be(err, text, "a rank of the whole job, all or none; example: --%s=3", row->name);
+    }
+    return 0;
+}
+
 int option_parse_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     if (which_word(row->shown, text) < 0) {

@@ -129,7 +129,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     struct dt_error err;
     struct dt_arena arena;
     struct dt_text text;
-    struct spawn s = {.stdout_fd = -1, .stderr_fd = -1};
+    struct spawn s = {.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
     char *path, **argv, **envp;
     int ends[2] = {-1, -1}, code = DT_EXIT_USAGE, status = 0;
     pid_t pid = 0;

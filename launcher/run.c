@@ -19,6 +19,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +88,8 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     s.path = path;
     s.argv = argv;
     s.envp = envp;
+    bool reads = o->stdin_rank == OPTIONS_STDIN_ALL || o->stdin_rank == w.rank;
+    s.stdin_fd = reads ? -1 : r->null_fd;
     s.stdout_fd = fds[0];
     s.stderr_fd = fds[1];
     int result = workers_spawn(&r->workers, i, &s, err);
@@ -456,6 +459,10 @@ static int open_all(struct run *r, struct dt_error *err)
     if (run_watch_signals(r, err) != 0) {
         return -1;
     }
+    r->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (r->null_fd < 0) {
+        return dt_fail_errno(err, "/dev/null");
+    }
     if (r->o->nnodes_max > 1) {
         int result = nodes_open(&r->nodes, &r->loop, r->o, &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle}, err);
         r->store = nodes_store(r->nodes);
@@ -540,6 +547,9 @@ static void close_all(struct run *r)
     if (r->signal_fd >= 0) {
         (void)close(r->signal_fd);
     }
+    if (r->null_fd >= 0) {
+        (void)close(r->null_fd);
+    }
     free(r->output_dir);
     free(r->events_path);
     free(r->entry_point);
@@ -549,7 +559,7 @@ int run_job(const struct options *o, char *const *env)
 {
     struct run *r = &run;
     struct dt_error err;
-    *r = (struct run){.o = o, .env = env, .signal_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
+    *r = (struct run){.o = o, .env = env, .signal_fd = -1, .null_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
     r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
     if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {

@@ -29,6 +29,7 @@ struct run {
     struct leash leash; /* of an agent that --hostfile started */
     uv_timer_t grace, news, barrier, sweep, watch, wake, late;
     int signal_fd;
+    int null_fd;          /* standard input of workers that are not given ours */
     int signal_count[65]; /* by the guard's hand */
     bool is_train;        /* the bundled program that saves when told to */
     struct workers workers;

@@ -99,6 +99,9 @@ static int child_main(void *arg)
     if (getppid() != c->parent) {
         _exit(127);
     }
+    if (c->s->stdin_fd >= 0 && dup2(c->s->stdin_fd, 0) < 0) {
+        give_up(c, "its input");
+    }
     if ((c->s->stdout_fd >= 0 && dup2(c->s->stdout_fd, 1) < 0) || (c->s->stderr_fd >= 0 && dup2(c->s->stderr_fd, 2) < 0)) {
         give_up(c, "its output");
     }

@@ -43,7 +43,7 @@ int workers_begin(struct workers *w, int round, struct dt_error *err);
 struct spawn {
     const char *path;
     char *const *argv, *const *envp;
-    int stdout_fd, stderr_fd; /* -1: ours; closed by the caller */
+    int stdin_fd, stdout_fd, stderr_fd; /* -1: ours; closed by the caller */
 };
 /* Starts one worker; returns when its program runs or could not be executed. Status DT_INVALID when another try fails the same
  * way (no such file, not executable, arguments too long), DT_IO otherwise. The text names the path and the reason. */

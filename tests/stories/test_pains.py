@@ -3,11 +3,12 @@
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 
 import pytest
-from support import DTRUN, PYTHON, Job, run, script, wait_until
+from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, lines_of, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -118,3 +119,52 @@ def test_a_spare_host_ends_with_the_job(tmp_path):
                 (tmp_path / "go").touch()
                 assert [j.finish().code for j in (a, b, c)] == [0, 0, 0]
     assert len((tmp_path / "up").read_text().splitlines()) == 3
+
+
+READ = 'read -r line || line=nothing; echo "$RANK $line" >> "$1"'
+
+
+def test_standard_input_is_of_one_rank(tmp_path):
+    for i, (options, expected) in enumerate([([], ["0 first", "1 nothing", "2 nothing"]), (["--stdin=2"], ["0 nothing", "1 nothing", "2 first"]),
+                                             (["--stdin=none"], ["0 nothing", "1 nothing", "2 nothing"])]):
+        result = run(["--nproc_per_node=3", *options, "sh", "-c", READ, "x", tmp_path / str(i)], input="first\nsecond\nthird\n")
+        assert result.code == 0 and sorted(lines_of(tmp_path / str(i))) == expected, (options, result)
+    whole = run(["--nproc_per_node=2", "--stdin=all", "sh", "-c", '[ "$RANK" = 1 ] || sleep 0.3; cat'], input="for all\n")  # shared: whoever comes first has it
+    assert whole.code == 0 and whole.out == "for all\n", whole
+    again = run(["--max_restarts=1", "sh", "-c", 'read -r line; echo "$TORCHELASTIC_RESTART_COUNT $line"; [ "$line" = second ]'], input="first\nsecond\n")
+    assert again.code == 0 and again.out == "0 first\n1 second\n", again
+
+
+def test_a_debugger_has_the_terminal_alone(tmp_path):
+    """rank 0's breakpoint() talks with the terminal; the other rank asks it first, and gets nothing."""
+    path = script(tmp_path, "debugged.py", f"""
+import os, sys, time
+there = {str(tmp_path / "one")!r}
+rank = os.environ["RANK"]
+if rank == "1":
+    line = sys.stdin.readline()
+    with open(there + ".new", "w") as f:
+        f.write(repr(line))
+    os.rename(there + ".new", there)
+else:
+    secret = 6 * 7
+    while not os.path.exists(there):
+        time.sleep(0.01)
+    breakpoint()
+    print("went on, terminal", os.isatty(0))
+""")
+    env = clean_env({"PYTHON_EXEC": PYTHON, "TERM": "dumb"})
+    with subprocess.Popen(["script", "-qec", f"{DTRUN} --nproc_per_node=2 {path}", "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env=env, text=True) as p:
+        out = ""
+        try:
+            p.stdin.write("print('the answer is', secret)\n")  # rank 1 would take this one
+            p.stdin.flush()
+            wait_until((tmp_path / "one").exists, "rank 1's look at its input")
+            p.stdin.write("c\n")
+            p.stdin.flush()
+            out, _ = p.communicate(timeout=DEADLINE_S)
+        finally:
+            p.kill()
+    assert (tmp_path / "one").read_text() == "''"
+    assert p.returncode == 0 and "the answer is 42" in out and "went on, terminal True" in out, out

@@ -316,6 +316,8 @@ static void test_errors(void **state)
         {"--signals_to_handle=SIGKILL p",
          "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},
         {"--signals_to_handle=SIGX p", "--signals_to_handle: SIGX: no such signal; example: --signals_to_handle=SIGTERM,SIGUSR1"},
+        {"--stdin=-1 p", "--stdin: -1: must be a rank of the whole job, all or none; example: --stdin=3"},
+        {"--stdin=some p", "--stdin: some: must be a rank of the whole job, all or none; example: --stdin=3"},
         {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
         {"--logs_specs=mine p", "--logs_specs: mine: must be default: Python plug-ins cannot run in dtrun"},
         {"--port_range=5 p", "--port_range: 5: must be LO-HI with 1 <= LO <= HI <= 65535, or any; example: --port_range=20000-20100"},
@@ -357,6 +359,12 @@ static void test_others(void **state)
     assert_non_null(strstr(dt_text_str(&text), "command   python3 -u p.py 'a'\\''b' '$x' --c=1\n"));
     assert_non_null(strstr(dt_text_str(&text), "output    inherited\n"));
     dt_text_clear(&text);
+    options_clear(&o);
+    good("--stdin=all p");
+    assert_int_equal(o.stdin_rank, OPTIONS_STDIN_ALL);
+    options_clear(&o);
+    good("--stdin 7 p");
+    assert_int_equal(o.stdin_rank, 7);
     options_clear(&o);
     good("--version --nonsense");
     assert_int_equal(o.action, OPTIONS_VERSION);

@@ -26,7 +26,8 @@ static char *const no_env[] = {NULL};
 static int spawn_shell(struct workers *w, int i, const char *text, int out_fd, struct dt_error *err)
 {
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)(uintptr_t)text, NULL};
-    return workers_spawn(w, i, &(struct spawn){.path = "/bin/sh", .argv = argv, .envp = no_env, .stdout_fd = out_fd, .stderr_fd = -1}, err);
+    return workers_spawn(w, i, &(struct spawn){.path = "/bin/sh", .argv = argv, .envp = no_env, .stdin_fd = -1, .stdout_fd = out_fd, .stderr_fd = -1},
+                         err);
 }
 
 static int wait_for(struct workers *w, int rank)
@@ -88,7 +89,7 @@ static void what_cannot_be_executed(void **state)
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *argv[] = {(char *)"x", NULL};
-        struct spawn s = {.path = rows[i].path, .argv = argv, .envp = no_env, .stdout_fd = -1, .stderr_fd = -1};
+        struct spawn s = {.path = rows[i].path, .argv = argv, .envp = no_env, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
         assert_int_equal(workers_spawn(&w, 0, &s, &err), -1);
         assert_int_equal(err.status, rows[i].status);
         assert_non_null(strstr(err.text, rows[i].words));
