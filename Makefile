@@ -52,7 +52,8 @@ $(foreach i,plain avx2 avx512,$(eval $(call isa_rule,$(i))))
 $(B)/libdtrun.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^
-$(B)/bin/%: $(B)/obj/cmd/%.o $(B)/libdtrun.a
+# Names its objects, so that make does not take them for passing ones and remove them.
+$(PROGRAMS): $(B)/bin/%: $(B)/obj/cmd/%.o $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -Wl,--as-needed $< $(B)/libdtrun.a $(LIBS) -o $@
 $(B)/libsupport.a: $(HELPERS)
