@@ -61,7 +61,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
     if (atomic_exchange(&crashing, 1) == 0) { /* of several threads the first one speaks */
         int count = backtrace(frames, FRAMES), skip = count > OWN_FRAMES ? OWN_FRAMES : 0;
         write_report(STDERR_FILENO, number, info, frames + skip, count - skip);
-        int fd = log_path[0] != '\0' ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+        int fd = log_path[0] != '\0' ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644) : -1;
         if (fd >= 0) {
             write_report(fd, number, info, frames + skip, count - skip);
         }

@@ -12,15 +12,87 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
+#define FILE_MODE 0644 /* whatever the umask: others never write */
+#define FOLDER_MODE 0755
+
+int dt_file_create(const char *path, struct dt_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    enum { flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
+    int fd = open(path, flags, FILE_MODE);
+    if (fd < 0 && errno == EEXIST && unlink(path) == 0) { /* of a killed process with our number, or a trap */
+        fd = open(path, flags, FILE_MODE);
+    }
+    return fd >= 0 ? fd : dt_fail_errno(err, "%s", path);
+}
+
+int dt_file_open_own(const char *path, int flags, struct dt_error *err)
+{
+    struct stat st;
+    int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, FILE_MODE); /* a FIFO would hold us up otherwise */
+    if (fd < 0 && errno != ELOOP && errno != ENXIO) {
         return dt_fail_errno(err, "%s", path);
     }
-    int result = -1;
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return dt_fail(err, DT_INVALID, "%s: %s; remove it", path, fd < 0 && errno == ELOOP ? "is a symbolic link" : "is not a regular file");
+    }
+    return fd;
+}
+
+void dt_file_strip(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash == NULL) {
+        strcpy(path, ".");
+    } else {
+        slash[slash == path] = '\0';
+    }
+}
+
+/* The folder that an entry lies in; the caller frees. */
+static char *parent_of(const char *path)
+{
+    if (strcmp(path, ".") == 0 || strcmp(path, "..") == 0) {
+        return dt_format("%s/..", path);
+    }
+    char *parent = dt_strdup(path);
+    dt_file_strip(parent);
+    return parent;
+}
+
+int dt_file_check_owner(const char *path, struct dt_error *err)
+{
+    char *at = dt_strdup(*path != '\0' ? path : ".");
+    struct stat st, above;
+    bool there;
+    for (;;) {
+        for (size_t n = strlen(at); n > 1 && at[n - 1] == '/'; n--) {
+            at[n - 1] = '\0'; /* a link is to be seen as one */
+        }
+        there = lstat(at, &st) == 0;
+        if (there || strcmp(at, ".") == 0 || strcmp(at, "/") == 0) {
+            break;
+        }
+        dt_file_strip(at);
+    }
+    char *parent = parent_of(at);
+    int rc = 0;
+    if (there && st.st_uid != geteuid() && st.st_uid != 0 && stat(parent, &above) == 0 && (above.st_mode & S_IWOTH) != 0) {
+        rc = dt_fail(err, DT_INVALID, "%s: belongs to user %u, and anybody could have put it into %s; choose another folder, or run: chown %u %s", at,
+                     (unsigned)st.st_uid, parent, (unsigned)geteuid(), at);
+    }
+    free(parent);
+    free(at);
+    return rc;
+}
+
+int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
+{
     char buffer[65536];
     dt_text_reset(out);
     for (;;) {
@@ -28,20 +100,23 @@ int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct
         if (n < 0 && errno == EINTR) {
             continue;
         }
-        if (n < 0) {
-            (void)dt_fail_errno(err, "%s", path);
-            break;
-        }
-        if (n == 0) {
-            result = 0;
-            break;
+        if (n <= 0) {
+            return n == 0 ? 0 : dt_fail_errno(err, "%s", path);
         }
         if (out->size + (size_t)n > max_bytes) {
-            (void)dt_fail(err, DT_INVALID, "%s: larger than the limit of %zu bytes", path, max_bytes);
-            break;
+            return dt_fail(err, DT_INVALID, "%s: larger than the limit of %zu bytes", path, max_bytes);
         }
         dt_text_add(out, buffer, (size_t)n);
     }
+}
+
+int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return dt_fail_errno(err, "%s", path);
+    }
+    int result = dt_file_read_fd(fd, path, max_bytes, out, err);
     (void)close(fd);
     return result;
 }
@@ -97,9 +172,8 @@ int dt_file_write(const char *path, const void *data, size_t size, struct dt_err
     char *temporary = dt_format("%s.tmp-%ld", path, (long)getpid());
     char *copy = dt_strdup(path);
     int result = -1;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = dt_file_create(temporary, err);
     if (fd < 0) {
-        (void)dt_fail_errno(err, "%s", temporary);
         goto out;
     }
     bool written = dt_file_write_all(fd, data, size, temporary, err) == 0;
@@ -128,17 +202,26 @@ out:
 
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = dt_file_open_own(path, O_WRONLY | O_APPEND, err);
     if (fd < 0) {
-        return dt_fail_errno(err, "%s", path);
+        return -1;
     }
-    struct dt_text t;
-    dt_text_init(&t);
-    dt_text_add(&t, line, size);
-    dt_text_add(&t, "\n", 1);
-    int result = dt_file_write_all(fd, t.data, t.size, path, err);
-    dt_text_clear(&t);
-    (void)close(fd);
+    /* One call for both parts, so that lines of several processes do not mix; no copy, since the step loop comes here. */
+    struct iovec parts[2] = {{(void *)(uintptr_t)line, size}, {(void *)(uintptr_t) "\n", 1}};
+    ssize_t n;
+    do {
+        n = writev(fd, parts, 2);
+    } while (n < 0 && errno == EINTR);
+    int result = n >= 0 ? 0 : dt_fail_errno(err, "%s", path);
+    if (result == 0 && (size_t)n < size) { /* cut short: what is left */
+        result = dt_file_write_all(fd, line + n, size - (size_t)n, path, err);
+    }
+    if (result == 0 && (size_t)n <= size) {
+        result = dt_file_write_all(fd, "\n", 1, path, err);
+    }
+    if (close(fd) != 0 && result == 0) {
+        result = dt_fail_errno(err, "%s", path);
+    }
     return result;
 }
 
@@ -153,7 +236,7 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
         char kept = *p;
         *p = 0;
         struct stat st;
-        if (mkdir(copy, 0777) != 0 && (errno != EEXIST || stat(copy, &st) != 0)) {
+        if (mkdir(copy, FOLDER_MODE) != 0 && (errno != EEXIST || stat(copy, &st) != 0)) {
             result = dt_fail_errno(err, "%s: cannot make the folder", copy);
         } else if (stat(copy, &st) == 0 && !S_ISDIR(st.st_mode)) {
             result = dt_fail(err, DT_IO, "%s: is not a folder", copy);

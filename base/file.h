@@ -10,13 +10,26 @@
 
 /* Reads a whole regular file (or pipe) of at most max_bytes into out (initialised text). Errors name the path. */
 int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err);
+/* The same from where an open file stands; path: what errors say. */
+int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err);
+/* A new file of our own under a name that others could guess, open for writing: whatever has that name is removed, never opened, and links are not
+ * followed. Mode 0644 at most. Returns the descriptor, or -1. */
+int dt_file_create(const char *path, struct dt_error *err);
+/* A file that stays and grows, made if it is not there; flags: how to open it (O_RDWR, O_WRONLY | O_APPEND). DT_INVALID for a symbolic link and for
+ * whatever is not a regular file. Returns the descriptor, or -1. */
+int dt_file_open_own(const char *path, int flags, struct dt_error *err);
+/* DT_INVALID when path, or the nearest folder above it that is there, belongs to another user (root aside) and lies where everybody may make one:
+ * in /tmp, say, somebody may have put it there first. */
+int dt_file_check_owner(const char *path, struct dt_error *err);
+/* Shortens a path to its parent; what is left of "a" is ".", of "/a" "/". */
+void dt_file_strip(char *path);
 /* Writes path.tmp-PID, fsyncs it, renames it over path, fsyncs the folder. On error nothing is left and path is as it was. */
 int dt_file_write(const char *path, const void *data, size_t size, struct dt_error *err);
 /* One write() of the whole buffer to fd, going on after EINTR and short writes. */
 int dt_file_write_all(int fd, const void *data, size_t size, const char *path, struct dt_error *err);
 /* pwrite of all bytes. */
 int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
-/* Appends one line (newline added) by a single O_APPEND write; makes the file. */
+/* Appends one line (newline added) by a single O_APPEND write; makes the file (dt_file_open_own). Allocates nothing. */
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err);
 /* mkdir -p. */
 int dt_file_mkdirs(const char *path, struct dt_error *err);

@@ -69,7 +69,7 @@ char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct
         if (made == NULL) {
             return NULL;
         }
-    } else if (dt_file_mkdirs(log_dir, err) != 0) {
+    } else if (dt_file_check_owner(log_dir, err) != 0 || dt_file_mkdirs(log_dir, err) != 0) {
         (void)dt_wrap(err, "--log_dir");
         return NULL;
     }
@@ -89,7 +89,7 @@ char *log_tree_attempt(const char *dir, int restart_count, struct dt_error *err)
 {
     for (int again = 1;; again++) {
         char *path = again == 1 ? dt_format("%s/attempt_%d", dir, restart_count) : dt_format("%s/attempt_%d.%d", dir, restart_count, again);
-        if (mkdir(path, 0777) == 0) {
+        if (mkdir(path, 0755) == 0) {
             return path;
         }
         if (errno != EEXIST || again == 1000000) {

@@ -373,7 +373,7 @@ void logs_finish(struct logs *l, int local_rank)
 static struct log_sink *open_file(struct logs *l, const char *folder, const char *name)
 {
     char *path = dt_format("%s/%s", folder, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 && !l->warned) {
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on without this file\n", path, strerror(errno));
@@ -435,7 +435,7 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
     for (int i = 0; i < local_world_size && !failed; i++) {
         struct worker *w = &l->workers[i];
         w->dir = dt_format("%s/%d", l->attempt_dir, i);
-        if (mkdir(w->dir, 0777) != 0) {
+        if (mkdir(w->dir, 0755) != 0) {
             (void)dt_fail_errno(err, "%s: cannot make the folder", w->dir);
             free(w->dir);
             w->dir = NULL;

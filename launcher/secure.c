@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,14 +45,11 @@ static uint64_t get_number(const uint8_t *in, int bytes)
 
 /* ---- the job's key ---- */
 
-int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err)
+/* Of an open file, so that what is looked at is what is read. */
+static int check_key_file(int fd, const char *path, struct dt_error *err)
 {
-    *k = (struct secure_key){0};
-    if (path == NULL) {
-        return 0;
-    }
     struct stat st;
-    if (stat(path, &st) != 0) {
+    if (fstat(fd, &st) != 0) {
         return dt_fail_errno(err, "--key_file: %s", path);
     }
     if (!S_ISREG(st.st_mode)) {
@@ -65,9 +63,24 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
         return dt_fail(err, DT_INVALID, "--key_file: %s: belongs to user %u, not to %u; run: chown %u %s", path, (unsigned)st.st_uid,
                        (unsigned)geteuid(), (unsigned)geteuid(), path);
     }
+    return 0;
+}
+
+int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err)
+{
+    *k = (struct secure_key){0};
+    if (path == NULL) {
+        return 0;
+    }
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        return dt_fail_errno(err, "--key_file: %s", path);
+    }
     struct dt_text text;
     dt_text_init(&text);
-    int rc = dt_file_read(path, key_max_bytes, &text, err);
+    int rc = check_key_file(fd, path, err);
+    rc = rc == 0 ? dt_file_read_fd(fd, path, key_max_bytes, &text, err) : rc;
+    (void)close(fd);
     size_t size = text.size;
     while (rc == 0 && size > 0 && strchr(" \t\r\n", text.data[size - 1]) != NULL && text.data[size - 1] != '\0') {
         size--;

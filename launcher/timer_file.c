@@ -175,6 +175,13 @@ static char *random_path(void)
                      b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
+/* In a folder that others may write to the name could stand for something else by now. */
+static bool is_our_fifo(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 0077) == 0;
+}
+
 int timer_file_open(struct timer_file **out, uv_loop_t *loop, const char *path, const struct timer_file_hooks *hooks, struct dt_error *err)
 {
     struct stat st;
@@ -185,6 +192,10 @@ int timer_file_open(struct timer_file **out, uv_loop_t *loop, const char *path, 
     } else if ((unlink(own) != 0 && errno != ENOENT) || mkfifo(own, 0600) != 0 ||
                (fd = open(own, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)) < 0) {
         (void)dt_fail_errno(err, "TORCHELASTIC_TIMER_FILE: %s", own);
+    } else if (!is_our_fifo(fd)) {
+        (void)dt_fail(err, DT_INVALID, "TORCHELASTIC_TIMER_FILE: %s: was exchanged by somebody else; name one in a folder of your own", own);
+        (void)close(fd);
+        fd = -1;
     }
     if (fd < 0) {
         free(own);

@@ -81,10 +81,8 @@ out:
 static int lock_owner(const char *dir, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        (void)dt_fail_errno(err, "%s", path);
-    } else {
+    int fd = dt_file_open_own(path, O_RDWR, err);
+    if (fd >= 0) {
         double until_s = dt_now_s() + 60;
         while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             if (errno != EWOULDBLOCK && errno != EINTR) {
@@ -113,8 +111,8 @@ int checkpoint_hold(const char *dir, double wait_s, int *lock, struct dt_error *
         result = dt_file_mkdirs(parent, err);
     }
     if (result == 0) {
-        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        result = fd >= 0 ? 0 : dt_fail_errno(err, "%s", path);
+        fd = dt_file_open_own(path, O_RDWR, err);
+        result = fd >= 0 ? 0 : -1;
     }
     for (double until_s = dt_now_s() + wait_s; result == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;) {
         if (errno == EWOULDBLOCK && dt_now_s() > until_s) {

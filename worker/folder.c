@@ -1,6 +1,7 @@
 /* The nearest existing folder above a path tells whether the path can be made: what it is, who may write, and whether its disk has room. */
 #include "worker/folder.h"
 
+#include "base/file.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -11,17 +12,6 @@
 #include <unistd.h>
 
 #define LEAST_BYTES (64.0 * 1024) /* job.json, env.json and the first lines of the logs */
-
-/* Shortens path to its parent; what is left of "a" is ".", of "/a" "/". */
-static void strip(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash == NULL) {
-        strcpy(path, ".");
-    } else {
-        slash[slash == path] = '\0';
-    }
-}
 
 static int check_room(const char *key, const char *path, struct dt_error *err)
 {
@@ -47,10 +37,12 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
     char *at = dt_format("%s", *path != '\0' ? path : ".");
     struct stat st;
     while (stat(at, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(at, ".") != 0 && strcmp(at, "/") != 0) {
-        strip(at);
+        dt_file_strip(at);
     }
     int rc = 0;
-    if (stat(at, &st) == 0 && !S_ISDIR(st.st_mode)) {
+    if (dt_file_check_owner(at, err) != 0) {
+        rc = dt_wrap(err, "%s", key);
+    } else if (stat(at, &st) == 0 && !S_ISDIR(st.st_mode)) {
         rc = dt_fail(err, DT_INVALID, "%s: %s: is not a folder; choose another name, or move the file away", key, at);
     } else if (access(at, W_OK | X_OK) != 0) {
         rc = dt_fail(err, DT_INVALID, "%s: %s: cannot be written to: %s; choose another folder, or change who may write there", key, at,

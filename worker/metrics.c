@@ -237,8 +237,13 @@ int metrics_cut(struct metrics *m, int64_t step, bool *evaluated, struct dt_erro
     if (!m->path || !dt_file_exists(m->path)) {
         return 0;
     }
-    FILE *f = fopen(m->path, "re");
+    int fd = dt_file_open_own(m->path, O_RDONLY, err);
+    if (fd < 0) {
+        return err->status == DT_INVALID ? 0 : -1; /* not ours to read; the first line that it does not take says so */
+    }
+    FILE *f = fdopen(fd, "r");
     if (!f) {
+        (void)close(fd);
         return dt_fail_errno(err, "%s", m->path);
     }
     struct dt_text kept;

@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/text.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +71,8 @@ int st_writer_open(struct st_writer **out, const char *path, const struct st_ent
     dt_text_init(&text);
     int rc = put_header(&text, path, entries, count, metadata, &w->total, err);
     if (rc == 0) {
-        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        rc = w->fd < 0 ? dt_fail_errno(err, "%s", w->temporary) : 0;
+        w->fd = dt_file_create(w->temporary, err);
+        rc = w->fd < 0 ? -1 : 0;
     }
     if (rc == 0) {
         unsigned char length[8];

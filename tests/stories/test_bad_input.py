@@ -286,6 +286,37 @@ def test_output_of_somebody_else(place):
     assert (p.returncode, p.stderr) == (2, said), p
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user needs root")
+def test_output_that_somebody_else_put_there(place):
+    """As in /tmp: whoever is first owns the folder, and could exchange what we write."""
+    shared = place[0] / "shared"
+    (shared / "run").mkdir(parents=True)
+    os.chmod(shared, 0o1777)
+    os.chown(shared / "run", 65534, 65534)
+    os.chmod(shared / "run", 0o777)
+    for line in both_ways(place[1], shared / "run"):
+        assert line == (f"train: output_dir: {shared}/run: belongs to user 65534, and anybody could have put it into {shared}; choose another folder, or run: "
+                        f"chown 0 {shared}/run\n")
+    result = support.run([f"--log_dir={shared}/run/logs", "-r", "3", "/bin/true"])
+    assert result.code == 2 and re.match(rf"dtrun: --log_dir: {shared}/run: belongs to user 65534", result.err) and result.err.count("\n") == 1, result
+    assert os.listdir(shared / "run") == []
+
+
+def test_links_that_somebody_put_there_first(place):
+    """What a run appends to is never another file: its lines are lost, with one warning, and training goes on."""
+    folder, job, expected = place
+    out, victim = folder / "out-links", folder / "victim"
+    (out / "logs").mkdir(parents=True)
+    victim.write_text("theirs")
+    for name in ("metrics.jsonl", "events.jsonl", "logs/rank-0.log", "logs/rank-1.log"):
+        (out / name).symlink_to(victim)
+    result = training.train(job, out, ranks=2)
+    assert result.code == 0 and training.hash_of(out) == expected, result
+    assert victim.read_text() == "theirs"
+    warned = [x for x in result.err.splitlines() if re.search(r"\.jsonl: is a symbolic link; remove it; training goes on without these lines$", x)]
+    assert len(warned) == 1, result
+
+
 def test_a_wrong_job_alone_is_2(place):
     """What train's help says: nothing was started."""
     for sets in (["data.train=/nonexistent/*.bin"], ["model.n_head=5"], ["model.n_embd=65536", "model.n_layer=100"]):

@@ -6,7 +6,6 @@
 #include "base/text.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,10 +83,8 @@ static int begin_shard(struct shard_writer *w, struct dt_error *err)
     char *path = temporary_path(w, w->shards, "");
     static const char header[SHARD_HEADER_BYTES];
     int result = -1;
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (w->fd < 0) {
-        (void)dt_fail_errno(err, "%s", path);
-    } else {
+    w->fd = dt_file_create(path, err);
+    if (w->fd >= 0) {
         w->shards++;
         w->count = 0;
         w->max_id = -1;

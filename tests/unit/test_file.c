@@ -1,0 +1,240 @@
+/* Names that others could guess: whatever was put there first is neither opened nor followed, and nobody is held up by it. */
+#include "base/file.h"
+#include "launcher/log_tree.h"
+#include "worker/checkpoint.h"
+#include "worker/data/shards.h"
+#include "worker/safetensors.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[64], place[128], victim[128];
+
+/* ---- everything that makes a file by a fixed name ---- */
+
+static int write_whole(struct dt_error *err)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "%s/file", place);
+    return dt_file_write(path, "ours", 4, err);
+}
+
+static int append(struct dt_error *err)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "%s/lines", place);
+    return dt_file_append_line(path, "ours", 4, err);
+}
+
+static int write_tensors(struct dt_error *err)
+{
+    static const int64_t shape = 2;
+    static const struct st_entry entry = {.name = "x", .type = DT_F32, .dims = 1, .shape = &shape};
+    static const float data[2] = {1, 2};
+    char path[160];
+    struct st_writer *w;
+    (void)snprintf(path, sizeof path, "%s/tensors", place);
+    if (st_writer_open(&w, path, &entry, 1, NULL, err) != 0) {
+        return -1;
+    }
+    if (st_writer_data(w, data, sizeof data, err) != 0) {
+        st_writer_abort(w);
+        return -1;
+    }
+    return st_writer_close(w, err);
+}
+
+static int write_shards(struct dt_error *err)
+{
+    struct shard_writer *w;
+    static const uint16_t ids[3] = {1, 2, 3};
+    if (shard_writer_open(&w, place, "shard", "bytes", 256, 100, false, err) != 0) {
+        return -1;
+    }
+    int rc = shard_writer_add(w, ids, 3, err) == 0 && shard_writer_finish(w, err) == 0 ? shard_writer_commit(w, err) : -1;
+    shard_writer_close(w);
+    return rc;
+}
+
+static int hold(struct dt_error *err)
+{
+    char path[160];
+    int lock = -1;
+    (void)snprintf(path, sizeof path, "%s/checkpoints", place);
+    int rc = checkpoint_hold(path, 0, &lock, err);
+    if (lock >= 0) {
+        (void)close(lock);
+    }
+    return rc;
+}
+
+static int claim(struct dt_error *err)
+{
+    return checkpoint_claim(place, "run", 1, err);
+}
+
+static const struct {
+    const char *trap; /* with %ld for our number: a passing name */
+    const char *made; /* what must be there in the end; null: the trap's own name is one that stays, and is refused */
+    int (*make)(struct dt_error *);
+} rows[] = {
+    {"file.tmp-%ld", "file", write_whole},
+    {"tensors.tmp-%ld", "tensors", write_tensors},
+    {"shard-00000.bin.tmp-%ld", "shard-00000.bin", write_shards},
+    {"shard-00000.bin.json.tmp-%1$ld.tmp-%1$ld", "shard-00000.bin.json", write_shards},
+    {"owner.json.tmp-%ld", "owner.json", claim},
+    {"lines", NULL, append},
+    {"checkpoints.lock", NULL, hold},
+    {"owner.lock", NULL, claim},
+};
+
+static bool holds(const char *path, const char *expected)
+{
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    bool same = dt_file_read(path, 1000, &text, &err) == 0 && strcmp(dt_text_str(&text), expected) == 0;
+    dt_text_clear(&text);
+    return same;
+}
+
+static void what_was_put_there_first(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"link", "dangling", "fifo"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            struct dt_error err = {.text = ""};
+            struct stat st;
+            char trap[200], name[64], made[200], nowhere[200];
+            (void)snprintf(name, sizeof name, rows[i].trap, (long)getpid()); // NOLINT: a row of the table
+            (void)snprintf(trap, sizeof trap, "%s/%s", place, name);
+            (void)snprintf(nowhere, sizeof nowhere, "%s/nowhere", dir);
+            assert_int_equal(dt_file_mkdirs(place, &err), 0);
+            assert_int_equal(dt_file_write(victim, "theirs", 6, &err), 0);
+            assert_int_equal(k == 0 ? symlink(victim, trap) : k == 1 ? symlink(nowhere, trap) : mkfifo(trap, 0600), 0);
+            (void)alarm(20); /* a FIFO opened the usual way waits for ever */
+            int rc = rows[i].make(&err);
+            (void)alarm(0);
+            if (rows[i].made != NULL) {
+                (void)snprintf(made, sizeof made, "%s/%s", place, rows[i].made);
+                if (rc != 0 || lstat(made, &st) != 0 || !S_ISREG(st.st_mode) || lstat(trap, &st) == 0) {
+                    fail_msg("%s, %s: %s", name, kinds[k], err.text);
+                }
+            } else if (rc == 0 || err.status != DT_INVALID || strstr(err.text, name) == NULL || strstr(err.text, "; remove it") == NULL) {
+                fail_msg("%s, %s: not refused: %s", name, kinds[k], err.text);
+            }
+            if (!holds(victim, "theirs") || dt_file_exists(nowhere)) {
+                fail_msg("%s, %s: was followed", name, kinds[k]);
+            }
+            assert_int_equal(dt_file_remove_tree(place, &err), 0);
+        }
+    }
+}
+
+/* Nobody but the owner ever writes, whatever the umask allows. */
+static void modes_have_a_limit(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    char deep[160];
+    mode_t before = umask(0);
+    (void)snprintf(deep, sizeof deep, "%s/more/folders", place);
+    assert_int_equal(dt_file_mkdirs(deep, &err), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(rows[i].make(&err), 0);
+        if (rows[i].make == write_shards) {
+            i++; /* has two rows, and writes its folder once */
+        }
+    }
+    (void)umask(before);
+    struct dirent **names;
+    int count = scandir(place, &names, NULL, NULL), files = 0;
+    for (int i = 0; i < count; i++) {
+        char path[512];
+        struct stat st;
+        (void)snprintf(path, sizeof path, "%s/%s", place, names[i]->d_name);
+        if (strcmp(names[i]->d_name, "..") != 0 && lstat(path, &st) == 0) {
+            files += S_ISREG(st.st_mode);
+            if ((st.st_mode & (S_ISDIR(st.st_mode) ? 022 : 0133)) != 0) {
+                fail_msg("%s: mode %03o", path, (unsigned)st.st_mode & 0777);
+            }
+        }
+        free(names[i]);
+    }
+    free(names);
+    assert_true(files >= 8);
+    assert_int_equal(dt_file_remove_tree(place, &err), 0);
+}
+
+/* ---- folders ---- */
+
+static void a_folder_that_somebody_else_put_there(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("giving a folder to somebody else needs root\n");
+        skip();
+    }
+    static const struct {
+        unsigned above; /* mode of the folder it lies in */
+        uid_t owner;
+        bool link, refused;
+    } cases[] = {{0777, 65534, false, true}, {01777, 65534, false, true}, {01777, 65534, true, true},
+                 {01777, 0, false, false},   {01777, 0, true, false},     {0755, 65534, false, false}};
+    struct dt_error err;
+    char it[160], below[200], target[160], *base = NULL;
+    (void)snprintf(it, sizeof it, "%s/it", place);
+    (void)snprintf(below, sizeof below, "%s/new/run", it);
+    (void)snprintf(target, sizeof target, "%s/target", dir);
+    assert_int_equal(dt_file_mkdirs(target, &err), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(dt_file_mkdirs(place, &err), 0);
+        assert_int_equal(chmod(place, cases[i].above), 0);
+        assert_int_equal(cases[i].link ? symlink(target, it) : mkdir(it, 0777), 0);
+        assert_int_equal(lchown(it, cases[i].owner, (gid_t)-1), 0);
+        for (int deep = 0; deep < 2; deep++) {
+            err.text[0] = '\0';
+            int rc = dt_file_check_owner(deep ? below : it, &err);
+            if (rc != (cases[i].refused ? -1 : 0) || (rc != 0 && (err.status != DT_INVALID || strstr(err.text, "belongs to user 65534") == NULL))) {
+                fail_msg("case %zu, %s: %s", i, deep ? "below" : "itself", err.text);
+            }
+        }
+        char *logs = log_tree_open(it, "run", &base, &err);
+        assert_true(cases[i].refused ? logs == NULL && strncmp(err.text, "--log_dir: ", 11) == 0 : logs != NULL);
+        assert_null(base);
+        free(logs);
+        assert_int_equal(dt_file_remove_tree(place, &err), 0);
+    }
+    assert_int_equal(dt_file_check_owner(".", &err), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_put_there_first),
+        cmocka_unit_test(modes_have_a_limit),
+        cmocka_unit_test(a_folder_that_somebody_else_put_there),
+    };
+    const char *temporary = getenv("TMPDIR");
+    (void)snprintf(dir, sizeof dir, "%.40s/dtrun-test-XXXXXX", temporary != NULL ? temporary : "/tmp");
+    if (mkdtemp(dir) == NULL) {
+        perror(dir);
+        return 1;
+    }
+    (void)snprintf(place, sizeof place, "%s/place", dir);
+    (void)snprintf(victim, sizeof victim, "%s/victim", dir);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    (void)dt_file_remove_tree(dir, NULL);
+    return failed;
+}
