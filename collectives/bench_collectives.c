@@ -171,6 +171,10 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     double once_s = time_once(b, &x, 10), all_s[REPEATS], floor_s[REPEATS] = {0}, peer_s[BENCH_PEERS_MAX][REPEATS] = {{0}};
     int64_t times = times_for(once_s, b->set->seconds);
     int peer_count = b->set->peers != NULL && b->rank == 0 && kind == DT_ALL_REDUCE && b->size == 2 ? b->set->peers->count : 0;
+    int64_t peer_times[BENCH_PEERS_MAX] = {0};
+    for (int k = 0; k < peer_count; k++) {
+        peer_times[k] = times_for(bench_peers_ask(b->set->peers, k, bytes, 3), b->set->seconds);
+    }
     int64_t adds = memory != NULL ? times_for(floor_once(b, memory, count, 3), b->set->seconds) : 0;
     for (int i = 0; i < REPEATS; i++) { /* a b a b */
         fill(b);                        /* repeated sums in place grow */
@@ -179,7 +183,7 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
             floor_s[i] = floor_once(b, memory, count, adds);
         }
         for (int k = 0; k < peer_count; k++) {
-            peer_s[k][i] = bench_peers_ask(b->set->peers, k, bytes, (long)times);
+            peer_s[k][i] = bench_peers_ask(b->set->peers, k, bytes, (long)peer_times[k]);
         }
     }
     for (int k = 0; k < peer_count; k++) {
