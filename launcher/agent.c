@@ -32,7 +32,7 @@ static void start(struct agent *a, int value)
     (void)value;
     a->state = AGENT_RUNNING;
     a->ok_count = 0;
-    a->saved = a->unsaved = a->stop_wanted = false;
+    a->saved = a->unsaved = a->stop_wanted = a->pausing = false;
     to_do(a, AGENT_DO_SPAWN);
 }
 
@@ -112,11 +112,26 @@ static void end_round(struct agent *a, int value)
     wind_down(a);
 }
 
+/* A host was lost meanwhile: nothing can be saved without it. A stop is not given up. */
+static void end_pause(struct agent *a, int value)
+{
+    (void)value;
+    if (a->pausing) {
+        a->pausing = a->stop_wanted = false;
+        wind_down(a);
+    }
+}
+
 static void verdict_running(struct agent *a, int value)
 {
     a->verdict = true;
     a->code = value;
     wind_down(a);
+}
+
+static void leave_now(struct agent *a, int value)
+{
+    exit_now(a, agent_has_saved(a) ? DT_EXIT_STOPPED : value);
 }
 
 static void verdict_stopping(struct agent *a, int value)
@@ -135,12 +150,38 @@ static void stop(struct agent *a, int value)
     to_do(a, AGENT_DO_GRACE);
 }
 
+static void pause_round(struct agent *a, int value)
+{
+    stop(a, value);
+    a->pausing = true;
+}
+
+static void stop_after_all(struct agent *a, int value)
+{
+    if (a->pausing) {
+        a->pausing = false;
+        a->code = value;
+    }
+}
+
+static void leave(struct agent *a, int value)
+{
+    stop(a, value);
+    a->verdict = a->leaving = true;
+}
+
+static void leave_stopping(struct agent *a, int value)
+{
+    verdict_stopping(a, value);
+    a->leaving = true;
+}
+
 static void rejoin(struct agent *a, int value)
 {
     (void)value;
     a->state = AGENT_JOINING;
     to_do(a, AGENT_DO_TELL_JOIN);
-    if (a->stop_wanted) { /* the coordinator that let it go round is gone, and the next one knows nothing of it */
+    if (a->stop_wanted && !a->pausing) { /* the coordinator that let it go round is gone, and the next one knows nothing of it */
         to_do(a, AGENT_DO_TELL_STOP);
     }
 }
@@ -180,7 +221,7 @@ static void gone_stopping(struct agent *a, int value)
 {
     (void)value;
     if (a->verdict) {
-        exit_now(a, a->code);
+        exit_now(a, a->leaving && agent_has_saved(a) ? DT_EXIT_STOPPED : a->code);
         return;
     }
     if (!a->stop_wanted) {
@@ -200,6 +241,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
     [AGENT_JOINING] =
         {
             [AGENT_ON_START] = start,
+            [AGENT_ON_LEAVE] = leave_now,
             [AGENT_ON_VERDICT] = exit_now,
             [AGENT_ON_SIGNAL] = wish,
             [AGENT_ON_NOW] = now,
@@ -208,6 +250,8 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
         {
             [AGENT_ON_END] = end_round,
             [AGENT_ON_STOP] = stop,
+            [AGENT_ON_PAUSE] = pause_round,
+            [AGENT_ON_LEAVE] = leave,
             [AGENT_ON_VERDICT] = verdict_running,
             [AGENT_ON_WORKER_OK] = count_ok,
             [AGENT_ON_WORKER_75] = count_saved,
@@ -219,6 +263,9 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
         },
     [AGENT_STOPPING] =
         {
+            [AGENT_ON_END] = end_pause,
+            [AGENT_ON_STOP] = stop_after_all,
+            [AGENT_ON_LEAVE] = leave_stopping,
             [AGENT_ON_VERDICT] = verdict_stopping,
             [AGENT_ON_WORKER_OK] = count_ok,
             [AGENT_ON_WORKER_75] = count_saved,
@@ -231,6 +278,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
     [AGENT_FINISHING] =
         {
             [AGENT_ON_END] = rejoin,
+            [AGENT_ON_LEAVE] = leave_now,
             [AGENT_ON_VERDICT] = exit_now,
             [AGENT_ON_SIGNAL] = wish,
             [AGENT_ON_NOW] = now,
@@ -250,6 +298,11 @@ void agent_step(struct agent *a, enum agent_event event, int value)
     if (action != NULL) {
         action(a, value);
     }
+}
+
+bool agent_has_saved(const struct agent *a)
+{
+    return (a->state == AGENT_JOINING || a->state == AGENT_FINISHING) && a->options.bundled && a->saved && !a->unsaved;
 }
 
 const char *agent_state_name(enum agent_state state)

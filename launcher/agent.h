@@ -19,6 +19,8 @@ enum agent_event {
     AGENT_ON_START,      /* coordinator: a round begins */
     AGENT_ON_END,        /* coordinator: the round is over */
     AGENT_ON_STOP,       /* coordinator: let the workers save and stop; value: exit code as far as nothing is saved */
+    AGENT_ON_PAUSE,      /* coordinator: the same, and join again; value: as STOP */
+    AGENT_ON_LEAVE,      /* coordinator: the job goes on without this node; value: exit code as far as nothing is saved */
     AGENT_ON_VERDICT,    /* coordinator: the job is over; value: exit code */
     AGENT_ON_WORKER_OK,  /* a worker ended with 0 */
     AGENT_ON_WORKER_75,  /* a bundled worker has saved and stopped */
@@ -56,7 +58,9 @@ struct agent {
     struct agent_options options;
     enum agent_state state;
     bool stop_wanted; /* a stop went round: what ends now is no failure */
+    bool pausing;     /* it was a pause: the job goes on */
     bool verdict;     /* the job is over with `code` */
+    bool leaving;     /* for this node only */
     bool saved;       /* some worker ended with 75 */
     bool unsaved;     /* some worker ended otherwise than with 0 or 75 while stopping */
     int ok_count;     /* workers that ended with 0 in this round */
@@ -74,6 +78,8 @@ struct agent {
 void agent_init(struct agent *a, const struct agent_options *options);
 /* One event; a->todo holds what is to be done. An event that means nothing in the present state changes nothing. */
 void agent_step(struct agent *a, enum agent_event event, int value);
+/* Whether the workers of the newest round have saved, and are gone. */
+bool agent_has_saved(const struct agent *a);
 const char *agent_state_name(enum agent_state state);
 
 #endif

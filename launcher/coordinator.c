@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,10 +68,10 @@ static void finish(struct coordinator *c, int code, struct actions *out)
 /* The round is over for those that still run; `except` knows it already (-1: nobody). They join again when their workers are gone. */
 static void end_round(struct coordinator *c, int except, struct actions *out)
 {
-    c->running = false;
+    c->running = c->pausing = false;
     for (int i = 0; i < c->node_count; i++) {
         struct coordinator_node *n = &c->nodes[i];
-        if (n->state != NODE_IN && n->state != NODE_DONE) {
+        if (n->state != NODE_IN && n->state != NODE_DONE && n->state != NODE_STOPPED) { /* stopped: in a pause */
             continue;
         }
         set_state(c, n, NODE_IN);
@@ -93,6 +94,11 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
         set_state(c, n, NODE_STOPPED);
         return;
     }
+    if (n != NULL && n->leaving) { /* its workers are gone */
+        set_state(c, n, NODE_LEFT);
+        (void)add(out, ACTION_LEAVE, n->node, 128 + SIGTERM);
+        return;
+    }
     if (n == NULL) {
         n = &c->nodes[c->node_count++];
         memset(n, 0, sizeof *n); /* NODE_WAITING */
@@ -107,7 +113,7 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     if (c->waiting_since_s < 0) {
         c->waiting_since_s = now_s;
     }
-    if (c->running && !n->member && count_of(c, NODE_IN) < c->options.nodes_max && count_of(c, NODE_DONE) == 0) {
+    if (c->running && !c->pausing && !n->member && count_of(c, NODE_IN) < c->options.nodes_max && count_of(c, NODE_DONE) == 0) {
         end_round(c, -1, out); /* a newcomer, and there is room: costs no restart */
     }
 }
@@ -144,15 +150,29 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     }
 }
 
-/* Enough others are there and stay. */
-static bool may_leave(const struct coordinator *c, const struct coordinator_node *n)
+/* It is asked alone, and enough others are there and stay. */
+static bool may_leave(const struct coordinator *c, const struct coordinator_node *n, int code)
 {
     int others = 0;
+    if (c->options.save && code != 128 + SIGTERM) { /* a person's INT, a scheduler's warning that its time is over: the whole job */
+        return false;
+    }
     for (int i = 0; i < c->node_count; i++) {
         const struct coordinator_node *x = &c->nodes[i];
-        others += x != n && !x->leaving && (x->state == NODE_IN || x->state == NODE_WAITING);
+        others += x != n && !x->leaving && (x->state == NODE_IN || x->state == NODE_WAITING || (x->state == NODE_STOPPED && c->pausing));
     }
     return c->options.leave && c->options.nodes_min < c->options.nodes_max && others >= c->options.nodes_min;
+}
+
+/* The job goes on, but first all save: each node holds a part of the state. */
+static void pause_round(struct coordinator *c, struct actions *out)
+{
+    for (int i = 0; i < c->node_count && !c->pausing; i++) {
+        if (c->nodes[i].state == NODE_IN) {
+            (void)add(out, ACTION_PAUSE, c->nodes[i].node, 128 + SIGTERM);
+        }
+    }
+    c->pausing = true;
 }
 
 static void on_stop(struct coordinator *c, const struct event *e, struct actions *out)
@@ -161,20 +181,27 @@ static void on_stop(struct coordinator *c, const struct event *e, struct actions
     if (c->stopping || c->finished || (n != NULL && n->leaving)) {
         return;
     }
-    if (n != NULL && may_leave(c, n)) {
+    int code = e->saved && !c->running ? DT_EXIT_STOPPED : e->code;
+    if (n != NULL && may_leave(c, n, e->code)) {
         n->leaving = true;
-        (void)add(out, ACTION_LEAVE, n->node, e->code);
-        if (n->state == NODE_IN && c->running) {
+        if (c->options.save && c->running && (n->state == NODE_IN || n->state == NODE_STOPPED)) {
+            pause_round(c, out); /* it is told when it joins again */
+            return;
+        }
+        (void)add(out, ACTION_LEAVE, n->node, code);
+        if (n->state == NODE_WAITING) {
+            set_state(c, n, NODE_LEFT);
+        } else if (n->state == NODE_IN && c->running) {
             end_round(c, n->node, out); /* costs no restart; the next one waits until we have lost it */
         }
         return;
     }
     if (count_of(c, NODE_IN) == 0) { /* nothing runs */
-        finish(c, e->code, out);
+        finish(c, code, out);
         return;
     }
     c->stopping = true;
-    c->code = e->code;
+    c->code = count_of(c, NODE_STOPPED) > 0 ? c->code : code; /* in a pause some may have saved already */
     for (int i = 0; i < c->node_count; i++) {
         if (c->nodes[i].state == NODE_IN) {
             (void)add(out, ACTION_STOP, c->nodes[i].node, e->code);
@@ -264,7 +291,7 @@ static void start_round(struct coordinator *c, struct actions *out)
 /* A round begins with all nodes at once; with the minimum after the last call, or when nobody else who was there can still come. */
 static void maybe_start(struct coordinator *c, double now_s, struct actions *out)
 {
-    int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN);
+    int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN) + count_of(c, NODE_LEFT);
     if (c->running || c->stopping || c->finished || waiting == 0) {
         return;
     }
@@ -285,7 +312,7 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
         c->complete_since_s = now_s;
     }
     if (in > 0) {
-        return; /* workers of the round before may still run there; the node joins again, or is lost */
+        return; /* workers of the round before may still run there; the node joins again, leaves, or is lost */
     }
     bool all_back = c->round > 0;
     for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call to be followed by others */
@@ -295,6 +322,15 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
         start_round(c, out);
     } else {
         out->wake_s = c->complete_since_s + c->options.last_call_s;
+    }
+}
+
+/* All have saved: who was asked to leave does so when it joins again, the others begin the next round. Costs no restart. */
+static void maybe_go_on(struct coordinator *c, struct actions *out)
+{
+    bool done = count_of(c, NODE_DONE) > 0 && count_of(c, NODE_STOPPED) == 0; /* it was the last step */
+    if (c->pausing && !c->stopping && !c->finished && count_of(c, NODE_IN) == 0 && !done) {
+        end_round(c, -1, out);
     }
 }
 
@@ -335,7 +371,7 @@ void coordinator_step(struct coordinator *c, const struct event *e, double now_s
             if (count_of(c, NODE_STOPPED) == 1 || e->code != DT_EXIT_STOPPED) {
                 c->code = e->code; /* "saved" only when all nodes say so */
             }
-            c->stopping = true;
+            c->stopping = !c->pausing || c->stopping;
         }
         break;
     case EVENT_STOP:
@@ -347,6 +383,7 @@ void coordinator_step(struct coordinator *c, const struct event *e, double now_s
     case EVENT_TICK:
         break;
     }
+    maybe_go_on(c, out);
     maybe_finish(c, out);
     maybe_start(c, now_s, out);
 }

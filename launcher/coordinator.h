@@ -38,6 +38,7 @@ struct event {
     int64_t step, saved_step; /* how far the round came; -1: unknown or nothing */
     const char *why;          /* FAILED: the cause in words, for people; copied; may be null */
     bool weak;                /* FAILED: the worker merely lost its peers */
+    bool saved;               /* STOP: the node's workers have saved and are gone */
 };
 
 enum action_kind {
@@ -45,6 +46,7 @@ enum action_kind {
     ACTION_END,    /* the round is over: end the workers, then join again */
     ACTION_STOP,   /* let the workers save and stop, then say EVENT_STOPPED */
     ACTION_LEAVE,  /* end the workers with the signal and exit with `code`, alone: the others go on; then comes EVENT_LOST */
+    ACTION_PAUSE,  /* as STOP; when all nodes have said EVENT_STOPPED, END follows: the round is over, the job goes on */
     ACTION_FINISH, /* the job is over: end what runs, exit with `code` */
     ACTION_REFUSE  /* the node cannot be taken: exit with `code` */
 };
@@ -70,13 +72,21 @@ struct coordinator_options {
     int nodes_min, nodes_max, restarts_max;
     double join_timeout_s, last_call_s;
     bool leave;          /* who is asked to stop leaves an elastic job, as long as enough others are there; else the whole job stops */
+    bool save;           /* with leave: only TERM asks one node; all nodes save before it leaves, for each holds a part of what is to be saved */
     bool watch_progress; /* steps are known: end with 100 when restarts do not get further */
 };
-enum node_state { NODE_WAITING, NODE_IN, NODE_DONE, NODE_STOPPED, NODE_STATE_COUNT };
+enum node_state {
+    NODE_WAITING,
+    NODE_IN,
+    NODE_DONE,
+    NODE_STOPPED,
+    NODE_LEFT, /* has no workers and was told to leave: only its end is awaited */
+    NODE_STATE_COUNT
+};
 struct coordinator_node {
     enum node_state state;
     bool member;  /* of the newest round */
-    bool leaving; /* was told so */
+    bool leaving; /* was told so, or will be when its workers have saved */
     int node, local_world_size;
     int64_t order;
     char role[COORDINATOR_ROLE_BYTES];
@@ -87,6 +97,7 @@ struct coordinator {
     int restarts_used; /* rounds lost to a failed worker */
     bool running;      /* the newest round is not over */
     bool stopping, finished;
+    bool pausing;            /* all nodes of the round save, because some of them will leave */
     int code;                /* of the end, when stopping or finished */
     double waiting_since_s;  /* first node of the next round; -1: nobody */
     double complete_since_s; /* minimum reached; -1: not */

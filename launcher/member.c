@@ -130,8 +130,9 @@ static void send_join(struct member *m, uint64_t peer)
     out.count = m->seek_count;
     member_send(m, peer, &out);
     if (m->stop_code != 0) {
-        struct message stop = {.kind = MESSAGE_EVENT,
-                               .event = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .role = m->join_role}};
+        struct message stop = {
+            .kind = MESSAGE_EVENT,
+            .event = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .saved = m->stop_saved, .role = m->join_role}};
         member_send(m, peer, &stop);
     }
 }
@@ -157,7 +158,7 @@ void member_lose_leader(struct member *m, bool dead, double now_s)
     if (!m->waiting) {
         member_act(m, ACTION_END, 0, NULL);
     } else if (m->stop_code != 0) { /* it knew, and is gone: nothing of ours runs any more */
-        member_act(m, ACTION_FINISH, m->stop_code, NULL);
+        member_act(m, ACTION_FINISH, m->stop_saved ? DT_EXIT_STOPPED : m->stop_code, NULL);
     }
 }
 
@@ -506,7 +507,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
         m->record.finished = true;
         m->record.code = in->action.code;
     }
-    if (in->action.kind == ACTION_END && m->waiting) {
+    if ((in->action.kind == ACTION_END || in->action.kind == ACTION_PAUSE) && m->waiting) {
         return; /* we had not begun it */
     }
     m->hooks.act(m->hooks.user, &in->action, &m->record, NULL);
@@ -694,7 +695,10 @@ void member_event(struct member *m, const struct event *e, double now_s)
         m->join.role = NULL;
         m->waiting = true;
     }
-    m->stop_code = e->kind == EVENT_STOP ? e->code : m->stop_code;
+    if (e->kind == EVENT_STOP) {
+        m->stop_code = e->code;
+        m->stop_saved = e->saved;
+    }
     if (m->role == MEMBER_LEADING) {
         member_own_event(m, e, now_s);
         return;
@@ -710,7 +714,7 @@ void member_event(struct member *m, const struct event *e, double now_s)
         return;
     }
     if (m->role == MEMBER_SEEKING && e->kind == EVENT_STOP) {
-        member_act(m, ACTION_FINISH, e->code, NULL);
+        member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : e->code, NULL);
     } else if (m->role == MEMBER_SEEKING && e->kind != EVENT_JOIN) {
         member_act(m, ACTION_END, 0, NULL); /* whatever ended, it ended in a round that is over */
     }

@@ -135,6 +135,7 @@ struct member {
     uint64_t joined;   /* leader that has our JOIN */
     bool waiting;      /* our node waits for a round */
     int stop_code;     /* somebody asked it to stop: each new leader is told; 0: nobody did */
+    bool stop_saved;   /* its workers have saved before */
     struct event join; /* what it said last */
     char join_role[COORDINATOR_ROLE_BYTES];
     bool spare;                /* the round runs without us */

@@ -256,13 +256,40 @@ static void join_again(struct member *m, int node, double now_s)
     }
 }
 
+/* Why a round ends that a host leaves, or first saves: everybody hears it before its workers do. */
+static void tell_leaving(struct member *m, const struct actions *list, bool was_running)
+{
+    const struct coordinator *c = m->coordinator;
+    const struct action *pause = NULL, *leave = NULL;
+    int stay = 0;
+    for (int i = 0; i < list->count; i++) {
+        pause = list->list[i].kind == ACTION_PAUSE ? &list->list[i] : pause;
+        leave = list->list[i].kind == ACTION_LEAVE ? &list->list[i] : leave;
+    }
+    if (pause == NULL && (leave == NULL || !was_running || c->running)) {
+        return;
+    }
+    const struct peer_info *who = NULL;
+    for (int i = 0; i < c->node_count; i++) {
+        stay += !c->nodes[i].leaving;
+        who = who == NULL && c->nodes[i].leaving ? member_info_of_node(m, c->nodes[i].node) : who;
+    }
+    char text[256];
+    (void)snprintf(text, sizeof text, "host %s (pid %d): %s; going on with %d of %d hosts (minimum %d)", who != NULL ? who->host : "?",
+                   who != NULL ? who->pid : 0, pause != NULL ? "was asked to stop: all save, then it leaves" : "left", stay, c->options.nodes_max,
+                   c->options.nodes_min);
+    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+}
+
 void member_lead_step(struct member *m, const struct event *e, double now_s)
 {
     struct actions *out = m->actions;
+    bool was_running = m->coordinator->running;
     coordinator_step(m->coordinator, e, now_s, out);
     m->wake_s = out->wake_s;
     int again_count = 0, start_count = 0, *again = NULL, finish = -1, stop_count = 0, stop_code = 0, *stop = NULL;
     int count = out->count;
+    tell_leaving(m, out, was_running);
     for (int i = 0; i < count; i++) {
         const struct action *a = &out->list[i];
         if (a->kind == ACTION_FINISH) {
@@ -270,7 +297,7 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         } else if (a->kind == ACTION_START) {
             start_count += start_count == 0 ? (m->start_count = 0, 1) : 1;
             hold_start(m, a);
-        } else if (a->kind == ACTION_END && member_drop_start(m, a->node)) {
+        } else if ((a->kind == ACTION_END || a->kind == ACTION_PAUSE) && member_drop_start(m, a->node)) {
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
             again[again_count++] = a->node;
         } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) { /* it had not begun: nothing to stop */
@@ -381,7 +408,9 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     if (was_in && c->running) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
-    if (!was_in || m->waiting) {
+    const struct coordinator_node *node = coordinator_find(c, gone->node);
+    bool told = node != NULL && node->leaving && m->cause.round == m->record.round; /* when it was asked */
+    if (!told && (!was_in || m->waiting)) {
         member_say(m, "%s", text);
     }
 }

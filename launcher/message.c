@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 
 struct walk {
     struct dt_text *out; /* writing when set */
@@ -168,6 +168,7 @@ static void walk_event(struct walk *w, struct message *m)
     walk_words(w, m->role, sizeof m->role, false);
     e->role = m->role;
     walk_bool(w, &e->weak);
+    walk_bool(w, &e->saved);
     walk_words(w, m->text, sizeof m->text, true);
     e->why = m->text;
 }

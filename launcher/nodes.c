@@ -533,15 +533,16 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
 int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err)
 {
     struct nodes *n = dt_alloc(sizeof *n);
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0;
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0, is_train = o->bundled && strcmp(o->program, "train") == 0;
     struct member_options *m = dt_alloc(sizeof *m);
     *m = (struct member_options){.rounds = {.nodes_min = o->nnodes_min,
                                             .nodes_max = o->nnodes_max,
                                             .restarts_max = o->max_restarts,
                                             .join_timeout_s = o->join_timeout_s,
                                             .last_call_s = o->last_call_s,
-                                            .leave = !o->bundled,
-                                            .watch_progress = o->bundled && strcmp(o->program, "train") == 0},
+                                            .leave = !o->bundled || is_train,
+                                            .save = is_train,
+                                            .watch_progress = is_train},
                                  .beat_s = o->dead_after_s / 15,
                                  .lease_s = o->dead_after_s * 2 / 3,
                                  .dead_s = o->dead_after_s,

@@ -324,12 +324,14 @@ static void do_one(struct run *r, enum agent_do what)
     case AGENT_DO_TELL_STOP:
         e.kind = EVENT_STOP;
         e.code = r->wish != 0 ? 128 + r->wish : r->agent.code;
+        e.saved = agent_has_saved(&r->agent);
         break;
     }
     run_tell(r, &e);
     if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) { /* whoever was told may be gone, and a round would begin without it */
         e.kind = EVENT_STOP;
         e.code = 128 + r->wish;
+        e.saved = agent_has_saved(&r->agent);
         run_tell(r, &e);
     }
     free(why);
@@ -392,9 +394,14 @@ static void apply(struct run *r, const struct action *a)
         r->stop_signal = a->code > 128 ? a->code - 128 : 0;
         run_post(r, AGENT_ON_STOP, a->code);
         break;
+    case ACTION_PAUSE:
+        run_say_pause(r);
+        run_post(r, AGENT_ON_PAUSE, a->code);
+        break;
     case ACTION_LEAVE:
-        run_post(r, AGENT_ON_STOP, a->code);
-        run_post(r, AGENT_ON_VERDICT, a->code);
+        r->left = true;
+        r->stop_signal = a->code > 128 ? a->code - 128 : 0;
+        run_post(r, AGENT_ON_LEAVE, a->code);
         break;
     case ACTION_FINISH:
     case ACTION_REFUSE:
@@ -602,7 +609,8 @@ int run_job(const struct options *o, char *const *env)
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
     close_all(r);
-    if (r->code == DT_EXIT_STOPPED && r->place.group_rank == 0 && requeue_wanted(o, r->stop_signal)) {
+    bool asks = r->left ? o->here.node_count <= 1 : r->place.group_rank == 0; /* the others go on, perhaps in the same job of the scheduler */
+    if (r->code == DT_EXIT_STOPPED && asks && requeue_wanted(o, r->stop_signal)) {
         if (requeue_ask(o, env, &err) != 0) {
             (void)fprintf(stderr, "dtrun: %s\n", err.text);
         } else {

@@ -54,6 +54,7 @@ struct run {
     int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
     char no_start[512];          /* why the workers of the round could not be started */
     char *output_dir, *events_path;
+    bool left;         /* the others go on without this host */
     bool guard_gone;   /* it was killed; nobody asked us to stop */
     bool failure_told; /* in events.jsonl, which is kept for it */
     struct {
@@ -106,6 +107,8 @@ void run_say_cause(struct run *r);
 void run_say_late(struct run *r);
 /* Some workers have ended with 0, others run on: for whom we wait. */
 void run_say_waiting(const struct run *r);
+/* All save, because a host will leave: which one. */
+void run_say_pause(const struct run *r);
 /* The last word after a stop. */
 void run_say_stopped(const struct run *r);
 /* Opens what torchrun's variables ask for, and names what has no effect. watch_options must be filled in already. */

@@ -179,12 +179,26 @@ void run_say_late(struct run *r)
     }
 }
 
+void run_say_pause(const struct run *r)
+{
+    bool weak, failed;
+    const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
+    if (cause != NULL) {
+        (void)fprintf(stderr, "dtrun: %s\n", cause);
+    }
+}
+
 /* The last word after a stop. */
 void run_say_stopped(const struct run *r)
 {
     const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
     if (r->guard_gone) {
         (void)fprintf(stderr, "dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
+    } else if (r->left) {
+        (void)fprintf(stderr, "dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,
+                      r->code == DT_EXIT_STOPPED ? "state saved"
+                      : r->is_train              ? "nothing new was saved"
+                                                 : "the workers here have ended");
     } else if (r->code == DT_EXIT_STOPPED) {
         (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name,
                       r->failures.saved_step >= 0 ? "" : " by the program");

@@ -163,6 +163,48 @@ static void a_stop_outlives_its_coordinator(void **state)
     expect(&a, AGENT_JOINING, 1, AGENT_DO_TELL_JOIN);
 }
 
+/* All save, one leaves: the others join again, and do not tell the next coordinator of a stop. */
+static void a_pause(void **state)
+{
+    (void)state;
+    struct agent a = running(true);
+    agent_step(&a, AGENT_ON_PAUSE, 143);
+    expect(&a, AGENT_STOPPING, 2, AGENT_DO_ORDER_STOP, AGENT_DO_GRACE);
+    agent_step(&a, AGENT_ON_WORKER_75, 0);
+    agent_step(&a, AGENT_ON_GONE, 0);
+    expect(&a, AGENT_FINISHING, 1, AGENT_DO_TELL_STOPPED);
+    assert_int_equal(a.failure_code, 75);
+    agent_step(&a, AGENT_ON_END, 0);
+    expect(&a, AGENT_JOINING, 1, AGENT_DO_TELL_JOIN);
+    struct agent leaver = a;
+    agent_step(&leaver, AGENT_ON_LEAVE, 143);
+    expect(&leaver, AGENT_FINISHING, 1, AGENT_DO_EXIT);
+    assert_int_equal(leaver.code, 75);
+    agent_step(&a, AGENT_ON_START, 0);
+    assert_false(agent_has_saved(&a));
+
+    agent_step(&a, AGENT_ON_PAUSE, 143); /* a host is lost meanwhile */
+    agent_step(&a, AGENT_ON_END, 0);
+    expect(&a, AGENT_STOPPING, 3, AGENT_DO_ORDER_ABORT, AGENT_DO_TERM, AGENT_DO_GRACE);
+    agent_step(&a, AGENT_ON_WORKER_BAD, 111);
+    expect(&a, AGENT_STOPPING, 0);
+    agent_step(&a, AGENT_ON_GONE, 0);
+    expect(&a, AGENT_JOINING, 1, AGENT_DO_TELL_JOIN);
+    agent_step(&a, AGENT_ON_LEAVE, 143);
+    assert_int_equal(a.code, 143);
+
+    a = running(true); /* the whole job after all */
+    agent_step(&a, AGENT_ON_PAUSE, 143);
+    agent_step(&a, AGENT_ON_STOP, 130);
+    expect(&a, AGENT_STOPPING, 0);
+    agent_step(&a, AGENT_ON_END, 0);
+    expect(&a, AGENT_STOPPING, 0);
+    agent_step(&a, AGENT_ON_WORKER_75, 0);
+    agent_step(&a, AGENT_ON_GONE, 0);
+    agent_step(&a, AGENT_ON_END, 0);
+    expect(&a, AGENT_JOINING, 2, AGENT_DO_TELL_JOIN, AGENT_DO_TELL_STOP);
+}
+
 static void a_crash_while_saving_frees_the_others(void **state)
 {
     (void)state;
@@ -238,6 +280,7 @@ int main(void)
         cmocka_unit_test(nothing_could_be_started),
         cmocka_unit_test(stops),
         cmocka_unit_test(a_stop_outlives_its_coordinator),
+        cmocka_unit_test(a_pause),
         cmocka_unit_test(a_crash_while_saving_frees_the_others),
         cmocka_unit_test(workers_that_stop_by_themselves),
         cmocka_unit_test(insisting_kills_in_every_state),

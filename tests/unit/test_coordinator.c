@@ -216,6 +216,88 @@ static void nodes_leave_until_the_minimum(void **state)
     assert_int_equal(count_of(ACTION_STOP), 2);
 }
 
+static void open_saving(int nodes_min, int nodes)
+{
+    open_with(nodes_min, nodes, 0, false);
+    c.options.leave = c.options.save = true;
+    for (int i = 0; i < nodes; i++) {
+        join(i, 0);
+    }
+    assert_int_equal(count_of(ACTION_START), nodes);
+}
+
+/* Where each node holds a part of the state, all save before one leaves; that costs no restart. */
+static void all_save_before_one_leaves(void **state)
+{
+    (void)state;
+    open_saving(2, 3);
+    send(EVENT_STOP, 1, 143, 1);
+    assert_int_equal(count_of(ACTION_PAUSE), 3);
+    assert_int_equal(out.count, 3);
+    send(EVENT_STOPPED, 1, 75, 2);
+    send(EVENT_STOPPED, 0, 75, 2);
+    join(3, 2); /* a newcomer disturbs no save */
+    assert_int_equal(out.count, 0);
+    send(EVENT_STOPPED, 2, 75, 2);
+    assert_int_equal(count_of(ACTION_END), 3);
+    assert_int_equal(out.count, 3);
+    join(0, 3);
+    join(1, 3);
+    assert_int_equal(out.count, 1);
+    assert_int_equal(out.list[0].kind, ACTION_LEAVE);
+    assert_int_equal(out.list[0].node, 1);
+    join(2, 3);
+    assert_int_equal(out.count, 0); /* it may lead, and is about to end */
+    send(EVENT_LOST, 1, 0, 4);
+    assert_int_equal(count_of(ACTION_START), 3); /* with the newcomer */
+    assert_int_equal(c.restarts_used, 0);
+}
+
+static void a_pause_that_fails_or_becomes_a_stop(void **state)
+{
+    (void)state;
+    open_saving(1, 3); /* one is lost while all save: the others need not try */
+    send(EVENT_STOP, 2, 143, 1);
+    send(EVENT_STOPPED, 2, 75, 1);
+    send(EVENT_LOST, 1, 0, 2);
+    assert_int_equal(count_of(ACTION_END), 2);
+    join(2, 3);
+    assert_int_equal(count_of(ACTION_LEAVE), 1);
+    join(0, 3);
+    send(EVENT_LOST, 2, 0, 4);
+    assert_int_equal(count_of(ACTION_START), 1);
+
+    open_saving(1, 2); /* it was the last step */
+    send(EVENT_STOP, 0, 143, 1);
+    send(EVENT_DONE, 0, 0, 2);
+    send(EVENT_DONE, 1, 0, 2);
+    assert_int_equal(count_of(ACTION_FINISH), 2);
+    assert_int_equal(out.list[0].code, 0);
+
+    open_saving(1, 2); /* the last one is asked, too: what was saved before counts */
+    send(EVENT_STOP, 0, 143, 1);
+    send(EVENT_STOPPED, 0, 75, 2);
+    send(EVENT_STOP, 1, 143, 2);
+    assert_int_equal(count_of(ACTION_STOP), 1);
+    send(EVENT_STOPPED, 1, 75, 2);
+    assert_int_equal(count_of(ACTION_FINISH), 2);
+    assert_int_equal(out.list[0].code, 75);
+
+    open_saving(1, 2); /* the same when it has saved already, and waits */
+    send(EVENT_STOP, 0, 143, 1);
+    send(EVENT_STOPPED, 0, 75, 2);
+    send(EVENT_STOPPED, 1, 75, 2);
+    join(0, 3);
+    join(1, 3);
+    coordinator_step(&c, &(struct event){.kind = EVENT_STOP, .node = 1, .round = c.round, .code = 143, .saved = true}, 3, &out);
+    assert_int_equal(count_of(ACTION_FINISH), 2);
+    assert_int_equal(out.list[0].code, 75);
+
+    open_saving(1, 3); /* a person's wish, or a time that is over, is about the job */
+    send(EVENT_STOP, 0, 130, 1);
+    assert_int_equal(count_of(ACTION_STOP), 3);
+}
+
 static void a_stop_between_two_rounds_ends_the_job(void **state)
 {
     (void)state;
@@ -366,6 +448,8 @@ int main(void)
         cmocka_unit_test(restarts_without_progress),
         cmocka_unit_test(stop_while_running_and_while_waiting),
         cmocka_unit_test(nodes_leave_until_the_minimum),
+        cmocka_unit_test(all_save_before_one_leaves),
+        cmocka_unit_test(a_pause_that_fails_or_becomes_a_stop),
         cmocka_unit_test(a_stop_between_two_rounds_ends_the_job),
         cmocka_unit_test(elastic),
         cmocka_unit_test(nobody_else_comes),

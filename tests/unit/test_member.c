@@ -60,7 +60,7 @@ static int count_codes(int count, int code)
 static int waited_in_vain;
 
 /* What went wrong, or null. */
-static const char *one_schedule(uint64_t seed, bool signals)
+static const char *one_schedule(uint64_t seed, bool signals, bool save)
 {
     static char why[1024];
     int count = 1 + (int)(seed % 8), min = 1 + (int)(seed / 8 % (uint64_t)count);
@@ -71,6 +71,7 @@ static const char *one_schedule(uint64_t seed, bool signals)
                                            .restarts = 3,
                                            .start_s = 2,
                                            .signals = signals,
+                                           .save = save,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     int well = count_codes(count, 0);
@@ -109,19 +110,19 @@ static const struct {
     {4242, true, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
 };
 
-static void run_schedules(uint64_t count, bool signals)
+static void run_schedules(uint64_t count, bool signals, bool save)
 {
     uint64_t first = (uint64_t)setting("DTRUN_SEED", 1);
     int failed = 0;
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
-        const char *why = one_schedule(found[i].seed, found[i].signals);
+        const char *why = one_schedule(found[i].seed, found[i].signals, false);
         if (why != NULL) {
             fail_msg("seed %llu: %s: %s", (unsigned long long)found[i].seed, found[i].what, why);
         }
     }
     print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
-        const char *why = one_schedule(seed, signals);
+        const char *why = one_schedule(seed, signals, save);
         if (why != NULL && failed++ < 400) {
             print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 8),
                         1 + (int)(seed / 8 % (1 + seed % 8)), why);
@@ -138,13 +139,41 @@ static void run_schedules(uint64_t count, bool signals)
 static void schedules_hold_the_promises(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), false);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), false, false);
 }
 
 static void and_when_hosts_are_asked_to_stop(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, true);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, true, false);
+}
+
+static void and_when_all_save_before_one_leaves(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, true, true);
+}
+
+/* Nothing else happens: all save, the one that was asked ends with 75, the others finish. */
+static void who_is_asked_leaves_when_all_have_saved(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        int asked = (int)(seed % 4);
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 1, .max = 4, .signals = true, .save = true, .work_s = 40});
+        (void)cluster_run(30);
+        assert_true(cluster_agent(asked).running);
+        cluster_signal(asked);
+        bool ended = cluster_run(300);
+        if (cluster_broken() != NULL || !ended) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "no end");
+        }
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(cluster_agent(i).code, i == asked ? DT_EXIT_STOPPED : 0);
+        }
+        assert_int_equal(cluster_totals()->rounds, 2);
+        cluster_close();
+    }
 }
 
 /* ---- ten thousand agents ---- */
@@ -180,7 +209,7 @@ static void one_crowd(uint64_t seed, int count)
     int well = count_codes(count, 0);
     print_message("crowd %llu: %d agents, %.1f s simulated in %.1f s; %ld steps, %ld messages, %ld links, %d rounds, %d kills; %d ended with 0\n",
                   (unsigned long long)seed, count, t->now_s, dt_now_s() - begun_s, t->steps, t->messages, t->links, t->rounds, t->kills, well);
-    assert_true(well + t->kills >= min); /* who comes back when the job is over finds nobody */
+    assert_true(well + t->kills >= min);      /* who comes back when the job is over finds nobody */
     assert_true(t->links < 64 * (long)count); /* to the leaders and their councils, not all to all */
     cluster_close();
 }
@@ -199,6 +228,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_hold_the_promises),
         cmocka_unit_test(and_when_hosts_are_asked_to_stop),
+        cmocka_unit_test(and_when_all_save_before_one_leaves),
+        cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
         cmocka_unit_test(crowds_come_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,7 +65,7 @@ struct sim_agent {
         int value;
     } queue[QUEUE];
     int queued, taken;
-    bool draining, isolated, store_cut;
+    bool draining, isolated, store_cut, saving;
     struct witness_end witness;
     uint64_t id;
     int *links; /* places in sim.links */
@@ -511,11 +511,11 @@ static void check_place(const struct place *p, struct run *run)
 static void sim_act(void *user, const struct action *a, const struct record *record, const char *why)
 {
     static const enum agent_event events[] = {
-        [ACTION_START] = AGENT_ON_START, [ACTION_END] = AGENT_ON_END,        [ACTION_STOP] = AGENT_ON_STOP,
-        [ACTION_LEAVE] = AGENT_ON_STOP,  [ACTION_FINISH] = AGENT_ON_VERDICT, [ACTION_REFUSE] = AGENT_ON_VERDICT};
+        [ACTION_START] = AGENT_ON_START, [ACTION_END] = AGENT_ON_END,        [ACTION_STOP] = AGENT_ON_STOP,     [ACTION_PAUSE] = AGENT_ON_PAUSE,
+        [ACTION_LEAVE] = AGENT_ON_LEAVE, [ACTION_FINISH] = AGENT_ON_VERDICT, [ACTION_REFUSE] = AGENT_ON_VERDICT};
     struct sim_agent *agent = &sim.agents[(intptr_t)user];
     if (sim.o.verbose) {
-        static const char *const names[] = {[ACTION_START] = "START", [ACTION_END] = "END",       [ACTION_STOP] = "STOP",
+        static const char *const names[] = {[ACTION_START] = "START", [ACTION_END] = "END",       [ACTION_STOP] = "STOP",    [ACTION_PAUSE] = "PAUSE",
                                             [ACTION_LEAVE] = "LEAVE", [ACTION_FINISH] = "FINISH", [ACTION_REFUSE] = "REFUSE"};
         (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user, names[a->kind], a->place.round,
                       a->code, (unsigned long long)record->nonce[0], why != NULL ? why : "");
@@ -529,9 +529,6 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
         check_place(&a->place, &sim.runs[agent->run]);
     }
     post(agent, events[a->kind], a->code);
-    if (a->kind == ACTION_LEAVE) {
-        post(agent, AGENT_ON_VERDICT, a->code);
-    }
     (void)plan(sim.now_s, H_AGENT, (int)(intptr_t)user);
 }
 
@@ -575,6 +572,7 @@ static void do_one(int i, enum agent_do what)
     struct sim_agent *a = &sim.agents[i];
     switch (what) {
     case AGENT_DO_SPAWN:
+        a->saving = false;
         set_running(i, true);
         a->workers_token++;
         plan(sim.now_s + sim.work_s * uniform(0.9, 1.1), H_WORKERS_DONE, i)->value = a->workers_token;
@@ -582,7 +580,11 @@ static void do_one(int i, enum agent_do what)
     case AGENT_DO_ORDER_ABORT:
     case AGENT_DO_TERM:
     case AGENT_DO_KILL:
+        a->saving = false;
+        workers_gone_soon(i, uniform(0, KILL_S));
+        return;
     case AGENT_DO_ORDER_STOP:
+        a->saving = sim.o.save;
         workers_gone_soon(i, uniform(0, KILL_S));
         return;
     case AGENT_DO_GRACE:
@@ -607,6 +609,7 @@ static void do_one(int i, enum agent_do what)
                       .role = "default",
                       .failure = a->agent.failure,
                       .code = what == AGENT_DO_TELL_STOP ? 128 + SIGTERM : a->agent.failure_code,
+                      .saved = agent_has_saved(&a->agent),
                       .step = (int64_t)(sim.now_s * 10),
                       .saved_step = -1};
     member_event(&a->member, &e, sim.now_s);
@@ -668,7 +671,8 @@ static void start_agent(int i)
                                            .restarts_max = sim.o.restarts,
                                            .join_timeout_s = 600,
                                            .last_call_s = 8,
-                                           .leave = sim.o.signals},
+                                           .leave = sim.o.signals,
+                                           .save = sim.o.save},
                                 .beat_s = 1,
                                 .lease_s = 10,
                                 .dead_s = 15,
@@ -683,7 +687,7 @@ static void start_agent(int i)
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: started\n", sim.now_s, i);
     }
-    agent_init(&a->agent, &(struct agent_options){0});
+    agent_init(&a->agent, &(struct agent_options){.bundled = sim.o.save});
     if (sim.o.witness) {
         witness_open(&a->witness, &a->member,
                      &(struct witness_options){.dead_s = 15,
@@ -754,6 +758,14 @@ void cluster_fail_worker(int i)
     }
 }
 
+void cluster_signal(int i)
+{
+    if (sim.agents[i].alive && !sim.agents[i].finished) {
+        post(&sim.agents[i], AGENT_ON_SIGNAL, SIGTERM);
+        (void)plan(sim.now_s, H_AGENT, i);
+    }
+}
+
 static void plan_fault(void)
 {
     if (sim.now_s < sim.o.faults_until_s) {
@@ -820,10 +832,7 @@ static void fault(void)
         }
         break;
     case 8: /* the host is asked to stop */
-        if (sim.agents[i].alive && !sim.agents[i].finished) {
-            post(&sim.agents[i], AGENT_ON_SIGNAL, SIGTERM);
-            (void)plan(sim.now_s, H_AGENT, i);
-        }
+        cluster_signal(i);
         break;
     default:
         cluster_heal();
@@ -933,6 +942,8 @@ static bool handle(struct happen *h)
         }
         if (h->kind == H_WORKERS_DONE) {
             post(a, AGENT_ON_WORKER_OK, 0);
+        } else if (a->saving && a->running) {
+            post(a, AGENT_ON_WORKER_75, 0);
         }
         if (a->running) {
             set_running(h->node, false);

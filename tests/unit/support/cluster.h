@@ -14,6 +14,7 @@ struct cluster_options {
     double faults_until_s; /* 0: no faults */
     double fault_every_s;  /* at most, between two of them; 0: 12 */
     bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
+    bool save;             /* the program saves when asked to: all do, before one leaves */
     bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
@@ -46,6 +47,8 @@ void cluster_kill(int i, double again_s);
 void cluster_isolate(int i);
 void cluster_heal(void);
 void cluster_fail_worker(int i);
+/* Asks a host to stop. */
+void cluster_signal(int i);
 /* The store answers nobody from now on, or all again. */
 void cluster_store_down(bool down);
 void cluster_close(void);
