@@ -46,8 +46,9 @@ struct dt_page {
     _Atomic double collective_s;      /* when it was started */
     _Atomic int64_t saved_step;       /* newest complete checkpoint this worker knows of, -1 for none */
     _Atomic int64_t micro_step;
-    char collective_name[64]; /* what it is; a plain copy, read for reports only */
-    char note[512];           /* the worker's own cause line for the report, before it exits; NUL-terminated */
+    char collective_name[64];            /* what it is; a plain copy, read for reports only */
+    char note[512];                      /* the worker's own cause line for the report, before it exits; NUL-terminated */
+    _Atomic double save_begin_s, save_s; /* when the newest save began; how long the newest complete one took, 0: none yet */
 };
 
 const char *dt_phase_name(enum dt_phase phase);

@@ -29,7 +29,9 @@
 #define SETTLE_S 0.1      /* the first news of a failure waits so long for the round to be over and its cause known */
 #define SWEEP_S 0.05      /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0 /* a bundled worker that was told to leave its waits has nothing to save */
-#define STOPPED_S 60.0    /* a stopped worker that may be silent for ever, as in a save, is lost after this */
+#define SAVED_BEFORE_S                                                                                                                               \
+    5.0                /* a save must be done so long before the scheduler's KILL: hosts have yet to agree, and somebody to ask for the next run */
+#define STOPPED_S 60.0 /* a stopped worker that may be silent for ever, as in a save, is lost after this */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 
@@ -256,7 +258,9 @@ static void order_stop(struct run *r)
 double run_grace_s(const struct run *r)
 {
     bool nothing_to_save = r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
-    return nothing_to_save ? ABORT_GRACE_S : r->o->shutdown_timeout_s;
+    bool saves = r->is_train && r->agent.stop_wanted;
+    double grace_s = r->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / r->o->time_scale;
+    return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
 static void exit_job(struct run *r)

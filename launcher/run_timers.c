@@ -5,6 +5,41 @@
 #include <signal.h>
 #include <stdio.h>
 
+/* Ranks of train that are still in the save that a stop asked for: said once, with what a save takes here. */
+static bool say_save_dropped(const struct run *r)
+{
+    const struct dt_page *slow = NULL;
+    int count = 0;
+    for (int i = 0; i < r->workers.count; i++) {
+        const struct dt_page *page = r->workers.list[i].page;
+        if (r->workers.list[i].running && page != NULL && atomic_load(&page->phase) == DT_PHASE_SAVE) {
+            slow = slow != NULL ? slow : page;
+            count++;
+        }
+    }
+    if (!r->is_train || !r->agent.stop_wanted || slow == NULL) {
+        return false;
+    }
+    double now_s = dt_now_s(), took_s = atomic_load(&slow->save_s);
+    long long saved = (long long)atomic_load(&slow->saved_step);
+    char stays[64] = "nothing was saved before";
+    struct dt_text line;
+    dt_text_init(&line);
+    if (saved >= 0) {
+        (void)snprintf(stays, sizeof stays, "step %lld stays", saved);
+    }
+    dt_text_printf(&line, "dtrun: host %s: the save of step %lld, %.1f s old, was not done %.1f s after the stop: it is dropped, %s; ",
+                   r->failures.host, (long long)atomic_load(&slow->step), now_s - atomic_load(&slow->save_begin_s), run_grace_s(r), stays);
+    if (took_s > 0) {
+        dt_text_printf(&line, "the one before took %.1f s here; ", took_s);
+    }
+    dt_text_printf(&line, "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
+                   r->o->shutdown_timeout_s);
+    (void)fputs(dt_text_str(&line), stderr);
+    dt_text_clear(&line);
+    return count == r->workers.running_count;
+}
+
 static void on_grace(uv_timer_t *timer)
 {
     struct run *r = timer->data;
@@ -16,13 +51,11 @@ static void on_grace(uv_timer_t *timer)
         uv_stop(&r->loop);
         return;
     }
-    for (int i = 0; i < r->workers.count; i++) {
+    bool all_save = say_save_dropped(r);
+    for (int i = 0; i < r->workers.count && !all_save; i++) {
         if (r->workers.list[i].running) {
-            const struct dt_page *page = r->workers.list[i].page;
-            bool saving = page != NULL && r->is_train && atomic_load(&page->phase) == DT_PHASE_SAVE;
-            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout)%s; killing it\n",
-                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r),
-                          saving ? ", in a save that takes longer; the checkpoint before it stays" : "");
+            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n",
+                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
         }
     }
     run_post(r, AGENT_ON_GRACE, 0);

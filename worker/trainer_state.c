@@ -253,6 +253,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     int count = list_slices(t, slices, &arena);
     struct dt_error why;
     double begin_s = dt_now_s();
+    atomic_store(&t->world->page->save_begin_s, begin_s);
     if (checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, &state, t->rank, t->size, slices, count, &entry, &why) != 0) {
         trainer_tell_failure(&entry, &why);
     }
@@ -278,6 +279,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         free(t->saved_path);
         t->saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
+        atomic_store(&t->world->page->save_s, dt_now_s() - begin_s);
         char fields[96];
         snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step, dt_now_s() - begin_s,
                  t->world->round);

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 import support
@@ -108,3 +110,29 @@ def test_one_error_costs_one_checkpoint(place):
     assert len([x for x in lines(result.err, "train: warning: ") if "step 10" in x and "Input/output error" in x]) == 1, result
     assert sorted(x for x in os.listdir(out / "checkpoints") if x.startswith("step-")) == [f"step-{s:08}" for s in (20, 30, 40)]
     assert training.hash_of(out) == expected
+
+
+def test_a_stop_whose_grace_is_too_short_for_a_save(place):
+    """The disk hangs in the save that a stop asks for: the step saved before stays, 143, and the line says how long a save takes here."""
+    folder, _, _ = place
+    job, out = training.make_job(folder, name="long.json", steps=100000), folder / "grace"
+    gate, library = training.slow_disk(folder)
+    command = ["sh", "-c", f'LD_PRELOAD={library} SLOW_DISK={gate} exec "$0" "$@"', support.DTRUN]
+    with support.Job(["-c", *command[2:], "--nproc_per_node=2", "--shutdown_timeout=4", "train", job, "--output_dir", out], executable="/bin/sh") as running:
+        running.agent_pid = running.agent
+        support.wait_until(lambda: os.path.exists(out / "checkpoints" / "latest"), "a checkpoint")
+        gate.touch()
+        support.wait_until(lambda: any(p.phase() == "save" for p in (training.pages(running, 2) or {}).values()), "a save", step_s=0.001)
+        time.sleep(0.5)  # a save that was already beyond its syncs is over by now, and the next one hangs
+        running.signal(signal.SIGTERM)
+        result = running.finish()
+        running.wait_gone()
+    latest = (out / "checkpoints" / "latest").read_text().strip()
+    step = int(latest.split("-")[1])
+    assert result.code == 143, result
+    assert re.search(rf"dtrun: host \S+: the save of step {step + 10}, \d+\.\d s old, was not done 3\.0 s after the stop: it is dropped, step {step} stays; "
+                     r"the one before took \d+\.\d s here; make --shutdown_timeout \(4 s\)", result.err), result
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 0, (text, err)
+    again = training.train(job, out, ranks=2, sets=[f"training.max_steps={step + 5}"])
+    assert again.code == 0 and f"(step {step})" in again.err and not [x for x in os.listdir(out / "checkpoints") if ".tmp" in x], again

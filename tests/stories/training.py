@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import pathlib
 import random
 import struct
 import subprocess
@@ -11,6 +12,40 @@ import support
 
 PHASES = ["none", "start", "forward", "backward", "step", "evaluation", "save", "exit"]
 PHASE_AT, STEP_AT, ORDER_AT = 48, 40, 16  # base/page.h
+
+# fsync takes its time while the file is there, so that a save can be met.
+SLOW_DISK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void wait_for(const char *name)
+{
+    const char *path = getenv(name);
+    for (int i = 0; path && i < 1200 && access(path, F_OK) == 0; i++) {
+        usleep(100000);
+    }
+}
+int fsync(int fd)
+{
+    wait_for("SLOW_DISK");
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
+}
+int fdatasync(int fd)
+{
+    wait_for("SLOW_DISK");
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+}
+"""
+
+
+def slow_disk(folder):
+    """(gate, library): a library for LD_PRELOAD, which needs the gate's path in SLOW_DISK; while that file is there, fsync takes its time."""
+    source, library = os.path.join(str(folder), "slow.c"), os.path.join(str(folder), "slow.so")
+    with open(source, "w") as f:
+        f.write(SLOW_DISK)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return pathlib.Path(str(folder)) / "slow", library
 
 
 def make_data(folder, seed=1, files=12):
