@@ -114,7 +114,7 @@ static int fail_port(int port, struct dt_error *err)
     char owner[128];
     int code = errno;
     if (code == EADDRINUSE && endpoint_port_owner(port, owner, sizeof owner)) {
-        return dt_fail(err, DT_IO, "port %d: already in use by %s", port, owner);
+        return dt_fail(err, DT_IO, "port %d: already in use by %s; end it, or choose another port", port, owner);
     }
     errno = code;
     return dt_fail_errno(err, "port %d: listen", port);

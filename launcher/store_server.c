@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "collectives/net.h"
 #include "collectives/wire.h"
+#include "launcher/endpoint.h"
 #include "launcher/lookup.h"
 #include "launcher/strangers.h"
 
@@ -470,7 +471,9 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
         port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
         (void)dt_net_name("*", port, net.name, sizeof net.name);
     } else if (dt_net_listen(&net, options->host, options->port, backlog, NULL, &port, err) != 0) {
-        return -1;
+        char owner[128];
+        bool taken = options->port > 0 && endpoint_port_owner(options->port, owner, sizeof owner);
+        return taken ? dt_fail(err, DT_IO, "port %d: already in use by %s; end it, or choose another port", options->port, owner) : -1;
     }
     struct store_server *s = dt_alloc(sizeof *s);
     size_t files = dt_file_raise_limit();
