@@ -166,6 +166,20 @@ void dt_text_json(struct dt_text *t, const char *s, size_t size)
     dt_text_puts(t, "\"");
 }
 
+void dt_text_shell(struct dt_text *t, const char *s)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+    if (s[0] != '\0' && s[strspn(s, plain)] == '\0') {
+        dt_text_puts(t, s);
+        return;
+    }
+    dt_text_puts(t, "'");
+    for (; *s != '\0'; s++) {
+        dt_text_add(t, *s == '\'' ? "'\\''" : s, *s == '\'' ? 4 : 1);
+    }
+    dt_text_puts(t, "'");
+}
+
 const char *dt_text_str(const struct dt_text *t)
 {
     return t->data != NULL ? t->data : "";

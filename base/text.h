@@ -23,6 +23,8 @@ void dt_text_printf(struct dt_text *t, const char *fmt, ...) __attribute__((form
 void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
 /* Appends s as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */
 void dt_text_json(struct dt_text *t, const char *s, size_t size);
+/* Appends s as one word of a shell's command line: as it is, or in single quotes. */
+void dt_text_shell(struct dt_text *t, const char *s);
 const char *dt_text_str(const struct dt_text *t);
 
 /* malloc, realloc and strdup that abort with a line when memory is out. */

@@ -83,6 +83,12 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Of another course of training: the run that is there does not need it. */
+static bool is_aside(const char *name)
+{
+    return strstr(name, ".old-") != NULL;
+}
+
 /* What a kill left of a checkpoint; null for one that should be whole. A removal begins with the manifest and at the oldest. */
 static const char *cut_short(const char *folder, const char *name, bool newest)
 {
@@ -92,7 +98,7 @@ static const char *cut_short(const char *folder, const char *name, bool newest)
     char *manifest = dt_format("%s/%s/manifest.json", folder, name);
     bool removed = !newest && !dt_file_exists(manifest);
     free(manifest);
-    return removed ? "cut short while it was removed; the next save goes on" : NULL;
+    return !removed ? NULL : is_aside(name) ? "cut short while it was removed" : "cut short while it was removed; the next save goes on";
 }
 
 /* One line of `list`; false for a damaged one. */
@@ -104,10 +110,10 @@ static bool list_one(const char *folder, const char *name, bool newest)
     const char *cut = cut_short(folder, name, newest);
     bool sound = true;
     if (cut != NULL) {
-        printf("%-16s %10s %6s %14s  %s\n", name, "-", "-", "-", cut);
+        printf("%-20s %10s %6s %14s  %s\n", name, "-", "-", "-", cut);
     } else if (checkpoint_open(&c, full, &err) != 0) {
         sound = false;
-        printf("%-16s %10s %6s %14s  damaged: %s\n", name, "-", "-", "-", err.text);
+        printf("%-20s %10s %6s %14s  damaged%s: %s\n", name, "-", "-", "-", is_aside(name) ? ", set aside" : "", err.text);
     } else {
         const struct checkpoint_state *s = checkpoint_get_state(c);
         int64_t parameters = 0;
@@ -122,7 +128,7 @@ static bool list_one(const char *folder, const char *name, bool newest)
             }
             parameters += numel;
         }
-        printf("%-16s %10" PRId64 " %6d %14" PRId64 "  complete\n", name, s->step, s->ranks, parameters);
+        printf("%-20s %10" PRId64 " %6d %14" PRId64 "  complete%s\n", name, s->step, s->ranks, parameters, is_aside(name) ? ", set aside" : "");
     }
     checkpoint_close(c);
     free(full);
@@ -158,7 +164,7 @@ static bool verify_one(const char *folder, const char *name, bool newest)
     return sound;
 }
 
-/* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged, 2 when there is none. */
+/* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged that is not set aside, 2 when there is none. */
 static int each(const char *path, const char *heading, bool (*one)(const char *folder, const char *name, bool newest))
 {
     struct dt_error err;
@@ -188,11 +194,11 @@ static int each(const char *path, const char *heading, bool (*one)(const char *f
     qsort(names, count, sizeof *names, compare_names);
     (void)fputs(heading, stdout);
     size_t newest = count;
-    while (newest > 0 && strstr(names[newest - 1], ".tmp-") != NULL) {
+    while (newest > 0 && (strstr(names[newest - 1], ".tmp-") != NULL || is_aside(names[newest - 1]))) {
         newest--;
     }
     for (size_t i = 0; i < count; i++) {
-        damaged += !one(folder, names[i], i + 1 == newest);
+        damaged += !one(folder, names[i], i + 1 == newest) && !is_aside(names[i]);
     }
     code = damaged > 0 ? 1 : 0;
 out:
@@ -205,7 +211,7 @@ out:
 static int list(const char *path)
 {
     char heading[96];
-    (void)snprintf(heading, sizeof heading, "%-16s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters", "state");
+    (void)snprintf(heading, sizeof heading, "%-20s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters", "state");
     return each(path, heading, list_one);
 }
 

@@ -8,17 +8,8 @@
 
 void options_quote(struct dt_text *out, const char *word)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
     dt_text_puts(out, " ");
-    if (word[0] != '\0' && word[strspn(word, plain)] == '\0') {
-        dt_text_puts(out, word);
-        return;
-    }
-    dt_text_puts(out, "'");
-    for (; *word != '\0'; word++) {
-        dt_text_add(out, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
-    }
-    dt_text_puts(out, "'");
+    dt_text_shell(out, word);
 }
 
 /* Which of several options said it: the one that was not left out. */

@@ -8,11 +8,16 @@
 #include "worker/checkpoint.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define COURSE_MAX_BYTES (4 << 20) /* the run id is a string of the environment */
+#define ASIDE_FILES 20000          /* looked at, at most: on a slow file system it is the start of a run that waits */
+#define ASIDE_DEPTH 4
+#define OLD ".old-"
 
 static char *member(const cJSON *tree, const char *key)
 {
@@ -65,7 +70,7 @@ int course_set_aside(const char *path, struct dt_error *err)
         return 0;
     }
     for (int i = 1;; i++) {
-        char *old = dt_format("%s.old-%d", path, i);
+        char *old = dt_format("%s" OLD "%d", path, i);
         bool taken = dt_file_exists(old);
         int rc = taken ? 0 : rename(path, old);
         if (!taken && rc != 0) {
@@ -94,4 +99,81 @@ int course_leave_behind(const char *dir, int64_t after, int64_t *first, int64_t 
     }
     free(steps);
     return rc == 0 ? left : -1;
+}
+
+/* ---- what is set aside ---- */
+
+/* "step-00000300.old-1" begins with "step-" and ends so; "checkpoints.old-2" is "checkpoints" with nothing between. */
+static bool is_aside(const char *name, const char *stem, bool whole)
+{
+    const char *mark = strstr(name, OLD);
+    size_t size = strlen(stem);
+    return mark != NULL && strncmp(name, stem, size) == 0 && (whole ? mark == name + size : mark > name + size) && mark[strlen(OLD)] != '\0' &&
+           strspn(mark + strlen(OLD), "0123456789") == strlen(mark + strlen(OLD));
+}
+
+static double disk_bytes(const char *path, int depth, int *left)
+{
+    struct stat st;
+    if (--*left < 0 || lstat(path, &st) != 0) {
+        return 0;
+    }
+    double sum = 512.0 * (double)st.st_blocks;
+    DIR *d = S_ISDIR(st.st_mode) && depth < ASIDE_DEPTH ? opendir(path) : NULL;
+    for (struct dirent *e; d != NULL && *left > 0 && (e = readdir(d)) != NULL;) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            char *below = dt_format("%s/%s", path, e->d_name);
+            sum += disk_bytes(below, depth + 1, left);
+            free(below);
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return sum;
+}
+
+/* Adds up the folders of `folder` that are set aside; how many. */
+static int add_aside(const char *folder, const char *stem, bool whole, int *left, double *bytes)
+{
+    int count = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        if (is_aside(e->d_name, stem, whole)) {
+            char *path = dt_format("%s/%s", folder, e->d_name);
+            *bytes += disk_bytes(path, 0, left);
+            free(path);
+            count++;
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return count;
+}
+
+int course_aside(const char *dir, double *bytes, struct dt_text *remove)
+{
+    const char *slash = strrchr(dir, '/'), *dot = dir[0] == '-' ? "./" : ""; /* no option of rm */
+    char *parent = dt_strdup(dir), *whole = dt_format("%s%s" OLD, dot, dir), *steps = dt_format("%s%s/step-", dot, dir);
+    int left = ASIDE_FILES;
+    *bytes = 0;
+    dt_file_strip(parent);
+    int courses = add_aside(parent, slash != NULL ? slash + 1 : dir, true, &left, bytes);
+    int single = add_aside(dir, "step-", false, &left, bytes);
+    dt_text_puts(remove, "rm -r");
+    if (courses > 0) {
+        dt_text_puts(remove, " ");
+        dt_text_shell(remove, whole);
+        dt_text_puts(remove, "[0-9]*");
+    }
+    if (single > 0) {
+        dt_text_puts(remove, " ");
+        dt_text_shell(remove, steps);
+        dt_text_puts(remove, "*" OLD "[0-9]*");
+    }
+    free(steps);
+    free(whole);
+    free(parent);
+    return courses + single;
 }

@@ -118,7 +118,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
 int trainer_save(struct trainer *t, struct dt_error *err);
 /* Bytes that a checkpoint takes, about. */
 double trainer_checkpoint_bytes(const struct trainer *t);
-/* Rank 0 warns when the disk has no room for the checkpoints that the run will keep. */
+/* Rank 0 says what is set aside, once per launch, and warns when the disk has no room for the checkpoints that the run will keep. */
 void trainer_check_disk(struct trainer *t);
 /* Rank 0: writes output_dir/model from the newest checkpoint. */
 int trainer_export(struct trainer *t, struct dt_error *err);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/checkpoint_export.h"
+#include "worker/course.h"
 #include "worker/hf.h"
 
 #include <stdio.h>
@@ -302,14 +303,35 @@ double trainer_checkpoint_bytes(const struct trainer *t)
     return data * (1 + sums) + header * 3 * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 
+/* Days of work may lie in what is set aside, so it stays; each start says what that costs and how to be rid of it. */
+static double say_aside(struct trainer *t)
+{
+    struct dt_text remove;
+    double bytes;
+    char text[32];
+    dt_text_init(&remove);
+    int count = course_aside(t->job->checkpointing.checkpoint_dir, &bytes, &remove);
+    if (count > 0 && t->world->round <= 1) {
+        metrics_say(&t->metrics, "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
+                    t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are", count == 1 ? "s" : "",
+                    dt_text_bytes(bytes, text, sizeof text), dt_text_str(&remove));
+    }
+    dt_text_clear(&remove);
+    return bytes;
+}
+
 void trainer_check_disk(struct trainer *t)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
+    if (t->rank != 0) {
+        return;
+    }
+    double aside_bytes = say_aside(t);
     int64_t left = t->total_steps - t->step, every = job->save_every_n_steps, saves = every > 0 ? (left + every - 1) / every : left > 0;
     int64_t *steps = NULL;
     int there = 0;
     double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
-    if (t->rank != 0 || saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
+    if (saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
         return;
     }
     free(steps);
@@ -319,11 +341,14 @@ void trainer_check_disk(struct trainer *t)
         saves = saves > 1 ? saves : 1;
     }
     double one = trainer_checkpoint_bytes(t), need = one * (double)saves;
-    char one_text[32], need_text[32], free_text[32];
+    char one_text[32], need_text[32], free_text[32], aside_text[32], aside[64] = "";
+    if (aside_bytes > 0) {
+        (void)snprintf(aside, sizeof aside, " (%s set aside)", dt_text_bytes(aside_bytes, aside_text, sizeof aside_text));
+    }
     if (need > free_bytes) {
         metrics_say(&t->metrics,
-                    "train: warning: %s: %s free, but %lld more checkpoint%s of %s need%s %s; make room, or lower checkpointing.keep_last_n",
-                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), (long long)saves, saves == 1 ? "" : "s",
+                    "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower checkpointing.keep_last_n",
+                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside, (long long)saves, saves == 1 ? "" : "s",
                     dt_text_bytes(one, one_text, sizeof one_text), saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
     }
 }

@@ -64,6 +64,59 @@ def test_full(place):
     assert "(step 10)" in second and p.stdout.split()[-1] == expected, p
 
 
+def aside(err):
+    """(folders, bytes as people read them, command) of the line about what is set aside; None without one."""
+    found = [re.search(r"checkpoints: (\d+) folders? of earlier courses (?:is|are) set aside and takes? (.+?); what you do not need goes with: (rm .*)", x)
+             for x in lines(err)]
+    found = [x for x in found if x]
+    assert len(found) <= 1, err
+    return found[0].groups() if found else None
+
+
+def test_what_is_set_aside(place):
+    """It stays, each start says how much it is, and the command that is told removes it and nothing else."""
+    folder, job, expected = place
+    out = folder / "it's aside"
+    points = out / "checkpoints"
+    assert aside(training.train(job, out).err) is None
+    fresh = aside(training.train(job, out, sets=["checkpointing.resume=never"]).err)
+    assert fresh and fresh[0] == "1" and (out / "checkpoints.old-1" / "step-00000040").exists(), fresh
+    named = training.train(job, out, sets=["checkpointing.resume=step-30"])
+    count, size, command = aside(named.err)
+    assert count == "2" and (points / "step-00000040.old-1").exists(), named
+    kib = subprocess.run(["du", "-sk", "-c", out / "checkpoints.old-1", points / "step-00000040.old-1"], capture_output=True, text=True, check=True)
+    number, unit = size.split()
+    told = float(number) * {"KiB": 1, "MiB": 1024}[unit]
+    assert abs(told / int(kib.stdout.split()[-2]) - 1) < 0.02, (size, kib.stdout)
+    (out / "checkpoints.old-mine").mkdir()
+    (points / "step-00000040.old-1" / "manifest.json").write_text("")  # set aside because it is damaged, say
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 0 and "damaged: " in err and "step-00000040.old-1" in err, (code, text, err)
+    states = dict(x.split(None, 1) for x in training.dtckpt("list", out)[1].splitlines()[1:])
+    assert "damaged, set aside: " in states["step-00000040.old-1"] and states["step-00000040"].endswith("  complete"), states
+    before = sorted(os.listdir(points))
+    subprocess.run(["sh", "-c", command], check=True)
+    assert sorted(os.listdir(points)) == [x for x in before if ".old" not in x]
+    assert sorted(x for x in os.listdir(out) if ".old-" in x) == ["checkpoints.old-mine", "metrics.jsonl.old-1"]
+    assert aside(training.train(job, out).err) is None
+    assert training.hash_of(out) == expected
+
+
+def test_what_is_set_aside_takes_room(place):
+    """The warning of a disk that is too small says how much of it that is."""
+    folder, job, _ = place
+    mount = folder / "aside"
+    mount.mkdir()
+    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
+        pytest.skip("no private mounts here (unshare -m needs root)")
+    go = f"'{support.program('train')}' '{job}' --output_dir '{mount}/run' --set checkpointing.keep_last_n=1"
+    line = f"mount -t tmpfs -o size=1200k none '{mount}'; {go} 2>/dev/null; {go} --fresh --set training.max_steps=20"
+    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+    told = aside(p.stderr)
+    warned = [x for x in lines(p.stderr, "train: warning: ") if f" free ({told[1]} set aside), but " in x]
+    assert len(warned) == 1 and "make room, or lower checkpointing.keep_last_n" in warned[0], p
+
+
 def test_a_limit_of_file_size(place):
     folder, job, _ = place
     out = folder / "limit"
