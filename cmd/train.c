@@ -300,6 +300,8 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
                     folder_check("checkpointing.checkpoint_dir", job->checkpointing.checkpoint_dir, err) != 0)) {
         rc = -1;
     }
+    bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL; /* who asks for the plan of a running job is told it */
+    rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
     rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
     dt_text_clear(&text);
     trainer_close(&t);

@@ -101,48 +101,6 @@ static int lock_owner(const char *dir, struct dt_error *err)
     return fd;
 }
 
-int checkpoint_hold(const char *dir, double wait_s, int *lock, struct dt_error *err)
-{
-    char *parent = dt_strdup(dir), *slash = strrchr(parent, '/');
-    char *path = dt_format("%s.lock", dir), who[32] = "";
-    int result = 0, fd = -1;
-    if (slash != NULL && slash != parent) {
-        *slash = 0;
-        result = dt_file_mkdirs(parent, err);
-    }
-    if (result == 0) {
-        fd = dt_file_open_own(path, O_RDWR, err);
-        result = fd >= 0 ? 0 : -1;
-    }
-    for (double until_s = dt_now_s() + wait_s; result == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;) {
-        if (errno == EWOULDBLOCK && dt_now_s() > until_s) {
-            ssize_t size = pread(fd, who, sizeof who - 1, 0);
-            who[size > 0 ? strspn(who, "0123456789") : 0] = 0;
-            result = dt_fail(err, DT_INVALID, "%s: in use by another job (pid %s); give this one another --output_dir", dir, *who ? who : "unknown");
-        } else if (errno == EWOULDBLOCK || errno == EINTR) {
-            dt_sleep_s(0.02);
-        } else {
-            (void)close(fd);
-            fd = -1;
-            break;
-        }
-    }
-    if (result == 0 && fd >= 0) {
-        int size = snprintf(who, sizeof who, "%ld\n", (long)getpid());
-        if (ftruncate(fd, 0) == 0) {
-            (void)!pwrite(fd, who, (size_t)size, 0);
-        }
-    } else if (fd >= 0) {
-        (void)close(fd);
-    }
-    if (result == 0) {
-        *lock = fd;
-    }
-    free(path);
-    free(parent);
-    return result;
-}
-
 static void owner_text(struct dt_text *out, const char *run_id, int round)
 {
     dt_text_puts(out, "{\"run_id\":");

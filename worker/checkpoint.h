@@ -41,7 +41,10 @@ struct checkpoint_keep {
 
 /* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside it, by flock, so it ends with the process). Waits up to
  * wait_s for one that is ending; then DT_INVALID says who holds it. On file systems without locks *lock is -1 and nobody is kept away. */
-int checkpoint_hold(const char *dir, double wait_s, int *lock, struct dt_error *err);
+int checkpoint_hold(const char *dir, const char *run_id, double wait_s, int *lock, struct dt_error *err);
+/* Before anything is started: DT_INVALID when another job still holds DIR after wait_s. Takes and makes nothing. run_id: a holder with that id is no other
+ * job; null: any is. */
+int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, struct dt_error *err);
 /* Rank 0, at the start of a round: says that this round now writes into DIR. A commit by an older round, or by another run that was there before, is refused
  * from then on. */
 int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err);

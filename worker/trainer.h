@@ -103,8 +103,11 @@ int trainer_share(struct trainer *t, const char *key, struct dt_text *text, cons
 /* What a rank says to rank 0, which never begins with '!' by itself: a failure, and its reading: 0 or -1 with the error. */
 void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure);
 int trainer_hear(const char *said, struct dt_error *err);
-/* --plan: DT_INVALID when the run that output_dir holds was another training, as the resume would find. */
+/* --plan: what the start would find without changing anything: -1 when the checkpoint to begin from (the newest, or the one that is named) was another
+ * training's, or the named one is not there or no checkpoint. */
 int trainer_check_folder(const struct trainer *t, struct dt_error *err);
+/* --plan before a start: DT_INVALID when another job writes to the folder of checkpoints. */
+int trainer_check_free(const struct job *job, struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);
 

@@ -15,6 +15,7 @@
 #define FOR_EVER_S 1e9
 #define WAIT_SLICE_S 1.0
 #define HOLD_WAIT_S 10.0 /* for a rank 0 of the round before that is still ending */
+#define FREE_WAIT_S 1.5  /* for a job that was just killed; a start that cannot be is refused within 2 s */
 #define NOTES_SHOWN 5
 
 /* ---- agreement ---- */
@@ -100,6 +101,13 @@ struct search {
     struct dt_error why;
 };
 
+static void search_clear(struct search *s)
+{
+    free(s->steps);
+    free(s->path);
+    course_clear(&s->course);
+}
+
 /* Step number at the end of "runs/demo/checkpoints/step-00000300" or "step-300"; -1 when there is none. */
 static int64_t step_in(const char *resume)
 {
@@ -109,6 +117,15 @@ static int64_t step_in(const char *resume)
     }
     digits += 5;
     return *digits && strspn(digits, "0123456789") == strlen(digits) ? strtoll(digits, NULL, 10) : -1;
+}
+
+/* It looks complete, so it was one: an unfinished removal has no manifest. */
+static bool was_complete(const char *path)
+{
+    char *manifest = dt_format("%s/manifest.json", path);
+    bool there = dt_file_exists(manifest);
+    free(manifest);
+    return there;
 }
 
 /* checkpointing.resume as a path: a folder, or the name of one of this run's checkpoints. What is not there is told with what is. */
@@ -121,7 +138,10 @@ static int find_named(struct search *s, const char *dir, const char *resume, str
         s->path = checkpoint_path(dir, step);
     }
     if (dt_file_exists(s->path)) {
-        return 0;
+        return was_complete(s->path)
+                   ? 0
+                   : dt_fail(err, DT_INVALID, "checkpointing.resume: %s: is no checkpoint (it holds no manifest.json); name a folder step-N",
+                             s->path);
     }
     /* The nearest of a sorted list lie side by side: from the first that is not newer, one each way at a time. */
     struct dt_text near;
@@ -175,7 +195,7 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
     bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
-    if (t->hold < 0 && checkpoint_hold(dir, HOLD_WAIT_S, &t->hold, err) != 0) {
+    if (t->hold < 0 && checkpoint_hold(dir, t->world->run_id, HOLD_WAIT_S, &t->hold, err) != 0) {
         return -1;
     }
     course_read(&s->course, dir);
@@ -208,15 +228,6 @@ static void pass_over(struct trainer *t, struct search *s, const char *why)
     if (++s->skipped <= NOTES_SHOWN) {
         metrics_say(&t->metrics, "train: %s; %s", why, s->next < s->count ? "the one before is tried" : "there is none before it");
     }
-}
-
-/* It looks complete, so it was one: an unfinished removal has no manifest. */
-static bool was_complete(const char *path)
-{
-    char *manifest = dt_format("%s/manifest.json", path);
-    bool there = dt_file_exists(manifest);
-    free(manifest);
-    return there;
 }
 
 /* The path of the next checkpoint that looks whole from outside; empty when none is left. */
@@ -401,31 +412,65 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
         metrics_event(&t->metrics, "resume", fields);
     }
-    free(s.steps);
-    free(s.path);
-    course_clear(&s.course);
+    search_clear(&s);
     dt_text_clear(&path);
     return rc;
+}
+
+/* The first of a run's own checkpoints that looks whole from outside, as a start would find it; *seen: there is one. */
+static int check_own(const struct trainer *t, const struct search *s, bool *seen, struct dt_error *err)
+{
+    int rc = 0;
+    *seen = false;
+    for (int i = 0; i < s->count && !*seen; i++) {
+        struct checkpoint *c = NULL;
+        char *path = checkpoint_path(t->job->checkpointing.checkpoint_dir, s->steps[i]);
+        *seen = checkpoint_open(&c, path, NULL) == 0;
+        rc = *seen ? trainer_check_saved(t, checkpoint_get_state(c), path, err) : 0;
+        checkpoint_close(*seen ? c : NULL);
+        free(path);
+    }
+    return rc;
+}
+
+static int check_named(const struct trainer *t, struct search *s, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    struct checkpoint *c = NULL;
+    if (find_named(s, job->checkpoint_dir, job->resume, err) != 0) {
+        return -1;
+    }
+    int rc = checkpoint_open(&c, s->path, err);
+    rc = rc == 0 ? trainer_check_saved(t, checkpoint_get_state(c), s->path, err) : rc;
+    checkpoint_close(c);
+    return rc == 0 ? 0 : dt_wrap(err, "checkpointing.resume");
+}
+
+int trainer_check_free(const struct job *job, struct dt_error *err)
+{
+    const char *run_id = getenv("TORCHELASTIC_RUN_ID"), *hosts = getenv("GROUP_WORLD_SIZE");
+    bool more_hosts = hosts != NULL && atoi(hosts) > 1; /* a host that comes late finds its own job there */
+    return checkpoint_check_free(job->checkpointing.checkpoint_dir, more_hosts ? run_id : NULL, FREE_WAIT_S, err);
 }
 
 int trainer_check_folder(const struct trainer *t, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
-    int64_t *steps = NULL;
-    int count = 0, rc = 0;
-    if (t->job->fresh || is_name(job->resume) || (job->resume != NULL && strcmp(job->resume, "never") == 0) ||
-        checkpoint_steps(job->checkpoint_dir, &steps, &count, NULL) != 0) {
+    const char *resume = job->resume != NULL ? job->resume : "auto";
+    struct search s = {.path = NULL};
+    bool seen = false;
+    if (t->job->fresh || strcmp(resume, "never") == 0) {
         return 0;
     }
-    bool seen = false;
-    for (int i = 0; i < count && !seen; i++) {
-        struct checkpoint *c = NULL;
-        char *path = checkpoint_path(job->checkpoint_dir, steps[i]);
-        seen = checkpoint_open(&c, path, NULL) == 0;
-        rc = seen ? trainer_check_saved(t, checkpoint_get_state(c), path, err) : 0;
-        checkpoint_close(seen ? c : NULL);
-        free(path);
+    if (checkpoint_steps(job->checkpoint_dir, &s.steps, &s.count, NULL) != 0) {
+        s.count = 0;
     }
-    free(steps);
+    course_read(&s.course, job->checkpoint_dir);
+    bool own_first = !is_name(resume) || strcmp(s.course.from, resume) == 0;
+    int rc = own_first ? check_own(t, &s, &seen, err) : 0;
+    if (rc == 0 && !seen && is_name(resume)) {
+        rc = check_named(t, &s, err);
+    }
+    search_clear(&s);
     return rc;
 }

@@ -238,10 +238,10 @@ def test_all_checkpoints_damaged(place):
     assert result.code == 100 and any("step-00000020" in x and x.startswith("train: ") for x in result.err.splitlines()), result
 
 
-def both_ways(job, out, before=""):
+def both_ways(job, out, before="", options=""):
     """What train alone says to a folder, and under dtrun: the same line, 2, before anything starts. `before` runs in a mount namespace of its own."""
     for program in (f"'{support.program('train')}'", f"'{support.DTRUN}' --nproc_per_node=2 train"):
-        line = f"{before} exec {program} '{job}' --output_dir '{out}'"
+        line = f"{before} exec {program} '{job}' --output_dir '{out}' {options}"
         argv = ["unshare", "-m", "sh", "-ec", line] if before else ["sh", "-c", line]
         p = subprocess.run(argv, env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
         assert p.returncode == 2 and p.stdout == "" and p.stderr.count("\n") == 1, p
@@ -334,9 +334,74 @@ def test_a_checkpoint_that_is_not_there(place, asked):
     folder, job, _ = place
     out = folder / "out-asked"
     shutil.copytree(folder / "plain", out, dirs_exist_ok=True)
-    result = training.train(job, out, ranks=2, sets=[f"checkpointing.resume={asked}"])
-    assert result.code == 100, result
-    assert any("no such checkpoint" in x and "nearest at steps 10, 20" in x and x.startswith("train: ") for x in result.err.splitlines()), result
+    for said in both_ways(job, out, options=f"--set checkpointing.resume={asked}"):
+        assert re.fullmatch(rf"train: checkpointing\.resume: \S*/step-0*14: no such checkpoint; {out}/checkpoints has the nearest at steps 10, 20\n", said), said
+
+
+def unchanged(out):
+    return sorted((x, os.stat(x).st_mtime_ns) for x in glob.glob(f"{out}/**", recursive=True) if os.path.isfile(x))
+
+
+@pytest.mark.parametrize("asked", ["step-10", "another run's", "auto"])
+@pytest.mark.parametrize("key, value, was", [("model.n_embd", "64", "32"), ("training.learning_rate", "0.5", "0.003")])
+def test_a_checkpoint_of_another_job(place, asked, key, value, was):
+    """Named or not: both values, before anything is started or changed."""
+    folder, job, _ = place
+    out = folder / f"out-other-{asked.split()[0]}"
+    from_other = asked == "another run's"
+    if not out.exists() and not from_other:
+        shutil.copytree(folder / "plain", out)
+    named = folder / "plain" / "checkpoints" / "step-00000020"
+    before = unchanged(out)
+    resume = "auto" if asked == "auto" else named if from_other else asked
+    for said in both_ways(job, out, options=f"--set checkpointing.resume='{resume}' --set {key}={value}"):
+        where = named if from_other else out / "checkpoints" / ("step-00000020" if asked == "auto" else "step-00000010")
+        prefix = "" if asked == "auto" else "checkpointing.resume: "
+        assert said == (f"train: {prefix}{where}: {key}: was {was}, is now {value}; go back to the old value, or begin anew with --fresh or another "
+                        "output_dir\n"), said
+    assert unchanged(out) == before and not glob.glob(f"{out}/**/*.old-*", recursive=True)
+
+
+def test_a_name_that_is_no_checkpoint(place):
+    folder, job, _ = place
+    for said in both_ways(job, folder / "out-none", options=f"--set checkpointing.resume='{folder}/plain'"):
+        assert said == f"train: checkpointing.resume: {folder}/plain: is no checkpoint (it holds no manifest.json); name a folder step-N\n", said
+
+
+def test_a_course_that_began_by_a_name(place):
+    """It goes on from its own saves under the same command, also when what it began from is gone; without saves of its own it is refused."""
+    folder, job, _ = place
+    out, source = folder / "out-course", folder / "source"
+    shutil.copytree(folder / "plain" / "checkpoints" / "step-00000010", source)
+    sets = [f"checkpointing.resume={source}"]
+    assert training.train(job, out, sets=sets).code == 0
+    shutil.rmtree(source)
+    result = training.train(job, out, sets=sets)
+    assert result.code == 0 and "finished at step 20" in result.err, result
+    for said in both_ways(job, out, options=f"--set {sets[0]} --set training.learning_rate=0.5"):
+        assert f"{out}/checkpoints/step-00000020: training.learning_rate: was 0.003, is now 0.5" in said, said
+    for path in glob.glob(f"{out}/checkpoints/step-*"):
+        shutil.rmtree(path)
+    for said in both_ways(job, out, options=f"--set {sets[0]}"):
+        assert said == f"train: checkpointing.resume: {source}: no such checkpoint; {out}/checkpoints holds none; begin with resume auto\n", said
+
+
+def test_a_folder_in_use(place):
+    """By another job: who it is, before anything starts; its plan may be asked for meanwhile."""
+    folder, job, _ = place
+    out = folder / "out-in-use"
+    lines = support.wait_lines
+    with support.Job(["--nproc_per_node=1", "--rdzv_id=job-7", "train", job, "--output_dir", out, "--set", "training.max_steps=1000000", "--set",
+                      "logging.log_every_n_steps=1", "--set", "training.eval_every_n_steps=0"]) as first:
+        lines(out / "metrics.jsonl", 2)
+        pid = support.children(first.agent)[0]
+        for said in both_ways(job, out):
+            assert re.fullmatch(rf"train: {out}/checkpoints: in use by host \S+ pid {pid}, job job-7, since 20\S+; give this one another --output_dir\n", said), said
+        p = subprocess.run([support.program("train"), "--plan", job, "--output_dir", out, "--set", "training.max_steps=1000000"], env=support.clean_env(),
+                           capture_output=True, text=True, timeout=support.DEADLINE_S)
+        assert p.returncode == 0 and "strategy" in p.stdout, p
+        first.signal(2)
+        assert first.finish().code == 75
 
 
 def test_a_checkpoint_asked_for_by_its_name(place):

@@ -282,16 +282,33 @@ static void one_job_at_a_time_holds_the_folder(void **unused)
     struct dt_error err;
     int first = -1, second = -1;
     fresh_dir();
-    char *folder = dt_format("%s/new/checkpoints", dir);
-    assert_int_equal(checkpoint_hold(folder, 0, &first, &err), 0);
+    char *folder = dt_format("%s/new/checkpoints", dir), *parent = dt_format("%s/new", dir), host[256] = "";
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    assert_int_equal(checkpoint_check_free(folder, NULL, 0, &err), 0);
+    assert_false(dt_file_exists(parent)); /* asking makes nothing */
+    assert_int_equal(checkpoint_hold(folder, "job-1\nof\n2", 0, &first, &err), 0);
     assert_true(first >= 0);
-    assert_int_equal(checkpoint_hold(folder, 0.05, &second, &err), -1);
-    char *who = dt_format("in use by another job (pid %ld)", (long)getpid());
-    assert_non_null(strstr(err.text, who));
+    assert_int_equal(checkpoint_hold(folder, "job-2", 0.05, &second, &err), -1);
+    char *who = dt_format("%s: in use by host %s pid %ld, job job-1, since 20", folder, host, (long)getpid());
+    assert_int_equal(strncmp(err.text, who, strlen(who)), 0);
+    assert_non_null(strstr(err.text, "; give this one another --output_dir"));
+    assert_null(strchr(err.text, '\n'));
+    static const struct {
+        const char *run_id;
+        int rc;
+    } cases[] = {{NULL, -1}, {"job-2", -1}, {"job-1", 0}};
+    for (size_t i = 0; i < 3; i++) {
+        err.text[0] = '\0';
+        assert_int_equal(checkpoint_check_free(folder, cases[i].run_id, 0.05, &err), cases[i].rc);
+        assert_int_equal(strncmp(err.text, who, strlen(who)) == 0, cases[i].rc != 0);
+        assert_true(cases[i].rc == 0 || err.status == DT_INVALID);
+    }
     (void)close(first);
-    assert_int_equal(checkpoint_hold(folder, 0, &second, &err), 0);
+    assert_int_equal(checkpoint_check_free(folder, NULL, 0, &err), 0);
+    assert_int_equal(checkpoint_hold(folder, "job-2", 0, &second, &err), 0);
     (void)close(second);
     free(who);
+    free(parent);
     free(folder);
 }
 

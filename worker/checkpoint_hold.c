@@ -1,0 +1,118 @@
+/* One job at a time for a folder of checkpoints: a lock on DIR.lock beside it, which ends with its process however that ends, and in the file who has it. */
+#include "worker/checkpoint.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define LOOK_S 0.02
+#define LINE_BYTES 512 /* "HOST PID SINCE JOB" */
+
+struct holder {
+    char host[256], since[32], job[128];
+    long pid; /* 0: the file does not say */
+};
+
+static void read_holder(int fd, struct holder *h)
+{
+    char line[LINE_BYTES] = "";
+    ssize_t size = pread(fd, line, sizeof line - 1, 0);
+    *h = (struct holder){.pid = 0};
+    for (ssize_t i = 0; i < size; i++) { /* for one line of a message, whoever wrote it */
+        line[i] = (unsigned char)line[i] < 32 || line[i] == 127 ? '\0' : line[i];
+    }
+    if (sscanf(line, "%255s %ld %31s %127[^\n]", h->host, &h->pid, h->since, h->job) < 3) {
+        h->pid = 0;
+    }
+}
+
+static void write_holder(int fd, const char *run_id)
+{
+    char host[256] = "", since[32], line[LINE_BYTES];
+    (void)gethostname(host, sizeof host - 1);
+    dt_wall_text(dt_wall_s(), since, sizeof since);
+    int size = snprintf(line, sizeof line, "%s %ld %s %.127s", *host != '\0' ? host : "?", (long)getpid(), since, run_id != NULL ? run_id : "");
+    if (ftruncate(fd, 0) == 0) {
+        (void)!pwrite(fd, line, (size_t)size, 0);
+    }
+}
+
+static int refuse(const char *dir, const struct holder *h, struct dt_error *err)
+{
+    if (h->pid == 0) {
+        return dt_fail(err, DT_INVALID, "%s: in use by another job; give this one another --output_dir", dir);
+    }
+    return dt_fail(err, DT_INVALID, "%s: in use by host %s pid %ld%s%s, since %s; give this one another --output_dir", dir, h->host, h->pid,
+                   h->job[0] != '\0' ? ", job " : "", h->job, h->since);
+}
+
+int checkpoint_hold(const char *dir, const char *run_id, double wait_s, int *lock, struct dt_error *err)
+{
+    char *parent = dt_strdup(dir), *path = dt_format("%s.lock", dir);
+    struct holder h;
+    dt_file_strip(parent);
+    int result = dt_file_mkdirs(parent, err), fd = -1;
+    if (result == 0) {
+        fd = dt_file_open_own(path, O_RDWR, err);
+        result = fd >= 0 ? 0 : -1;
+    }
+    for (double until_s = dt_now_s() + wait_s; result == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;) {
+        if (errno == EWOULDBLOCK && dt_now_s() > until_s) {
+            read_holder(fd, &h);
+            result = refuse(dir, &h, err);
+        } else if (errno == EWOULDBLOCK || errno == EINTR) {
+            dt_sleep_s(LOOK_S);
+        } else { /* a file system without locks */
+            (void)close(fd);
+            fd = -1;
+            break;
+        }
+    }
+    if (result == 0 && fd >= 0) {
+        write_holder(fd, run_id);
+    } else if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (result == 0) {
+        *lock = fd;
+    }
+    free(path);
+    free(parent);
+    return result;
+}
+
+int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, struct dt_error *err)
+{
+    char *path = dt_format("%s.lock", dir);
+    struct holder h;
+    int result = 0, fd = dt_file_exists(path) ? dt_file_open_own(path, O_RDONLY, err) : -1;
+    if (fd < 0) {
+        result = dt_file_exists(path) && err->status == DT_INVALID ? -1 : 0; /* what cannot be read now says so when it is locked */
+    }
+    for (double until_s = dt_now_s() + wait_s; fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            break;
+        }
+        read_holder(fd, &h);
+        if (run_id != NULL && h.pid != 0 && strncmp(h.job, run_id, sizeof h.job - 1) == 0) {
+            break; /* our own job: this host comes later */
+        }
+        if (dt_now_s() > until_s) {
+            result = refuse(dir, &h, err);
+            break;
+        }
+        dt_sleep_s(LOOK_S);
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    free(path);
+    return result;
+}
