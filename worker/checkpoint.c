@@ -21,6 +21,9 @@
 
 #define OWNER_MAX_BYTES (4 << 20) /* the run id is a string of the environment: 128 KiB, before its escapes */
 
+#define LOCK_S 60.0  /* claim and commit take a moment */
+#define FROZEN_S 3.0 /* a rank of an older round that does not let go for so long is on a frozen host */
+
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
 {
     return dt_format("%s/step-%08" PRId64 ".tmp-%d", dir, state->step, state->round);
@@ -78,18 +81,18 @@ out:
 }
 
 /* DIR/owner.json holds run and round of whoever may commit here; a lock on DIR/owner.lock makes claim and commit one after the other. */
-static int lock_owner(const char *dir, struct dt_error *err)
+static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
     int fd = dt_file_open_own(path, O_RDWR, err);
     if (fd >= 0) {
-        double until_s = dt_now_s() + 60;
+        double until_s = dt_now_s() + wait_s;
         while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             if (errno != EWOULDBLOCK && errno != EINTR) {
                 break; /* a file system without locks: the owner's file alone decides */
             }
             if (dt_now_s() > until_s) {
-                (void)dt_fail(err, DT_TIMEOUT, "%s: locked by another process for 60 s", path);
+                (void)dt_fail(err, DT_TIMEOUT, "%s: locked by another process for %g s", path, wait_s);
                 (void)close(fd);
                 fd = -1;
                 break;
@@ -108,38 +111,53 @@ static void owner_text(struct dt_text *out, const char *run_id, int round)
     dt_text_printf(out, ",\"round\":%d}\n", round);
 }
 
+/* The round of this run that owns DIR; -1: it has no owner, or another run. */
+static int owner_round(const char *dir, const char *run_id)
+{
+    char *path = dt_format("%s/owner.json", dir);
+    struct dt_text owner, prefix;
+    dt_text_init(&owner);
+    dt_text_init(&prefix);
+    owner_text(&prefix, run_id, 0);
+    const char *mark = strstr(prefix.data, "\"round\":");
+    size_t same = (size_t)(mark - prefix.data) + strlen("\"round\":");
+    bool ours = dt_file_read(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && owner.size > same && memcmp(owner.data, prefix.data, same) == 0;
+    int round = ours ? atoi(owner.data + same) : -1;
+    dt_text_clear(&prefix);
+    dt_text_clear(&owner);
+    free(path);
+    return round;
+}
+
+static int take_from_frozen(const char *dir, int round, struct dt_error *err);
+
 int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err)
 {
     if (dt_file_mkdirs(dir, err) != 0) {
         return -1;
     }
-    int lock = lock_owner(dir, err);
+    int before = owner_round(dir, run_id);
+    bool older = before >= 0 && before < round;
+    int lock = lock_owner(dir, older ? FROZEN_S : LOCK_S, err);
+    if (lock < 0 && older && err->status == DT_TIMEOUT) {
+        lock = take_from_frozen(dir, round, err);
+    }
     if (lock < 0) {
         return -1;
     }
+    before = owner_round(dir, run_id);
     char *path = dt_format("%s/owner.json", dir);
-    struct dt_text text, before;
+    struct dt_text text;
     dt_text_init(&text);
-    dt_text_init(&before);
     owner_text(&text, run_id, round);
     int result = 0;
-    /* A late worker of an older round must not take the folder back. */
-    if (dt_file_read(path, OWNER_MAX_BYTES, &before, NULL) == 0) {
-        struct dt_text prefix;
-        dt_text_init(&prefix);
-        owner_text(&prefix, run_id, 0);
-        const char *mark = strstr(prefix.data, "\"round\":");
-        size_t same = (size_t)(mark - prefix.data) + strlen("\"round\":");
-        if (before.size > same && memcmp(before.data, prefix.data, same) == 0 && atoi(before.data + same) > round) {
-            result = dt_fail(err, DT_STOPPED, "%s: round %d has begun; this is round %d", dir, atoi(before.data + same), round);
-        }
-        dt_text_clear(&prefix);
+    if (before > round) { /* a late worker of an older round must not take the folder back */
+        result = dt_fail(err, DT_STOPPED, "%s: round %d has begun; this is round %d", dir, before, round);
     }
     if (result == 0) {
         dt_file_remove_cut(dir); /* all who write here hold the lock */
         result = dt_file_write(path, text.data, text.size, err);
     }
-    dt_text_clear(&before);
     dt_text_clear(&text);
     free(path);
     (void)close(lock);
@@ -255,9 +273,31 @@ static int remove_strangers(const char *folder, int ranks, struct dt_error *err)
     return result;
 }
 
+/* A rank of an older round holds the lock and does not let go: its host is frozen, perhaps between the question whether it may commit and the rename.
+ * What it is about to rename gets another name, so that its call fails whenever it comes; and the lock becomes another file. Returns it. */
+static int take_from_frozen(const char *dir, int round, struct dt_error *err)
+{
+    struct listing tries;
+    char *path = dt_format("%s/owner.lock", dir);
+    int lock = unlink(path) == 0 || errno == ENOENT ? lock_owner(dir, LOCK_S, err) : dt_fail_errno(err, "%s", path);
+    if (lock >= 0 && list_steps(dir, true, &tries, err) == 0) {
+        for (size_t i = 0; i < tries.count; i++) {
+            char *from = dt_format("%s/%s", dir, tries.items[i].name), *to = dt_format("%s-taken-by-%d", from, round);
+            if (rename(from, to) != 0 && errno != ENOENT) {
+                dt_log(DT_LOG_WARN, "checkpoint", "%s: %s", to, strerror(errno));
+            }
+            free(to);
+            free(from);
+        }
+        listing_clear(&tries);
+    }
+    free(path);
+    return lock;
+}
+
 /* Removes complete checkpoints beyond the newest keep_last_n, counted from the one just written, and what earlier tries left behind. Later steps are of
  * another course of training: they neither count nor go. Failing here is a warning: the new checkpoint is safe. */
-static void prune(const char *dir, int64_t written, const struct checkpoint_keep *keep)
+static void prune(const char *dir, const struct checkpoint_state *state, const struct checkpoint_keep *keep)
 {
     struct dt_error err;
     for (int leftovers = 0; leftovers <= 1; leftovers++) {
@@ -271,9 +311,10 @@ static void prune(const char *dir, int64_t written, const struct checkpoint_keep
             char *path = dt_format("%s/%s", dir, steps.items[i].name);
             char *manifest = dt_format("%s/manifest.json", path);
             bool whole = !leftovers && dt_file_exists(manifest); /* without: a removal that was cut short */
-            complete += whole && step <= written;
-            if (!whole || (keep->last_n > 0 && complete > keep->last_n && step != keep->named_step)) {
-                (void)unlink(manifest); /* first, so that a removal cut short leaves nothing that looks complete */
+            complete += whole && step <= state->step;
+            bool goes = !whole || (keep->last_n > 0 && complete > keep->last_n && step != keep->named_step);
+            if (goes && check_owner(dir, state, &err) == 0) { /* what a newer round has begun is not ours to remove */
+                (void)unlink(manifest);                       /* first, so that a removal cut short leaves nothing that looks complete */
                 if (dt_file_remove_tree(path, &err) != 0) {
                     dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
                 }
@@ -312,7 +353,7 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     (void)snprintf(name, sizeof name, "step-%08" PRId64 "\n", state->step);
     struct dt_text text;
     dt_text_init(&text);
-    int result = -1, lock = lock_owner(dir, err);
+    int result = -1, lock = lock_owner(dir, LOCK_S, err);
     if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 &&
         manifest_text(&text, state, entries, ranks, err) == 0 && dt_file_write(manifest, text.data, text.size, err) == 0 &&
         put_in_place(from, to, err) == 0 && dt_file_sync_dir(dir, err) == 0) {
@@ -323,7 +364,7 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
         if (dt_file_write(latest, name, strlen(name), &why) != 0) {
             dt_log(DT_LOG_WARN, "checkpoint", "%s", why.text);
         }
-        prune(dir, state->step, keep);
+        prune(dir, state, keep);
     } else {
         (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
     }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define LOOK_S 0.02
+#define FROZEN_S 3.0   /* a rank that is told to end lets go before */
 #define LINE_BYTES 512 /* "HOST PID SINCE JOB" */
 
 struct holder {
@@ -53,7 +54,13 @@ static int refuse(const char *dir, const struct holder *h, struct dt_error *err)
                    h->job[0] != '\0' ? ", job " : "", h->job, h->since);
 }
 
-int checkpoint_hold(const char *dir, const char *run_id, double wait_s, int *lock, struct dt_error *err)
+/* An older round of this run: its host is lost, perhaps frozen. A later round than the first is no other job of that name: the first would have been refused. */
+static bool is_older_round(const struct holder *h, const char *run_id, int round)
+{
+    return round > 1 && run_id != NULL && run_id[0] != '\0' && h->pid != 0 && strncmp(h->job, run_id, sizeof h->job - 1) == 0;
+}
+
+int checkpoint_hold(const char *dir, const char *run_id, int round, double wait_s, int *lock, struct dt_error *err)
 {
     char *parent = dt_strdup(dir), *path = dt_format("%s.lock", dir);
     struct holder h;
@@ -63,13 +70,19 @@ int checkpoint_hold(const char *dir, const char *run_id, double wait_s, int *loc
         fd = dt_file_open_own(path, O_RDWR, err);
         result = fd >= 0 ? 0 : -1;
     }
-    for (double until_s = dt_now_s() + wait_s; result == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;) {
-        if (errno == EWOULDBLOCK && dt_now_s() > until_s) {
+    double begin_s = dt_now_s();
+    while (result == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        bool busy = errno == EWOULDBLOCK, taken = false;
+        double waited_s = dt_now_s() - begin_s;
+        if (busy && (waited_s > wait_s || waited_s > FROZEN_S)) {
             read_holder(fd, &h);
+            taken = is_older_round(&h, run_id, round);
+        }
+        if (busy && waited_s > wait_s && !taken) {
             result = refuse(dir, &h, err);
-        } else if (errno == EWOULDBLOCK || errno == EINTR) {
+        } else if (!taken && (busy || errno == EINTR)) {
             dt_sleep_s(LOOK_S);
-        } else { /* a file system without locks */
+        } else { /* a file system without locks; or the owner's file (checkpoint_claim) keeps the older round away */
             (void)close(fd);
             fd = -1;
             break;

@@ -195,7 +195,7 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
     bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
-    if (t->hold < 0 && checkpoint_hold(dir, t->world->run_id, HOLD_WAIT_S, &t->hold, err) != 0) {
+    if (t->hold < 0 && checkpoint_hold(dir, t->world->run_id, t->world->round, HOLD_WAIT_S, &t->hold, err) != 0) {
         return -1;
     }
     course_read(&s->course, dir);

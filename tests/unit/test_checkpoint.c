@@ -7,6 +7,7 @@
 #include "worker/safetensors.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -286,9 +288,9 @@ static void one_job_at_a_time_holds_the_folder(void **unused)
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
     assert_int_equal(checkpoint_check_free(folder, NULL, 0, &err), 0);
     assert_false(dt_file_exists(parent)); /* asking makes nothing */
-    assert_int_equal(checkpoint_hold(folder, "job-1\nof\n2", 0, &first, &err), 0);
+    assert_int_equal(checkpoint_hold(folder, "job-1\nof\n2", 1, 0, &first, &err), 0);
     assert_true(first >= 0);
-    assert_int_equal(checkpoint_hold(folder, "job-2", 0.05, &second, &err), -1);
+    assert_int_equal(checkpoint_hold(folder, "job-2", 1, 0.05, &second, &err), -1);
     char *who = dt_format("%s: in use by host %s pid %ld, job job-1, since 20", folder, host, (long)getpid());
     assert_int_equal(strncmp(err.text, who, strlen(who)), 0);
     assert_non_null(strstr(err.text, "; give this one another --output_dir"));
@@ -305,11 +307,43 @@ static void one_job_at_a_time_holds_the_folder(void **unused)
     }
     (void)close(first);
     assert_int_equal(checkpoint_check_free(folder, NULL, 0, &err), 0);
-    assert_int_equal(checkpoint_hold(folder, "job-2", 0, &second, &err), 0);
+    assert_int_equal(checkpoint_hold(folder, "job-2", 1, 0, &second, &err), 0);
     (void)close(second);
     free(who);
     free(parent);
     free(folder);
+}
+
+/* A host that is frozen holds its locks for ever. A newer round of its run goes on, and nothing that the older one still does counts. */
+static void a_frozen_round_keeps_nobody_away(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    int held = -1, next = -1;
+    fresh_dir();
+    assert_int_equal(checkpoint_hold(dir, "run", 1, 0, &held, &err), 0);
+    assert_int_equal(checkpoint_hold(dir, "another", 2, 0.05, &next, &err), -1);
+    assert_int_equal(checkpoint_hold(dir, "run", 1, 0.05, &next, &err), -1);
+    assert_int_equal(checkpoint_hold(dir, "run", 2, 0.05, &next, &err), 0);
+    assert_int_equal(next, -1);
+    (void)close(held);
+
+    char *lock = dt_format("%s/owner.lock", dir), *try = dt_format("%s/step-00000005.tmp-1", dir), *done = dt_format("%s/step-00000005", dir);
+    assert_int_equal(checkpoint_claim(dir, long_run, 1, &err), 0);
+    assert_int_equal(dt_file_mkdirs(try, &err), 0);
+    held = open(lock, O_RDWR);
+    assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0); /* in a commit, before its rename */
+    assert_int_equal(checkpoint_claim(dir, long_run, 2, &err), 0);
+    assert_int_equal(rename(try, done), -1);
+    assert_int_equal(errno, ENOENT);
+    assert_int_equal(save(6, 1, 2, 0, &err), 0);
+    assert_int_equal(save(7, 1, 1, 0, &err), -1);
+    assert_int_equal(err.status, DT_STOPPED);
+    assert_int_equal(newest(NULL, 0), 6);
+    (void)close(held);
+    free(done);
+    free(try);
+    free(lock);
 }
 
 static void flip(const char *path, off_t at)
@@ -559,6 +593,7 @@ int main(void)
         cmocka_unit_test(very_many_old_ones),
         cmocka_unit_test(lying_manifests_are_refused),
         cmocka_unit_test(one_job_at_a_time_holds_the_folder),
+        cmocka_unit_test(a_frozen_round_keeps_nobody_away),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }

@@ -71,7 +71,7 @@ static int hold(struct dt_error *err)
     char path[160];
     int lock = -1;
     (void)snprintf(path, sizeof path, "%s/checkpoints", place);
-    int rc = checkpoint_hold(path, "run", 0, &lock, err);
+    int rc = checkpoint_hold(path, "run", 1, 0, &lock, err);
     if (lock >= 0) {
         (void)close(lock);
     }
