@@ -87,7 +87,7 @@ bench: programs
 install: programs
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/libexec/dtrun" "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
 	for p in dtrun dtdata dtckpt; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/bin/$$p"; done
-	for p in train bench; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
+	for p in train bench doctor; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
 	install -m 644 $(wildcard README.md CHANGELOG.md) "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
 dist:
 	git archive --format=tar.gz --prefix=dtrun-$(VERSION)/ -o dtrun-$(VERSION).tar.gz HEAD

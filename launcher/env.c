@@ -89,6 +89,37 @@ static bool is_private(const char *name)
     return strcmp(name, "DTRUN_KEY_FILE") == 0;
 }
 
+void env_choices(const struct options *o, struct dt_text *out)
+{
+    dt_text_printf(out, "hosts %d", o->nnodes_min);
+    if (o->nnodes_max != o->nnodes_min) {
+        dt_text_printf(out, " to %d", o->nnodes_max);
+    }
+    dt_text_printf(out, " (%s)", options_source(o, "nnodes"));
+    dt_text_printf(out, ", workers per host %s (%s)", o->nproc_text, options_source(o, "nproc_per_node"));
+    if (o->nnodes_max > 1) {
+        bool by_endpoint = strcmp(options_source(o, "rdzv_endpoint"), "default") != 0;
+        dt_text_printf(out, ", meeting at %s port %d by %s", o->master_addr, o->master_port, o->rdzv_backend);
+        dt_text_printf(out, " (%s)", options_source(o, by_endpoint ? "rdzv_endpoint" : "master_addr"));
+        if (strcmp(o->rdzv_backend, "static") == 0) {
+            dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, "node_rank"));
+        }
+    }
+    dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, "rdzv_id"));
+}
+
+/* For the bundled program that shows it. */
+static void set_choices(struct builder *b, const struct options *o)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    if (o->bundled && strcmp(o->program, "doctor") == 0) {
+        env_choices(o, &text);
+    }
+    set(b, "DTRUN_CHOICES", text.size > 0 ? dt_text_str(&text) : NULL);
+    dt_text_clear(&text);
+}
+
 int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err)
 {
     size_t room = 64;
@@ -146,6 +177,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     }
     set(&b, "DTRUN_LOCAL_ADDR", w->local_addr != NULL ? w->local_addr : o->local_addr);
     set(&b, "DTRUN_DEAD_AFTER", o->nnodes_max > 1 ? dt_arena_printf(arena, "%g", o->dead_after_s) : NULL);
+    set_choices(&b, o);
     *out = b.list;
     return 0;
 }

@@ -26,6 +26,9 @@ struct env_worker {
 /* The whole environment: what is inherited, with the worker's own variables in place of stale ones, each name once. Strings and the
  * null-terminated array live in `arena`. Fails when --virtual_local_rank finds too few devices. */
 int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err);
+/* Appends what the launcher settled on and which option or variable said it: "hosts 2 (--nnodes), workers 2 (PET_NPROC_PER_NODE), ...". `doctor`
+ * gets it as DTRUN_CHOICES. */
+void env_choices(const struct options *o, struct dt_text *out);
 /* True when OMP_NUM_THREADS=1 is put into the environment of several workers; print env_omp_warning() once then. */
 bool env_sets_omp(const struct options *o, char *const *inherited);
 const char *env_omp_warning(void);

@@ -474,10 +474,8 @@ static int read_program(struct options *o, const struct given *g, int argc, char
     }
     bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz");
     o->entry = module ? OPTIONS_ENTRY_MODULE : python && !no_python ? OPTIONS_ENTRY_PYTHON : OPTIONS_ENTRY_PROGRAM;
-    o->bundled = o->entry == OPTIONS_ENTRY_PROGRAM && (strcmp(o->program, "train") == 0 || strcmp(o->program, "bench") == 0);
-    if (o->entry == OPTIONS_ENTRY_PROGRAM && strcmp(o->program, "doctor") == 0) {
-        return dt_fail(err, DT_INVALID, "doctor: not there yet; give a path with / for a program of your own");
-    }
+    o->bundled = o->entry == OPTIONS_ENTRY_PROGRAM &&
+                 (strcmp(o->program, "train") == 0 || strcmp(o->program, "bench") == 0 || strcmp(o->program, "doctor") == 0);
     if (o->bundled && strcmp(o->program, "train") == 0 && g->value[option_find("max_restarts")] == NULL) {
         o->max_restarts = 3;
     }

@@ -56,11 +56,6 @@ def test_unknown_program_is_2(name):
     assert re.match(rf"dtrun: {re.escape(name)}: .+\n", result.err), result
 
 
-def test_what_is_not_there_yet_is_refused_by_name():
-    result = run(["doctor"])
-    assert result.code == 2 and result.err.startswith("dtrun: doctor: not there yet"), result
-
-
 def test_not_executable_is_2(tmp_path):
     path = script(tmp_path, "plain", "exit 0\n")
     os.chmod(path, 0o644)
