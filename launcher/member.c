@@ -623,6 +623,8 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         p->lease_s = m->role == MEMBER_LEADING && in->term == m->record.term && in->echo > p->lease_s ? in->echo : p->lease_s;
         m->witness_heard_s = peer == m->witness.id && p->lease_s > m->witness_heard_s ? p->lease_s : m->witness_heard_s;
         break;
+    case MESSAGE_STATUS_ASK: /* gather.c */
+    case MESSAGE_STATUS:
     case MESSAGE_KIND_COUNT:
         break;
     }

@@ -206,7 +206,11 @@ double member_workers_until(struct member *m, double now_s);
 const struct member_cause *member_cause(const struct member *m, int round);
 /* Our leader's addresses, or null while seeking. */
 const struct peer_info *member_leader(const struct member *m);
-/* Appends, for `dtrun --status`, members of a JSON object: "role", "term", "members" (hosts as far as this agent knows them, at most 256). */
-void member_status(const struct member *m, double now_s, struct dt_text *out);
+/* Appends, for `dtrun --status`, members of a JSON object: "role", "term". */
+void member_status(const struct member *m, struct dt_text *out);
+/* Appends the hosts as far as this agent knows them (at most 1024), each a JSON object that begins with its "id", and a newline; a witness has none. */
+void member_hosts(const struct member *m, double now_s, struct dt_text *out);
+/* Somebody at the other end of a link, or null. */
+struct member_peer *member_find(const struct member *m, uint64_t id);
 
 #endif

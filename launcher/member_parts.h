@@ -6,7 +6,6 @@
 
 typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 
-struct member_peer *member_find(const struct member *m, uint64_t id);
 struct member_peer *member_add_peer(struct member *m, uint64_t id);
 void member_remove_peer(struct member *m, struct member_peer *p);
 void member_bury(struct member *m, uint64_t id, bool told);

@@ -3,11 +3,16 @@
 
 #include <string.h>
 
-enum { SHOWN = 256 };
+enum { SHOWN = 1024 };
 
-static void add_host(struct dt_text *out, const char *comma, const struct peer_info *who, const char *state, int workers, double heard_s)
+static void add_host(struct dt_text *out, const struct peer_info *who, const char *state, int workers, double heard_s)
 {
-    dt_text_printf(out, "%s{\"host\":", comma);
+    if (peer_is_witness(who)) {
+        dt_text_puts(out, "{\"witness\":true");
+    } else {
+        dt_text_printf(out, "{\"id\":\"%016llx\"", (unsigned long long)who->id);
+    }
+    dt_text_puts(out, ",\"host\":");
     dt_text_json(out, who->host, strlen(who->host));
     dt_text_puts(out, ",\"address\":");
     dt_text_json(out, who->address, strlen(who->address));
@@ -15,7 +20,7 @@ static void add_host(struct dt_text *out, const char *comma, const struct peer_i
     if (heard_s >= 0) {
         dt_text_printf(out, ",\"heard_s\":%.1f", heard_s);
     }
-    dt_text_puts(out, "}");
+    dt_text_puts(out, "}\n");
 }
 
 static void add_led(const struct member *m, double now_s, struct dt_text *out)
@@ -33,25 +38,31 @@ static void add_led(const struct member *m, double now_s, struct dt_text *out)
             }
         }
         who.order = n->order;
-        add_host(out, i > 0 ? "," : "", &who, states[n->state], n->local_world_size, heard_s);
+        add_host(out, &who, states[n->state], n->local_world_size, heard_s);
+    }
+    if (m->witness.id != 0) {
+        add_host(out, &m->witness, "in the council", 0, now_s - m->witness_heard_s);
     }
 }
 
-void member_status(const struct member *m, double now_s, struct dt_text *out)
+void member_hosts(const struct member *m, double now_s, struct dt_text *out)
 {
-    static const char *const roles[] = {"seeking the others", "following", "leading", "at the end"};
     const struct peer_info *leader = member_leader(m);
-    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu,\"members\":[", roles[m->role], (unsigned long long)m->record.term);
     if (m->role == MEMBER_LEADING && m->coordinator != NULL) {
         add_led(m, now_s, out);
     } else if (m->role == MEMBER_FOLLOWING && leader != NULL) {
-        add_host(out, "", leader, "leading", 0, now_s - m->leader_heard_s);
+        add_host(out, leader, "leading", 0, now_s - m->leader_heard_s);
         for (int i = 0; i < m->record.council_count; i++) {
             const struct peer_info *who = &m->record.council[i];
             if (who->id != leader->id) {
-                add_host(out, ",", who, who->id == m->options.self.id ? "this one" : "in the council", 0, -1);
+                add_host(out, who, who->id == m->options.self.id ? "this one" : "in the council", 0, -1);
             }
         }
     }
-    dt_text_puts(out, "]");
+}
+
+void member_status(const struct member *m, struct dt_text *out)
+{
+    static const char *const roles[] = {"seeking the others", "following", "leading", "at the end"};
+    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", roles[m->role], (unsigned long long)m->record.term);
 }

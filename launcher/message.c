@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 
 struct walk {
     struct dt_text *out; /* writing when set */
@@ -103,6 +103,22 @@ static void walk_words(struct walk *w, char *s, size_t capacity, bool lines)
     for (const char *c = s; w->out == NULL && *c != '\0'; c++) {
         w->bad = w->bad || *c == 127 || ((unsigned char)*c < 32 && !(lines && *c == '\n'));
     }
+}
+
+static void walk_body(struct walk *w, struct message *m)
+{
+    uint64_t size = m->body_size;
+    walk_u64(w, &size);
+    if (w->out != NULL) {
+        if (m->body_size > 0) {
+            dt_text_add(w->out, m->body, m->body_size);
+        }
+        return;
+    }
+    w->bad = w->bad || size > MESSAGE_BODY_BYTES || size > (size_t)(w->end - w->p);
+    m->body = (const char *)w->p;
+    m->body_size = w->bad ? 0 : (size_t)size;
+    w->p += m->body_size;
 }
 
 /* An address or a name: what MASTER_ADDR may hold. */
@@ -252,6 +268,19 @@ static void walk(struct walk *w, struct message *m)
         walk_int(w, &m->count, CAUSE_PEER, CAUSE_KIND_COUNT - 1);
         walk_words(w, m->text, sizeof m->text, true);
         break;
+    case MESSAGE_STATUS_ASK:
+        walk_u64(w, &m->nonce[0]);
+        walk_u64(w, &m->nonce[1]);
+        break;
+    case MESSAGE_STATUS:
+        walk_u64(w, &m->nonce[0]);
+        walk_u64(w, &m->nonce[1]);
+        walk_info(w, &m->info);
+        walk_bool(w, &m->granted);
+        walk_int(w, &m->count, 0, INT32_MAX);
+        walk_bool(w, &m->finished);
+        walk_body(w, m);
+        break;
     case MESSAGE_BYE:
     case MESSAGE_KIND_COUNT:
         break;
@@ -300,8 +329,9 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none",     "join",     "refuse", "redirect", "prepare", "ack",   "event", "action", "beat",
-                                                          "beat_ack", "vote_ask", "vote",   "keep",     "bye",     "probe", "reach", "cause"};
+    static const char *const names[MESSAGE_KIND_COUNT] = {"none",   "join",  "refuse",   "redirect",   "prepare", "ack",  "event",
+                                                          "action", "beat",  "beat_ack", "vote_ask",   "vote",    "keep", "bye",
+                                                          "probe",  "reach", "cause",    "status_ask", "status"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }
 

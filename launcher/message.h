@@ -12,9 +12,10 @@
 #include <stdint.h>
 
 enum {
-    MESSAGE_COUNCIL = 7,       /* agents that hold the state; elections and quorums are theirs */
-    MESSAGE_TEXT_BYTES = 2048, /* refusal texts, digests */
-    MESSAGE_MAX_BYTES = 16384  /* an encoded message */
+    MESSAGE_COUNCIL = 7,        /* agents that hold the state; elections and quorums are theirs */
+    MESSAGE_TEXT_BYTES = 2048,  /* refusal texts, digests */
+    MESSAGE_BODY_BYTES = 12288, /* of an answer about workers */
+    MESSAGE_MAX_BYTES = 16384   /* an encoded message */
 };
 
 struct peer_info {    /* one agent */
@@ -45,22 +46,25 @@ enum message_kind {
     MESSAGE_JOIN =
         1, /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
                           count: how often I was without a leader */
-    MESSAGE_REFUSE,   /* you cannot: code, text */
-    MESSAGE_REDIRECT, /* ask this one: info */
-    MESSAGE_PREPARE,  /* keep this record */
-    MESSAGE_ACK,      /* I keep the record of term, round (and finished) */
-    MESSAGE_EVENT,    /* to the leader: event of my node; text: why */
-    MESSAGE_ACTION,   /* from the leader: action for your node; START carries the record */
-    MESSAGE_BEAT,     /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
+    MESSAGE_REFUSE,     /* you cannot: code, text */
+    MESSAGE_REDIRECT,   /* ask this one: info */
+    MESSAGE_PREPARE,    /* keep this record */
+    MESSAGE_ACK,        /* I keep the record of term, round (and finished) */
+    MESSAGE_EVENT,      /* to the leader: event of my node; text: why */
+    MESSAGE_ACTION,     /* from the leader: action for your node; START carries the record */
+    MESSAGE_BEAT,       /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
                           `text`; count -1: you are a spare */
-    MESSAGE_BEAT_ACK, /* stamp, echo */
-    MESSAGE_VOTE_ASK, /* may I lead term `term`? with my record's term and round */
-    MESSAGE_VOTE,     /* yes (granted) or no; the voter's record comes along */
-    MESSAGE_KEEP,     /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
-    MESSAGE_BYE,      /* I am leaving in order: do not count me any more */
-    MESSAGE_PROBE,    /* from the leader: get a link with `info` */
-    MESSAGE_REACH,    /* to the leader: I have a link with info.id */
-    MESSAGE_CAUSE,    /* from the leader: why `round` ended: text, count: enum cause_kind */
+    MESSAGE_BEAT_ACK,   /* stamp, echo */
+    MESSAGE_VOTE_ASK,   /* may I lead term `term`? with my record's term and round */
+    MESSAGE_VOTE,       /* yes (granted) or no; the voter's record comes along */
+    MESSAGE_KEEP,       /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
+    MESSAGE_BYE,        /* I am leaving in order: do not count me any more */
+    MESSAGE_PROBE,      /* from the leader: get a link with `info` */
+    MESSAGE_REACH,      /* to the leader: I have a link with info.id */
+    MESSAGE_CAUSE,      /* from the leader: why `round` ended: text, count: enum cause_kind */
+    MESSAGE_STATUS_ASK, /* what do your workers do? nonce: number of the question, id of who asks; the leader passes it on */
+    MESSAGE_STATUS, /* nonce: as asked; info: who answers; body: part `count` of JSON lines, of workers, or (granted) of the leader's hosts; finished:
+                           the last part */
     MESSAGE_KIND_COUNT
 };
 
@@ -86,6 +90,8 @@ struct message {
     struct action action; /* node is not sent */
     char role[COORDINATOR_ROLE_BYTES];
     char text[MESSAGE_TEXT_BYTES];
+    const char *body; /* not copied: while decoding, it points into the bytes */
+    size_t body_size;
 };
 
 /* What all who keep records decide alike. */

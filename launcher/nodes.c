@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "launcher/claim.h"
 #include "launcher/endpoint.h"
+#include "launcher/gather.h"
 #include "launcher/guard.h"
 #include "launcher/link.h"
 #include "launcher/member.h"
@@ -33,6 +34,7 @@ struct nodes {
     struct member member;
     struct link *link;
     struct store_server *store;
+    struct gather *gather;
     struct claim *claim;     /* on the endpoint's port, while somebody else has it */
     struct nodes_etcd *etcd; /* in place of the endpoint; or null */
     uv_timer_t tick, news;
@@ -116,6 +118,9 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
         return;
     }
     dt_log(DT_LOG_DEBUG, "nodes", "%s from %016llx", message_name(n->in.kind), (unsigned long long)peer);
+    if (gather_message(n->gather, peer, &n->in)) {
+        return;
+    }
     member_message(&n->member, peer, &n->in, dt_now_s());
     follow_up(n);
     n->hooks.settle(n->hooks.user);
@@ -243,6 +248,22 @@ static void drop(void *user, uint64_t peer)
         return;
     }
     link_drop(n->link, peer);
+}
+
+static void own_rows(void *user, struct dt_text *out)
+{
+    const struct nodes *n = user;
+    if (n->hooks.rows != NULL) {
+        n->hooks.rows(n->hooks.user, out);
+    }
+}
+
+static void gathered(void *user)
+{
+    const struct nodes *n = user;
+    if (n->hooks.gathered != NULL) {
+        n->hooks.gathered(n->hooks.user);
+    }
 }
 
 static void member_line(void *user, const char *line)
@@ -559,6 +580,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     (void)uv_timer_init(loop, &n->news);
     n->tick.data = n->news.data = n;
     n->tick.timer_cb = on_tick;
+    gather_open(&n->gather, loop, &n->member, &(struct gather_hooks){.user = n, .send = send_message, .rows = own_rows, .done = gathered});
     int result = open_network(n, loop, m, err);
     if (result == 0) {
         struct member_hooks h = {.user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line};
@@ -607,9 +629,22 @@ int nodes_restarts_used(const struct nodes *n, bool failed)
     return m->coordinator != NULL ? m->coordinator->restarts_used : m->record.restarts_used + failed;
 }
 
+bool nodes_gather(struct nodes *n)
+{
+    return gather_begin(n->gather);
+}
+
 void nodes_status(const struct nodes *n, struct dt_text *out)
 {
-    member_status(&n->member, dt_now_s(), out);
+    member_status(&n->member, out);
+    dt_text_puts(out, ",\"members\":[");
+    gather_members(n->gather, dt_now_s(), out);
+    dt_text_puts(out, "]");
+}
+
+void nodes_rows(const struct nodes *n, struct dt_text *out)
+{
+    gather_rows(n->gather, out);
 }
 
 const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed)
@@ -637,6 +672,7 @@ void nodes_close(struct nodes *n)
     if (n->etcd != NULL) {
         nodes_etcd_close(n->etcd);
     }
+    gather_close(n->gather);
     uv_close((uv_handle_t *)&n->tick, NULL);
     uv_close((uv_handle_t *)&n->news, NULL);
 }

@@ -16,6 +16,9 @@ struct nodes_hooks {
     void (*act)(void *user, const struct action *a, const char *master_addr, int master_port);
     /* From the loop only, after whatever was acted: the time to carry it out; nodes_tell may be called. */
     void (*settle)(void *user);
+    /* For nodes_gather (gather.h); may be null. */
+    void (*rows)(void *user, struct dt_text *out);
+    void (*gathered)(void *user);
 };
 
 struct nodes;
@@ -31,8 +34,12 @@ const char *nodes_address(const struct nodes *n);
 void nodes_tell(struct nodes *n, const struct event *e);
 /* Restarts that the job has used, as far as is known here; with `failed`, including the one that a failure here is about to cost. */
 int nodes_restarts_used(const struct nodes *n, bool failed);
-/* member_status of ours. */
+/* Asks all hosts what their workers do; false: there is nobody to ask, else hooks.gathered is called within a second. */
+bool nodes_gather(struct nodes *n);
+/* Appends members of a JSON object: "role", "term", "members" (hosts, as the newest nodes_gather found them). */
 void nodes_status(const struct nodes *n, struct dt_text *out);
+/* Appends what other hosts' workers did when nodes_gather asked: a JSON object per line. */
+void nodes_rows(const struct nodes *n, struct dt_text *out);
 /* Why the round ended, or null: nothing is known here. `weak`: no more than that a worker lost its peers. `failed`: it costs a restart. */
 const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed);
 /* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds at most), then nodes_free. */

@@ -475,7 +475,9 @@ static int open_all(struct run *r, struct dt_error *err)
         return dt_fail_errno(err, "/dev/null");
     }
     if (r->o->nnodes_max > 1) {
-        int result = nodes_open(&r->nodes, &r->loop, r->o, &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle}, err);
+        int result = nodes_open(
+            &r->nodes, &r->loop, r->o,
+            &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle, .rows = run_status_rows, .gathered = run_status_gathered}, err);
         r->store = nodes_store(r->nodes);
         if (result != 0) {
             return -1;
@@ -496,6 +498,8 @@ static int open_all(struct run *r, struct dt_error *err)
     struct dt_error ignored;
     if (status_open(&r->status, &r->loop, run_status, r, &ignored) != 0) {
         dt_log(DT_LOG_INFO, "agent", "--status will not find this job: %s", ignored.text);
+    } else {
+        status_set_prepare(r->status, run_status_ask);
     }
     r->watch_options = (struct watch_options){.pages = r->agent.options.bundled,
                                               .limit_s = r->o->hang_timeout_s,

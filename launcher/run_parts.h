@@ -118,5 +118,10 @@ void run_torch_round(struct run *r);
 void run_torch_end(const struct run *r);
 /* Appends what `dtrun --status` is told; user is the run. */
 void run_status(void *user, struct dt_text *out);
+/* What our workers do, a JSON object per line; user is the run, as in the next two. */
+void run_status_rows(void *user, struct dt_text *out);
+/* Before run_status: asks the other hosts. Then: they have answered. */
+bool run_status_ask(void *user);
+void run_status_gathered(void *user);
 
 #endif

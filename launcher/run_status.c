@@ -53,8 +53,9 @@ static void add_page(const struct dt_page *p, double now_s, struct dt_text *out)
 static void add_rank(const struct run *r, int i, double now_s, struct dt_text *out)
 {
     const struct worker *one = &r->workers.list[i];
-    dt_text_printf(out, "%s{\"rank\":%d,\"local_rank\":%d,\"pid\":%d,\"running\":%s", i > 0 ? "," : "", r->place.rank + i, i, (int)one->pid,
-                   one->running ? "true" : "false");
+    dt_text_printf(out, "{\"rank\":%d", r->place.rank + i);
+    add_string(out, "host", r->failures.host);
+    dt_text_printf(out, ",\"local_rank\":%d,\"pid\":%d,\"running\":%s", r->o->local_first + i, (int)one->pid, one->running ? "true" : "false");
     if (!one->running) {
         dt_text_printf(out, ",\"exit_code\":%d}", workers_code(one->status));
         return;
@@ -71,6 +72,41 @@ static void add_rank(const struct run *r, int i, double now_s, struct dt_text *o
     }
     add_page(one->page, now_s, out);
     dt_text_puts(out, "}");
+}
+
+void run_status_rows(void *user, struct dt_text *out)
+{
+    const struct run *r = user;
+    double now_s = dt_now_s();
+    for (int i = 0; i < r->workers.count && r->place.round > 0; i++) {
+        add_rank(r, i, now_s, out);
+        dt_text_puts(out, "\n");
+    }
+}
+
+bool run_status_ask(void *user)
+{
+    struct run *r = user;
+    return r->nodes != NULL && nodes_gather(r->nodes);
+}
+
+void run_status_gathered(void *user)
+{
+    struct run *r = user;
+    if (r->status != NULL) {
+        status_ready(r->status);
+    }
+}
+
+/* Lines as the elements of an array. */
+static void add_elements(const struct dt_text *lines, struct dt_text *out)
+{
+    const char *p = dt_text_str(lines);
+    for (size_t n; *p != '\0'; p += n + (p[n] == '\n')) {
+        n = strcspn(p, "\n");
+        dt_text_puts(out, p == dt_text_str(lines) ? "" : ",");
+        dt_text_add(out, p, n);
+    }
 }
 
 void run_status(void *user, struct dt_text *out)
@@ -94,10 +130,15 @@ void run_status(void *user, struct dt_text *out)
     } else {
         dt_text_puts(out, "\"role\":\"alone\",\"members\":[]");
     }
-    dt_text_puts(out, ",\"ranks\":[");
-    for (int i = 0; i < r->workers.count && p->round > 0; i++) {
-        add_rank(r, i, now_s, out);
+    struct dt_text rows;
+    dt_text_init(&rows);
+    run_status_rows(user, &rows);
+    if (r->nodes != NULL) {
+        nodes_rows(r->nodes, &rows);
     }
+    dt_text_puts(out, ",\"ranks\":[");
+    add_elements(&rows, out);
+    dt_text_clear(&rows);
     dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(r->store));
     store_server_stats(r->store, out);
     dt_text_puts(out, "}");

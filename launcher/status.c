@@ -26,12 +26,14 @@ struct asker {
     struct status *status; /* null: free */
     struct dt_text answer;
     double since_s;
+    bool waiting; /* for status_ready */
 };
 
 struct status {
     uv_pipe_t listener;
     uv_timer_t timer;
     status_describe *describe;
+    status_prepare *prepare; /* or null */
     void *user;
     char *path;
     int handles;  /* not closed yet */
@@ -224,6 +226,18 @@ static bool may_ask(const uv_pipe_t *pipe)
            (who.uid == geteuid() || who.uid == 0);
 }
 
+static void answer(struct asker *a)
+{
+    struct status *s = a->status;
+    s->describe(s->user, &a->answer);
+    dt_text_puts(&a->answer, "\n");
+    uv_buf_t buffer = uv_buf_init(a->answer.data, (unsigned)a->answer.size);
+    a->request.data = a;
+    if (uv_write(&a->request, (uv_stream_t *)&a->pipe, &buffer, 1, on_written) != 0) {
+        end_asker(a);
+    }
+}
+
 static void on_connection(uv_stream_t *listener, int result)
 {
     struct status *s = listener->data;
@@ -243,15 +257,27 @@ static void on_connection(uv_stream_t *listener, int result)
         end_asker(a);
         return;
     }
-    s->describe(s->user, &a->answer);
-    dt_text_puts(&a->answer, "\n");
-    uv_buf_t buffer = uv_buf_init(a->answer.data, (unsigned)a->answer.size);
-    a->request.data = a;
-    if (uv_write(&a->request, (uv_stream_t *)&a->pipe, &buffer, 1, on_written) != 0) {
-        end_asker(a);
-        return;
-    }
     (void)uv_timer_start(&s->timer, on_check, CHECK_MS, CHECK_MS);
+    a->waiting = s->prepare != NULL && s->prepare(s->user);
+    if (!a->waiting) {
+        answer(a);
+    }
+}
+
+void status_ready(struct status *s)
+{
+    for (int i = 0; i < ASKERS; i++) {
+        struct asker *a = &s->askers[i];
+        if (a->status != NULL && a->waiting && !uv_is_closing((uv_handle_t *)&a->pipe)) {
+            a->waiting = false;
+            answer(a);
+        }
+    }
+}
+
+void status_set_prepare(struct status *s, status_prepare *prepare)
+{
+    s->prepare = prepare;
 }
 
 /* ---- open, close ---- */

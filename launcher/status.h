@@ -17,6 +17,11 @@ typedef void status_describe(void *user, struct dt_text *out);
 /* Listens in DTRUN_RUNTIME_DIR, or XDG_RUNTIME_DIR/dtrun, or /tmp/dtrun-UID. The folder is made with mode 0700; one that others own or may
  * enter is refused. Sockets of jobs that were killed are removed on the way. */
 int status_open(struct status **out, uv_loop_t *loop, status_describe *describe, void *user, struct dt_error *err);
+/* `prepare` is called for each who asks, before `describe`; true: the answer takes a moment, and status_ready will be called. */
+typedef bool status_prepare(void *user);
+void status_set_prepare(struct status *s, status_prepare *prepare);
+/* All who wait are answered now. */
+void status_ready(struct status *s);
 /* Removes the socket and closes; run the loop until its handles are closed, which frees s. */
 void status_close(struct status *s);
 

@@ -87,13 +87,17 @@ static void add_members(struct dt_text *out, const cJSON *job)
             break;
         }
         dt_text_reset(&line);
-        dt_text_printf(&line, "  host %s", text_of(m, "host"));
+        bool witness = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m, "witness"));
+        dt_text_printf(&line, "  %s %s", witness ? "witness" : "host", text_of(m, "host"));
         if (number_of(m, "order", -1) >= 0) {
             dt_text_printf(&line, " (node %.0f)", number_of(m, "order", 0));
         }
         dt_text_printf(&line, ": %s", text_of(m, "state"));
         if (number_of(m, "workers", 0) > 0) {
             dt_text_printf(&line, ", %.0f workers", number_of(m, "workers", 0));
+        }
+        if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(m, "answered"))) {
+            dt_text_puts(&line, ", no answer");
         }
         if (number_of(m, "heard_s", -1) >= 0) {
             dt_text_printf(&line, ", heard from %s ago", span(number_of(m, "heard_s", 0), age, sizeof age));
@@ -112,6 +116,44 @@ static int by_suspicion(const void *a, const void *b)
     double order = number_of(x, "rank", 0) - number_of(y, "rank", 0);
     double key = steps < 0 || steps > 0 ? steps : silence < 0 || silence > 0 ? silence : order;
     return key < 0 ? -1 : key > 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    double order = number_of(*(const cJSON *const *)a, "rank", 0) - number_of(*(const cJSON *const *)b, "rank", 0);
+    return order < 0 ? -1 : order > 0;
+}
+
+/* One of a job on several hosts. What it costs in time and memory stands in the JSON. */
+static void add_rank_of_host(struct dt_text *out, const cJSON *r)
+{
+    struct dt_text line;
+    char age[32], number[32] = "";
+    double pulse_s = number_of(r, "pulse_s", -1);
+    dt_text_init(&line);
+    dt_text_printf(&line, "%6.0f %-12.12s %5.0f %7.0f ", number_of(r, "rank", 0), text_of(r, "host"), number_of(r, "local_rank", 0),
+                   number_of(r, "pid", 0));
+    if (number_of(r, "step", -1) >= 0) {
+        (void)snprintf(number, sizeof number, "%.0f", number_of(r, "step", 0));
+    }
+    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "running"))) {
+        dt_text_printf(&line, "ended with %.0f", number_of(r, "exit_code", 0));
+    } else if (pulse_s >= 0) {
+        bool minutes = pulse_s >= 1000;
+        (void)snprintf(age, sizeof age, "%.*f %s", pulse_s < 100 ? 1 : 0, minutes ? pulse_s / 60 : pulse_s, minutes ? "min" : "s");
+        dt_text_printf(&line, "%1.1s %8s %7s %s", text_of(r, "state"), number, age, text_of(r, "phase"));
+        if (text_of(r, "collective")[0] != '\0') {
+            bool in = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "in_collective"));
+            dt_text_printf(&line, ", %s %s", in ? "in" : "last", text_of(r, "collective"));
+        }
+    } else {
+        dt_text_printf(&line, "%1.1s", text_of(r, "state"));
+        if (number_of(r, "output_s", -1) >= 0) {
+            dt_text_printf(&line, " output %s ago", span(number_of(r, "output_s", 0), age, sizeof age));
+        }
+    }
+    add_line(out, &line, false);
+    dt_text_clear(&line);
 }
 
 static void add_rank(struct dt_text *out, const cJSON *r)
@@ -156,12 +198,12 @@ static void add_ranks(struct dt_text *out, const cJSON *job)
     {
         list[n++] = r;
     }
-    dt_text_puts(out, "  rank     pid S     cpu s     memory     step doing\n");
-    if (count > ROWS) {
-        qsort(list, (size_t)count, sizeof *list, by_suspicion);
-    }
+    bool hosts = number_of(job, "hosts", 1) > 1;
+    dt_text_puts(out,
+                 hosts ? "  rank host         local     pid S     step   pulse doing\n" : "  rank     pid S     cpu s     memory     step doing\n");
+    qsort(list, (size_t)count, sizeof *list, count > ROWS ? by_suspicion : by_rank);
     for (int i = 0; i < count && i < ROWS; i++) {
-        add_rank(out, list[i]);
+        (hosts ? add_rank_of_host : add_rank)(out, list[i]);
     }
     if (count > ROWS) {
         dt_text_printf(out, "  ... and %d more, which are further or newer (--json shows all)\n", count - ROWS);

@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import subprocess
+import time
 
 import pytest
 from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, lines_of, run, script, wait_lines, wait_until
@@ -190,22 +191,72 @@ def test_wrong_words():
         assert result.code == 2 and result.err.count("\n") == 1, result
 
 
-def test_two_hosts(place):
+@contextlib.contextmanager
+def hosts(place, count, workers=2, options=()):
+    """Agents of one job; their workers wait for the file `go`."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     text = f'echo "$RANK" >> {place}/up; while [ ! -e {place}/go ]; do sleep 0.05; done'
-    args = ["--nnodes=2", "--nproc_per_node=2", "--rdzv_id=pair", "--master_addr=127.0.0.1", f"--master_port={port}"]
-    with Job([*args, "--node_rank=0", "sh", "-c", text], env=env(place)) as a, Job([*args, "--node_rank=1", "sh", "-c", text], env=env(place)) as b:
-        wait_lines(place / "up", 4)
-        jobs = {j["pid"]: j for j in ask_json(place, "pair")}
-        leader, follower = jobs[a.agent], jobs[b.agent]
+    with contextlib.ExitStack() as stack:
+        jobs = [stack.enter_context(Job([*options, f"--nnodes={count}", f"--nproc_per_node={workers}", "--rdzv_id=pair", "--master_addr=127.0.0.1",
+                                         f"--master_port={port}", f"--node_rank={i}", "sh", "-c", text], env=env(place))) for i in range(count)]
+        wait_lines(place / "up", count * workers)
+        yield jobs
+
+
+def test_two_hosts(place):
+    with hosts(place, 2) as (a, b):
+        answered = wait_until(lambda: (lambda found: found if all(m["answered"] for j in found.values() for m in j["members"]) else None)(
+            {j["pid"]: j for j in ask_json(place, "pair")}), "answers of both hosts")
+        leader, follower = answered[a.agent], answered[b.agent]
         assert leader["role"] == "leading" and follower["role"] == "following"
-        assert [(m["order"], m["state"], m["workers"]) for m in leader["members"]] == [(0, "in the round", 2), (1, "in the round", 2)]
-        assert leader["members"][1]["pid"] == b.agent and follower["members"][0]["pid"] == a.agent
-        assert [r["rank"] for r in follower["ranks"]] == [2, 3] and follower["world_size"] == 4
+        for one in (leader, follower):
+            assert [(m["order"], m["state"], m["workers"], m["pid"]) for m in one["members"]] == \
+                [(0, "in the round", 2, a.agent), (1, "in the round", 2, b.agent)], one
+            assert sorted((r["rank"], r["local_rank"], r["running"]) for r in one["ranks"]) == [(0, 0, True), (1, 1, True), (2, 0, True), (3, 1, True)], one
+        assert follower["world_size"] == 4 and {r["rank"]: r["pid"] for r in follower["ranks"]} == {r["rank"]: r["pid"] for r in leader["ranks"]}
         text = ask(place).stdout
-        assert re.search(r"^  2 hosts, 4 ranks; host \S+ leading, pid \d+, up ", text, re.M) and len(re.findall(r"^  host .*\(node 1\): in the round", text, re.M)) == 1, text
+        assert re.search(r"^  2 hosts, 4 ranks; host \S+ leading, pid \d+, up ", text, re.M) and len(re.findall(r"^  host .*\(node 1\): in the round", text, re.M)) == 2, text
+        assert [int(x) for x in re.findall(r"^ +(\d) \S+ +[01] +\d+ [RSD]", text, re.M)] == [0, 1, 2, 3] * 2, text
+        assert max(map(len, text.splitlines())) <= 80
         (place / "go").touch()
         assert a.finish().code == 0 and b.finish().code == 0
     assert lines_of(place / "up")
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_host_that_does_not_answer_is_shown_so(place, silent):
+    """Its agent is stopped: the others' rows are there, in a second or so."""
+    with hosts(place, 3, workers=1, options=["--dead_after=600"]) as jobs:
+        agents = [j.agent for j in jobs]
+        os.kill(agents[silent], signal.SIGSTOP)
+        try:
+            wait_until(lambda: open(f"/proc/{agents[silent]}/stat").read().rpartition(")")[2].split()[0] == "T", "the stop")
+            begin = time.monotonic()
+            result = ask(place, "--json")
+            took_s = time.monotonic() - begin
+            text = ask(place).stdout if silent == 1 else ", no answer" * 2  # each question waits for the stopped agent
+        finally:
+            os.kill(agents[silent], signal.SIGCONT)
+        found = {j["pid"]: j for j in map(json.loads, result.stdout.splitlines())}
+        assert result.returncode == 1 and f"the agent with pid {agents[silent]} does not answer" in result.stderr, result
+        assert sorted(found) == sorted(set(agents) - {agents[silent]}) and took_s < 30, (took_s, result)
+        for pid, one in found.items():
+            if silent == 0:  # the leader: a follower has a link with it alone
+                seen = [agents.index(pid)]
+            else:
+                seen = sorted({0, 1, 2} - {silent})
+                assert [m["pid"] for m in one["members"] if m["answered"] is False] == [agents[silent]], one
+            assert sorted(r["rank"] for r in one["ranks"]) == seen, one
+        assert text.count(", no answer") >= 2, text
+        (place / "go").touch()
+        assert [j.finish().code for j in jobs] == [0, 0, 0]
+
+
+def test_answers_longer_than_a_message(place):
+    with hosts(place, 2, workers=60) as (a, b):
+        found = wait_until(lambda: [j for j in ask_json(place, "pair") if len(j["ranks"]) == 120], "120 ranks of a host")
+        assert sorted(r["rank"] for r in found[0]["ranks"]) == list(range(120))
+        (place / "go").touch()
+        assert a.finish().code == 0 and b.finish().code == 0

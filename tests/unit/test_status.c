@@ -192,6 +192,35 @@ static void the_text_is_bounded(void **state)
     }
 }
 
+/* A job on several hosts: all ranks by number with their host, hosts without an answer, a witness that is no host. */
+static void several_hosts_are_shown(void **state)
+{
+    static const char job[] =
+        "{\"run_id\":\"r\",\"state\":\"running\",\"hosts\":2,\"world_size\":2,\"host\":\"b\",\"members\":["
+        "{\"id\":\"01\",\"host\":\"a\",\"order\":0,\"state\":\"in the round\",\"workers\":1,\"answered\":true},"
+        "{\"id\":\"02\",\"host\":\"b\",\"order\":1,\"state\":\"in the round\",\"workers\":1,\"answered\":false},"
+        "{\"witness\":true,\"host\":\"etcd\",\"order\":-1,\"state\":\"in the council\",\"workers\":0,\"answered\":null}],\"ranks\":["
+        "{\"rank\":1,\"host\":\"b\",\"local_rank\":0,\"pid\":78,\"running\":true,\"state\":\"R\",\"step\":312,\"pulse_s\":1234,\"phase\":"
+        "\"backward\","
+        "\"in_collective\":true,\"collective\":\"all_reduce the gradients of all units\"},"
+        "{\"rank\":0,\"host\":\"a-very-long-name.example\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"output_s\":3}]}";
+    static const char shown[] = "  host a (node 0): in the round, 1 workers\n"
+                                "  host b (node 1): in the round, 1 workers, no answer\n"
+                                "  witness etcd: in the council\n"
+                                "  rank host         local     pid S     step   pulse doing\n"
+                                "     0 a-very-long-     0      77 S output 3.0 s ago\n"
+                                "     1 b                0      78 R      312  21 min backward, in all_reduce ...\n";
+    (void)state;
+    struct dt_text out;
+    struct dt_error err;
+    dt_text_init(&out);
+    assert_int_equal(status_show(job, sizeof job - 1, &out, &err), 0);
+    const char *hosts = strstr(dt_text_str(&out), "  host a");
+    assert_non_null(hosts);
+    assert_string_equal(hosts, shown);
+    dt_text_clear(&out);
+}
+
 static void answers_that_are_none(void **state)
 {
     static const char *const texts[] = {"",
@@ -218,6 +247,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_who_does_not_read_keeps_only_its_own_place, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(sockets_of_the_dead_are_removed, make_folder, remove_folder),
         cmocka_unit_test(the_text_is_bounded),
+        cmocka_unit_test(several_hosts_are_shown),
         cmocka_unit_test(answers_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
