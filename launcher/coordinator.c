@@ -126,6 +126,17 @@ static bool got_further(struct coordinator *c, const struct event *e)
     return further;
 }
 
+/* A worker was killed for memory, and the one before it was killed in the same step: the next one will be, too. */
+static bool out_of_memory_again(struct coordinator *c, const struct event *e)
+{
+    bool again = e->out_of_memory && c->oom_seen && c->oom_step == e->at_step;
+    if (e->out_of_memory) {
+        c->oom_seen = true;
+        c->oom_step = e->at_step;
+    }
+    return again;
+}
+
 static void on_failed(struct coordinator *c, const struct event *e, struct actions *out)
 {
     if (c->finished || !c->running || e->round != c->round) {
@@ -138,9 +149,9 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         finish(c, e->code, out);
         return;
     }
-    bool further = got_further(c, e);
+    bool further = got_further(c, e), again = out_of_memory_again(c, e);
     c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
-    if (c->options.watch_progress && c->no_progress >= COORDINATOR_NO_PROGRESS) {
+    if (c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS)) {
         finish(c, DT_EXIT_PERMANENT, out);
     } else if (c->restarts_used >= c->options.restarts_max) {
         finish(c, e->code, out);

@@ -39,6 +39,8 @@ struct event {
     const char *why;          /* FAILED: the cause in words, for people; copied; may be null */
     bool weak;                /* FAILED: the worker merely lost its peers */
     bool saved;               /* STOP: the node's workers have saved and are gone */
+    bool out_of_memory;       /* FAILED: the kernel killed the worker for memory, in step `at_step` (-1: before the first) */
+    int64_t at_step;
 };
 
 enum action_kind {
@@ -73,7 +75,7 @@ struct coordinator_options {
     double join_timeout_s, last_call_s;
     bool leave;          /* who is asked to stop leaves an elastic job, as long as enough others are there; else the whole job stops */
     bool save;           /* with leave: only TERM asks one node; all nodes save before it leaves, for each holds a part of what is to be saved */
-    bool watch_progress; /* steps are known: end with 100 when restarts do not get further */
+    bool watch_progress; /* steps are known: end with 100 when restarts do not get further, or when the memory does not suffice again */
 };
 enum node_state {
     NODE_WAITING,
@@ -103,6 +105,8 @@ struct coordinator {
     double complete_since_s; /* minimum reached; -1: not */
     int64_t best_step, best_saved;
     int no_progress;
+    bool oom_seen; /* a worker was killed for memory; the last one in step oom_step */
+    int64_t oom_step;
     int node_count, state_counts[NODE_STATE_COUNT];
     struct coordinator_node nodes[COORDINATOR_MAX_NODES];
     int place_of[COORDINATOR_MAX_NODES];                   /* of a node in `nodes`, plus 1; 0: it is not here */

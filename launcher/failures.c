@@ -40,6 +40,11 @@ static long long oom_kills(void)
     return (long long)group_number("memory.events", "memory.oom_control", "oom_kill ", false);
 }
 
+double failures_memory_limit_bytes(void)
+{
+    return group_number("memory.max", "memory.limit_in_bytes", "", true);
+}
+
 void failures_begin(struct failures *f)
 {
     for (int i = 0; i < f->count; i++) {
@@ -75,15 +80,16 @@ static int rank_named(const char *note, const char **rest)
     return rank;
 }
 
-/* Words that say more than the exit code does, or nothing. */
-static void write_note(const struct failures *f, const struct worker *one, int code, bool ended_by_us, const char *note, char *out, size_t size)
+/* Words that say more than the exit code does, or nothing; and whether it was for memory. */
+static void write_note(const struct failures *f, const struct worker *one, const char *note, struct report_failure *x)
 {
-    char own[sizeof one->page->note] = "", signal_name[32];
-    long long step = -1;
+    char own[sizeof one->page->note] = "", signal_name[32], *out = x->note;
+    size_t size = sizeof x->note;
+    long long step = (long long)x->step;
+    int code = x->exit_code;
     if (one->page != NULL) {
         memcpy(own, one->page->note, sizeof own);
         own[sizeof own - 1] = 0;
-        step = (long long)atomic_load(&one->page->step);
     }
     for (char *c = own; *c != 0; c++) {
         *c = (unsigned char)*c < 32 ? ' ' : *c;
@@ -92,10 +98,11 @@ static void write_note(const struct failures *f, const struct worker *one, int c
         (void)snprintf(out, size, "%s", note);
     } else if (own[0] != 0) {
         (void)snprintf(out, size, "%s", own);
-    } else if (code == -SIGKILL && !ended_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
-        double limit = group_number("memory.max", "memory.limit_in_bytes", "", true);
+    } else if (code == -SIGKILL && !x->stopped_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
+        double limit = failures_memory_limit_bytes();
         double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "", false);
         char limit_text[32] = "unknown", peak_text[32] = "unknown";
+        x->out_of_memory = true;
         (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group, peak %s); use less memory per rank",
                        limit > 0 ? dt_text_bytes(limit, limit_text, sizeof limit_text) : limit_text,
                        peak > 0 ? dt_text_bytes(peak, peak_text, sizeof peak_text) : peak_text);
@@ -118,8 +125,9 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
     x->exit_code = workers_code(one->status);
     x->wall_s = dt_wall_s();
     x->stopped_by_us = ended_by_us;
+    x->step = one->page != NULL ? atomic_load(&one->page->step) : -1;
     (void)snprintf(x->host, sizeof x->host, "%s", f->host);
-    write_note(f, one, x->exit_code, ended_by_us, note, x->note, sizeof x->note);
+    write_note(f, one, note, x);
 }
 
 void failures_progress(struct failures *f, const struct workers *w)
@@ -133,22 +141,30 @@ void failures_progress(struct failures *f, const struct workers *w)
     }
 }
 
-/* All ranks end with the error of one, in the same words. When that one is here it is the cause, and the others merely followed. */
+/* All ranks end with the error of one, in the same words. When that one is here it is the cause, and the others merely followed: also when it was the last to
+ * end, and was told to by then. Of one on another host we know what its followers say. */
 static void follow(struct failures *f, struct report_failure *x)
 {
     const char *rest = x->note;
     int named = x->exit_code == DT_EXIT_TEMPORARY ? -1 : rank_named(x->note, &rest);
+    x->follows = -1;
     if (named == x->rank) { /* the line says already who it is */
         memmove(x->note, rest, strlen(rest) + 1);
         return;
     }
     for (int i = 0; named >= 0 && i < f->count; i++) {
-        if (f->list[i].rank == named && !f->list[i].stopped_by_us) {
+        struct report_failure *cause = &f->list[i];
+        if (cause->rank == named) {
+            if (cause->stopped_by_us) {
+                cause->stopped_by_us = false;
+                (void)snprintf(cause->note, sizeof cause->note, "%s", rest);
+            }
             x->stopped_by_us = true;
             (void)snprintf(x->note, sizeof x->note, "failed because rank %d did", named);
             return;
         }
     }
+    x->follows = named;
 }
 
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)

@@ -20,6 +20,8 @@ void failures_clear(struct failures *f);
 /* A worker ended badly. ended_by_us: we had already told or signalled it to end. note: what we know better than the code (or null);
  * the worker's own note on its page goes before it, the step it was in behind it. */
 void failures_add(struct failures *f, const struct worker *one, int local_rank, int rank, bool ended_by_us, const char *note);
+/* The least memory limit of our control group and those above, in bytes; -1: none, or not known. */
+double failures_memory_limit_bytes(void);
 /* Takes the workers' progress from their pages. */
 void failures_progress(struct failures *f, const struct workers *w);
 /* Once more when all have ended: reads the error files and decides which failure came first. error_file: path per local rank. bundled: 111 means that a

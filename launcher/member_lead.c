@@ -206,6 +206,8 @@ static void prepare_round(struct member *m)
     r->no_progress = c->no_progress;
     r->best_step = c->best_step;
     r->best_saved = c->best_saved;
+    r->oom_seen = c->oom_seen;
+    r->oom_step = c->oom_step;
     prepare(m);
 }
 
@@ -489,6 +491,8 @@ void member_begin_leading(struct member *m, double now_s)
     m->coordinator->no_progress = r->no_progress;
     m->coordinator->best_step = r->best_step;
     m->coordinator->best_saved = r->best_saved;
+    m->coordinator->oom_seen = r->oom_seen;
+    m->coordinator->oom_step = r->oom_step;
     m->role = MEMBER_LEADING;
     m->leader = m->joined = 0;
     m->promised = r->term;

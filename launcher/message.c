@@ -151,6 +151,8 @@ static void walk_record(struct walk *w, struct record *r)
     walk_int(w, &r->no_progress, 0, INT32_MAX);
     walk_i64(w, &r->best_step);
     walk_i64(w, &r->best_saved);
+    walk_i64(w, &r->oom_step);
+    walk_bool(w, &r->oom_seen);
     walk_i64(w, &r->next_order);
     walk_bool(w, &r->finished);
     walk_bool(w, &r->committed);
@@ -185,6 +187,8 @@ static void walk_event(struct walk *w, struct message *m)
     e->role = m->role;
     walk_bool(w, &e->weak);
     walk_bool(w, &e->saved);
+    walk_bool(w, &e->out_of_memory);
+    walk_i64(w, &e->at_step);
     walk_words(w, m->text, sizeof m->text, true);
     e->why = m->text;
 }

@@ -33,7 +33,8 @@ struct record {
     uint64_t term;     /* grows with each leader */
     uint64_t leader;   /* id */
     int round, restarts_used, no_progress;
-    int64_t best_step, best_saved, next_order;
+    int64_t best_step, best_saved, next_order, oom_step;
+    bool oom_seen;
     bool finished, committed; /* committed: a quorum holds it; before that, elections need the council before as well */
     int code;                 /* when finished */
     int members;              /* nodes of the round */

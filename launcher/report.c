@@ -20,6 +20,8 @@
 void report_failure_init(struct report_failure *f)
 {
     memset(f, 0, sizeof *f);
+    f->follows = -1;
+    f->step = -1;
 }
 
 void report_failure_clear(struct report_failure *f)

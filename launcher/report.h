@@ -15,6 +15,9 @@ struct report_failure {
     int exit_code;      /* negative: killed by that signal */
     double wall_s;      /* when the launcher noticed */
     bool stopped_by_us; /* a peer that we ended: never the first cause */
+    bool out_of_memory; /* the kernel killed it for memory */
+    int follows;        /* it ended with the words of this rank, which has not ended here; -1: with its own */
+    int64_t step;       /* in which it ended; -1: before the first, or unknown */
     char host[256];
     char note[512]; /* cause in words when somebody knows better than the code: the page's note, "out of memory ...", "no pulse for
                          * 60.0 s in all_reduce 17"; empty otherwise */

@@ -314,8 +314,7 @@ static void do_one(struct run *r, enum agent_do what)
         r->told_failed = true;
         e.kind = EVENT_FAILED;
         failures_progress(&r->failures, &r->workers);
-        why = run_first_failure(r, &e.weak);
-        e.why = why;
+        why = run_first_failure(r, &e);
         e.step = r->failures.step;
         e.saved_step = r->failures.saved_step;
         break;
@@ -348,9 +347,8 @@ static void tell_late_failure(struct run *r)
     if (r->nodes == NULL || r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
         return;
     }
-    char *why = run_first_failure(r, &e.weak);
+    char *why = run_first_failure(r, &e);
     if (!e.weak && !r->failures.list[r->failures.root].stopped_by_us) {
-        e.why = why;
         run_tell(r, &e);
     }
     free(why);

@@ -49,7 +49,9 @@ struct run {
     int torch_rounds;          /* told by run_torch_round */
     char *entry_point;         /* what the workers' argv begins with, once they were started */
     struct failures failures;
-    bool told_failed;            /* the round's failure, to whoever leads */
+    bool told_failed;         /* the round's failure, to whoever leads */
+    bool oom_seen, oom_again; /* a worker of ours was killed for memory, the last one in step oom_step; and the one before it in the same step */
+    int64_t oom_step;
     bool cause_late, cause_due;  /* its cause is still to be said; now at the latest */
     int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
     char no_start[512];          /* why the workers of the round could not be started */
@@ -99,8 +101,8 @@ void run_open_timers(struct run *r);
 void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Restarts used by the job; failed: a failure here has just cost one, which we may not have been told. */
 int run_restarts_used(const struct run *r, bool failed);
-/* What is known of the round's first failure, for other hosts; the caller frees it. weak: the worker merely lost its peers. */
-char *run_first_failure(struct run *r, bool *weak);
+/* What is known of the round's first failure, for the coordinator: weak, out_of_memory, at_step, and why, which the caller frees. */
+char *run_first_failure(struct run *r, struct event *e);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
 /* A cause that was kept back, because another host may know better, is said now. */

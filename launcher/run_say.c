@@ -40,23 +40,62 @@ int run_restarts_used(const struct run *r, bool failed)
 /* The verdict is there, or on its way from the host that leads. */
 static bool is_end(const struct run *r)
 {
-    return r->agent.verdict || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
+    return r->agent.verdict || r->oom_again || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
 }
 
-char *run_first_failure(struct run *r, bool *weak)
+/* A worker that only says what happened to others: it lost its peers, or ended with the words of one on another host. */
+static bool is_weak(const struct run *r, const struct report_failure *root)
+{
+    return r->agent.options.bundled && (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0);
+}
+
+/* A rank of ours that has not ended yet is the cause of this failure: its name goes before its words. */
+static void name_the_cause(const struct run *r, struct report_failure *x)
+{
+    int local_rank = x->follows - r->place.rank;
+    const char *words = strstr(x->note, ": ");
+    if (x->follows >= 0 && local_rank >= 0 && local_rank < r->workers.count && words != NULL) {
+        x->rank = x->follows;
+        x->local_rank = local_rank;
+        x->pid = r->workers.list[local_rank].pid;
+        x->follows = -1;
+        memmove(x->note, words + 2, strlen(words + 2) + 1);
+    }
+}
+
+/* The coordinator counts for all hosts; this is for our own words, which may be said before its verdict is here. */
+static void note_memory(struct run *r, const struct report_failure *root)
+{
+    r->oom_again = root->out_of_memory && r->oom_seen && r->oom_step == root->step && r->is_train;
+    if (root->out_of_memory) {
+        r->oom_seen = true;
+        r->oom_step = root->step;
+    }
+}
+
+char *run_first_failure(struct run *r, struct event *e)
 {
     struct failures *f = &r->failures;
-    *weak = false;
     if (f->count == 0) {
-        return dt_strdup(r->no_start);
+        char *no_start = dt_strdup(r->no_start);
+        e->why = no_start;
+        return no_start;
     }
     struct dt_text line;
     dt_text_init(&line);
     failures_settle(f, error_file_of, r, r->agent.options.bundled);
-    *weak = r->agent.options.bundled && f->list[f->root].exit_code == DT_EXIT_TEMPORARY;
-    report_cause(&f->list[f->root], 1, 0, &line);
+    struct report_failure root = f->list[f->root]; /* borrows its texts */
+    name_the_cause(r, &root);
+    e->weak = is_weak(r, &root);
+    e->out_of_memory = root.out_of_memory;
+    e->at_step = root.step;
+    if (r->told_failed) { /* once a round */
+        note_memory(r, &root);
+    }
+    report_cause(&root, 1, 0, &line);
     char *text = dt_strdup(dt_text_str(&line) + strlen("dtrun: "));
     dt_text_clear(&line);
+    e->why = text;
     return text;
 }
 
@@ -66,7 +105,7 @@ static bool say_cause_elsewhere(struct run *r)
 {
     const struct failures *f = &r->failures;
     const struct report_failure *root = &f->list[f->root];
-    bool weak = false, failed = false, own_weak = r->agent.options.bundled && root->exit_code == DT_EXIT_TEMPORARY;
+    bool weak = false, failed = false, own_weak = is_weak(r, root);
     if (r->nodes == NULL || (!root->stopped_by_us && !own_weak)) {
         return false;
     }
@@ -89,6 +128,27 @@ static bool say_cause_elsewhere(struct run *r)
     (void)fprintf(stderr, "%s\n", dt_text_str(&line));
     dt_text_clear(&line);
     return true;
+}
+
+/* Of failures that another try might have survived. */
+static void say_why_permanent(const struct run *r, struct dt_text *out)
+{
+    const struct report_failure *root = &r->failures.list[r->failures.root];
+    bool permanent = r->agent.code == DT_EXIT_PERMANENT && r->agent.failure == FAILURE_PLAIN;
+    if (permanent && r->coordinator.no_progress >= COORDINATOR_NO_PROGRESS) {
+        dt_text_printf(out, "dtrun: no progress: %d restarts came no further than step %lld; another try would fail the same way\n",
+                       r->coordinator.no_progress, (long long)r->coordinator.best_step);
+    } else if (root->out_of_memory && (permanent || r->oom_again)) {
+        char where[48] = "before the first step", limit[32] = "unknown";
+        double bytes = failures_memory_limit_bytes();
+        if (root->step >= 0) {
+            (void)snprintf(where, sizeof where, "at step %lld", (long long)root->step);
+        }
+        dt_text_printf(out,
+                       "dtrun: out of memory for the second time %s: another try would fail the same way; lower training.batch_size_per_gpu, set "
+                       "activation_checkpointing.enabled, or raise the limit of the control group (%s)\n",
+                       where, bytes > 0 ? dt_text_bytes(bytes, limit, sizeof limit) : limit);
+    }
 }
 
 /* What a failed round ends with: one cause line, and what happens next. */
@@ -130,10 +190,7 @@ void run_say_cause(struct run *r)
         if (report_write_parent(options_getenv(r->env, "TORCHELASTIC_ERROR_FILE"), &f->list[f->root], &err) != 0) {
             dt_text_printf(&line, "dtrun: %s\n", err.text);
         }
-        if (r->agent.code == DT_EXIT_PERMANENT && r->coordinator.no_progress >= COORDINATOR_NO_PROGRESS) {
-            dt_text_printf(&line, "dtrun: no progress: %d restarts came no further than step %lld; another try would fail the same way\n",
-                           r->coordinator.no_progress, (long long)r->coordinator.best_step);
-        }
+        say_why_permanent(r, &line);
     } else {
         report_cause(f->list, f->count, f->root, &line);
         dt_text_printf(&line, "; restarting (%d of %d used)", r->cause_used, r->o->max_restarts);

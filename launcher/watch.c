@@ -74,16 +74,14 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
         return;
     }
     double user_s = look.user_s - one->marks[0].user_s, system_s = look.system_s - one->marks[0].system_s;
-    double span_s = one->marks[0].at_s > 0 ? now_s - one->marks[0].at_s : 0;
-    if (span_s > 0) {
-        dt_text_printf(out, "; in the last %.1f s: %.1f s user, %.1f s system time", span_s, user_s, system_s);
-    }
+    double span_s = now_s - one->marks[0].at_s;
+    dt_text_printf(out, "; in the last %.1f s: %.1f s user, %.1f s system time: ", span_s, user_s, system_s);
     if (look.state == 'T' || look.state == 't') {
-        dt_text_printf(out, "%s stopped by somebody (state %c)", span_s > 0 ? ":" : ",", look.state);
-    } else if (span_s > 0 && user_s + system_s > span_s / 2) {
-        dt_text_printf(out, ": it spins (state %c)", look.state);
+        dt_text_printf(out, "stopped by somebody (state %c)", look.state);
+    } else if (user_s + system_s > span_s / 2) {
+        dt_text_printf(out, "it spins (state %c)", look.state);
     } else {
-        dt_text_printf(out, "%s it waits (state %c)", span_s > 0 ? ":" : ",", look.state);
+        dt_text_printf(out, "it waits (state %c)", look.state);
         size_t before = out->size;
         dt_text_puts(out, " in ");
         process_where(one->pid, out);
@@ -94,19 +92,22 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
     }
 }
 
-/* Looks at a worker that begins to be silent: is it stopped? And two marks of its CPU time, the older one MARK_S to 2 * MARK_S ago. */
-static void look_at_silent(struct worker *one, double now_s)
+/* Looks what the kernel says of a worker: is it silent, and stopped? And two marks of its CPU time: both at its last sign of life, or its start, while
+ * that is near; later the older one is MARK_S to 2 * MARK_S ago. So there is always one to measure from, however few looks there were. */
+static void look_at_process(struct worker *one, double now_s)
 {
     struct process_look look;
+    bool silent = now_s - one->seen_s > 1e-9;
     one->is_stopped = false;
-    if (now_s - one->seen_s < 1e-9) {
-        one->marks[0].at_s = one->marks[1].at_s = 0;
+    if (!process_look(one->pid, &look)) {
         return;
     }
-    one->is_stopped = process_look(one->pid, &look) && look.state == 'T'; /* t: a debugger's, who may take his time */
-    if (one->marks[0].at_s == 0 || now_s - one->marks[1].at_s >= MARK_S) {
-        struct worker_mark mark = {.at_s = now_s, .user_s = look.user_s, .system_s = look.system_s};
-        one->marks[0] = one->marks[0].at_s == 0 ? mark : one->marks[1];
+    one->is_stopped = silent && look.state == 'T'; /* t: a debugger's, who may take his time */
+    struct worker_mark mark = {.at_s = now_s, .user_s = look.user_s, .system_s = look.system_s};
+    if (!silent) {
+        one->marks[0] = one->marks[1] = mark;
+    } else if (now_s - one->marks[1].at_s >= MARK_S) {
+        one->marks[0] = one->marks[1];
         one->marks[1] = mark;
     }
 }
@@ -165,7 +166,7 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
             return i;
         }
         notice(one, i, o, now_s);
-        look_at_silent(one, now_s);
+        look_at_process(one, now_s);
     }
     bool excused = others_have_time(w, o, now_s);
     for (int i = 0; i < w->count; i++) {
@@ -235,7 +236,10 @@ void watch_forgive(struct workers *w, double now_s)
 {
     for (int i = 0; i < w->count; i++) {
         w->list[i].seen_s = now_s;
+        w->list[i].deaf_since_s = 0;
         w->list[i].is_stopped = false;
-        w->list[i].marks[0].at_s = w->list[i].marks[1].at_s = w->list[i].deaf_since_s = 0;
+        if (w->list[i].running) {
+            look_at_process(&w->list[i], now_s);
+        }
     }
 }

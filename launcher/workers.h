@@ -27,7 +27,7 @@ struct worker {
     double seen_s;
     double seen_sign, seen_cpu_s;
     bool is_stopped;             /* silent, and in state T */
-    struct worker_mark marks[2]; /* while it is silent; at_s 0: none */
+    struct worker_mark marks[2]; /* from which the time it uses is measured; the older one first */
     double deaf_since_s;         /* in uninterruptible sleep; 0: it is not */
 };
 struct workers {

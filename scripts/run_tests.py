@@ -10,13 +10,35 @@ A NAME picks test programs and story files by name (`comm` or `test_comm`). The 
   run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
 With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
+INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
 """
-import os, re, signal, subprocess, sys, tempfile, threading, time
+import contextlib, os, re, signal, subprocess, sys, tempfile, threading, time, uuid
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("B") or "build"
 SAN = os.environ.get("SAN") or ""
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+MARK = "RUN_TESTS_MARK"  # in the environment of all that a test starts, whatever its session
+END_S = 10  # for a test to clear up after itself
+stopped = []  # signals that ended this run
+running = {}  # test: process
+
+def end_marked(mark):
+    """Ends every process that carries the mark: what is left of a test that was ended."""
+    word = f"{MARK}={mark}".encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/environ", "rb") as f:
+                if word in f.read().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+
+
+def on_signal(number, _):
+    """pytest clears up when interrupted; a C program has nothing to do so with."""
+    stopped.append(number)
+    for t, p in list(running.items()):
+        with contextlib.suppress(OSError):
+            os.kill(p.pid, signal.SIGINT if t.kind == "story" else signal.SIGTERM)
 
 
 class Test:
@@ -42,24 +64,31 @@ class Test:
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
         env.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1:suppressions=" + os.path.join(ROOT, "tests/tsan.supp"))
         env.setdefault("LSAN_OPTIONS", "suppressions=" + os.path.join(ROOT, "tests/lsan.supp") + ":print_suppressions=0")
+        env[MARK] = uuid.uuid4().hex
         late = False
         with tempfile.TemporaryFile() as out:
             p = subprocess.Popen(self.command, cwd=self.cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                  start_new_session=True)
-            try:
-                code = p.wait(self.limit)
-            except subprocess.TimeoutExpired:
-                late = True
+            running[self] = p
+            if stopped:  # meanwhile: the handler did not see it
+                p.kill()
+            code = self.wait(p, self.limit)
+            late = code is None and not stopped
+            if late:
                 os.killpg(p.pid, signal.SIGTERM)
-                try:
-                    code = p.wait(10)
-                except subprocess.TimeoutExpired:
-                    os.killpg(p.pid, signal.SIGKILL)
-                    code = p.wait()
+                code = self.wait(p, END_S)
+            if code is None:
+                os.killpg(p.pid, signal.SIGKILL)
+                code = p.wait()
+            del running[self]
+            if late or stopped:
+                end_marked(env[MARK])
             out.seek(0)
             self.output = out.read().decode(errors="replace")
         self.seconds = time.monotonic() - start
         self.unit(code) if self.kind == "unit" else self.story(code)
+        if stopped:
+            return False
         if late:
             self.failed += 1
             self.output += f"\n{self.name}: still running after {self.limit} s; ended\n"
@@ -70,6 +99,17 @@ class Test:
             self.failed += 1
             self.output += f"\n{self.name}: ran no test\n"
         return self.failed == 0
+
+    def wait(self, p, limit_s):
+        """The exit code; None when it is late, or takes longer than END_S to end after a signal to us."""
+        end = time.monotonic() + limit_s
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return p.wait(max(0.0, min(0.5, end - time.monotonic())))
+            if stopped and end > time.monotonic() + END_S:
+                end = time.monotonic() + END_S
+            if time.monotonic() >= end:
+                return None
 
     def unit(self, code):
         self.passed = len(re.findall(r"^\[       OK \] ", self.output, re.M))
@@ -132,17 +172,17 @@ def main():
 
     def report(t, ok, last):
         with lock:
-            print(t.line(), flush=True)
+            print(t.line() if not stopped or ok else f"ended: {t.line()}", flush=True)
             if ok and done_file:
                 with open(done_file, "a") as f:
                     f.write(f"{t.kind}:{t.name} {t.passed} {t.skipped}\n")
-            if not ok:
+            if not ok and not stopped:
                 print("    " + "\n    ".join(t.output.strip().split("\n")[-(60 if last else 25):]), flush=True)
 
     def worker():
         while True:
             with lock:
-                if not beside:
+                if not beside or stopped:
                     return
                 t = beside.pop(0)
             ok = t.run()
@@ -150,18 +190,23 @@ def main():
                 again.append(t)
             report(t, ok, not retry)
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
     threads = [threading.Thread(target=worker) for _ in range(2)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     for t in alone:
+        if stopped:
+            break
         ok = t.run()
         if not ok and retry:
             again.append(t)
         report(t, ok, not retry)
     second = []
-    for t in again:
+    for t in again if not stopped else []:
         print(f"once more, alone: {t.name}", flush=True)
         ok = t.run()
         report(t, ok, True)
@@ -177,8 +222,8 @@ def main():
     if second:
         print("passed at the second try: " + ", ".join(second))
     passed, failed, skipped = (sum(getattr(t, k) for t in tests) for k in ("passed", "failed", "skipped"))
-    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
-    sys.exit(1 if failed or not passed else 0)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped" + (f"; ended by {signal.Signals(stopped[0]).name}" if stopped else ""), flush=True)
+    sys.exit(128 + stopped[0] if stopped else 1 if failed or not passed else 0)
 
 
 main()

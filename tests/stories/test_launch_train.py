@@ -9,6 +9,7 @@ import signal
 
 import pytest
 import training
+from places import little_memory
 from support import DTRUN, PYTHON, Job, lines_of, program, run, script, wait_lines
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -80,6 +81,11 @@ elif mode == "forward":
     sys.exit(1)
 elif mode == "stuck":
     sys.exit(1)
+elif mode == "memory":
+    page["step"] = 5 if restart > 0 else 4
+    if rank == "1":
+        os.execvp("tail", ["tail", "/dev/zero"])
+    until_ordered()
 elif mode == "peer":
     if rank == "0":
         os.kill(os.getpid(), 9)
@@ -218,6 +224,19 @@ def test_three_restarts_by_default_and_then_no_progress(train, tmp_path):
     result = train([], ["job.json", "stuck"])
     assert result.code == 100 and "no progress: 3 restarts" in result.err, result
     assert len(lines_of(tmp_path / "starts")) == 4
+
+
+def test_out_of_memory_twice_in_the_same_step(train, tmp_path):
+    """The first time in another step, then twice in one: the second of these is the last."""
+    with little_memory(100) as path:
+        inside = script(tmp_path, "inside", f'echo $$ >{path}/cgroup.procs && exec "{tmp_path}/bin/dtrun" "$@"\n')
+        result = run(["--nproc_per_node=2", "--max_restarts=9", "train", "job.json", "memory"], {"STORY_DIR": str(tmp_path)}, executable=inside)
+    assert result.code == 100 and len(lines_of(tmp_path / "starts")) == 6, result
+    killed = r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): killed by the kernel, out of memory \(limit 100 MiB of the control group, "
+    assert len(re.findall(killed, result.err, re.M)) == 3, result
+    assert len(re.findall(r"; restarting \([12] of 9 used\)", result.err)) == 2, result
+    assert re.search(r"^dtrun: out of memory for the second time at step 5: another try would fail the same way; lower training.batch_size_per_gpu, .*\(100 MiB\)$",
+                     result.err, re.M), result
 
 
 def test_with_progress_only_the_budget_counts(train, tmp_path):

@@ -3,7 +3,6 @@ on few cores, one CPU, closed streams, a terminal of 80 columns.
 run: timeout 300
 """
 
-import contextlib
 import glob
 import os
 import re
@@ -14,6 +13,7 @@ import subprocess
 import pytest
 import support
 import training
+from places import control_group, little_memory
 
 
 @pytest.fixture(scope="module")
@@ -174,37 +174,8 @@ def test_set_user_id_is_refused(tmp_path):
     assert (p.returncode, p.stdout) == (2, "") and p.stderr.startswith("dtrun: set-user-id"), p
 
 
-@contextlib.contextmanager
-def control_group(controller, one, two):
-    """A new control group with a limit: file and value in version 1, in version 2; both may be mounted. Skips where that is not allowed."""
-    for root, files in ((f"/sys/fs/cgroup/{controller}", one), ("/sys/fs/cgroup", two), ("/sys/fs/cgroup/unified", two)):
-        path = f"{root}/dtrun-story-{os.getpid()}"
-        try:
-            os.mkdir(path)
-        except OSError:
-            continue
-        try:
-            for name, value in files.items():
-                with open(f"{path}/{name}", "r+") as f:
-                    f.write(str(value))
-        except OSError:
-            os.rmdir(path)
-            continue
-        try:
-            yield path
-        finally:
-            support.wait_until(lambda path=path: not open(path + "/cgroup.procs").read(), "the group's end")
-            os.rmdir(path)
-        return
-    pytest.skip(f"control groups for {controller} cannot be made here")
-
-
 def inside(path, line):
     return f"echo $$ >{path}/cgroup.procs && exec {line}"
-
-
-def little_memory(megabytes):
-    return control_group("memory", {"memory.limit_in_bytes": megabytes << 20}, {"memory.max": megabytes << 20})
 
 
 def test_little_memory_in_a_control_group(place):

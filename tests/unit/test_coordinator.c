@@ -136,6 +136,31 @@ static void restarts_without_progress(void **state)
     assert_int_equal(out.list[0].code, DT_EXIT_PERMANENT);
 }
 
+/* The second time in the same step is the last; another step is another matter, and so is a failure of another kind between two. */
+static void out_of_memory_in_the_same_step(void **state)
+{
+    static const struct {
+        bool oom;
+        int step;
+        bool end;
+    } tries[] = {{true, 5, false}, {true, 7, false}, {false, 7, false}, {true, 8, false}, {false, 2, false}, {true, 8, true}};
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        open_with(1, 1, 100, known == 1);
+        for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+            join(0, (double)i);
+            assert_int_equal(count_of(ACTION_START), 1);
+            struct event e = {.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = (int64_t)i, .saved_step = -1};
+            e.out_of_memory = tries[i].oom;
+            e.at_step = tries[i].step;
+            coordinator_step(&c, &e, (double)i, &out);
+            assert_int_equal(count_of(ACTION_FINISH), known == 1 && tries[i].end);
+        }
+        assert_int_equal(c.finished, known == 1);
+        assert_int_equal(c.code, known == 1 ? DT_EXIT_PERMANENT : 0);
+    }
+}
+
 static void stop_while_running_and_while_waiting(void **state)
 {
     (void)state;
@@ -446,6 +471,7 @@ int main(void)
         cmocka_unit_test(one_failure_counts_once),
         cmocka_unit_test(permanent_and_unstartable_end_the_job),
         cmocka_unit_test(restarts_without_progress),
+        cmocka_unit_test(out_of_memory_in_the_same_step),
         cmocka_unit_test(stop_while_running_and_while_waiting),
         cmocka_unit_test(nodes_leave_until_the_minimum),
         cmocka_unit_test(all_save_before_one_leaves),

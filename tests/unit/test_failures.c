@@ -51,6 +51,19 @@ static void test_named_rank(void **state)
     add(&f, 1, 100, "rank 7: checkpoint: No space left on device");
     cause_is(&f, true, 1, "exit code 100: rank 7: checkpoint: No space left on device");
 
+    assert_int_equal(f.list[0].follows, 7);
+
+    failures_begin(&f); /* the one that is named was told to end before it could say so by itself */
+    add(&f, 1, 100, "rank 0: checkpoint: No space left on device");
+    add(&f, 0, 100, "rank 0: checkpoint: No space left on device");
+    f.list[1].stopped_by_us = true;
+    cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 1 other rank stopped because of it");
+    failures_begin(&f);
+    add(&f, 1, 100, "rank 0: checkpoint: No space left on device");
+    add(&f, 0, 111, "step 3: told to stop, the round is over");
+    f.list[1].stopped_by_us = true;
+    cause_is(&f, true, 0, "exit code 111: checkpoint: No space left on device; 1 other rank stopped because of it");
+
     failures_begin(&f); /* each lost the other: nobody's word against the other's */
     add(&f, 0, 111, "rank 1: the connection ended");
     add(&f, 1, 111, "rank 0: the connection ended");

@@ -81,6 +81,8 @@ static void fill(struct message *m, enum message_kind kind, bool full)
                          .no_progress = number(0, 9),
                          .best_step = (int64_t)rnd(),
                          .best_saved = -1,
+                         .oom_step = (int64_t)rnd(),
+                         .oom_seen = rnd() % 2 != 0,
                          .next_order = (int64_t)rnd(),
                          .finished = rnd() % 2 != 0,
                          .committed = rnd() % 2 != 0,
@@ -103,7 +105,9 @@ static void fill(struct message *m, enum message_kind kind, bool full)
                               .step = (int64_t)rnd(),
                               .saved_step = -1,
                               .why = m->text,
-                              .weak = rnd() % 2 != 0};
+                              .weak = rnd() % 2 != 0,
+                              .out_of_memory = rnd() % 2 != 0,
+                              .at_step = (int64_t)rnd()};
     m->action = (struct action){.kind = (enum action_kind)number(0, ACTION_REFUSE),
                                 .code = number(0, 255),
                                 .place = {number(0, 9), 1, 2, 3, number(0, 80000), 80000, 4, 5, 8}};
@@ -154,6 +158,8 @@ static void fields_arrive(void **state)
     assert_string_equal(out.event.role, role);
     assert_string_equal(out.event.why, in.event.why);
     assert_int_equal(out.event.weak, in.event.weak);
+    assert_int_equal(out.event.out_of_memory, in.event.out_of_memory);
+    assert_true(out.event.at_step == in.event.at_step);
     assert_ptr_equal(out.event.role, out.role);
     assert_true(out.event.step == in.event.step && out.event.kind == in.event.kind && out.event.failure == in.event.failure);
     dt_text_clear(&bytes);
