@@ -308,15 +308,14 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     return rc;
 }
 
-/* The cause goes to stderr, unless it was told, and to the page, where the agent finds it for its report. */
-static int fail(struct dt_page *page, const struct dt_error *err, int code, bool told)
+/* The cause is said once: by the agent in its report, by whoever told it already, or here. */
+static int fail(struct world *w, const struct dt_error *err, int code, bool told)
 {
-    if (!told) {
+    if (!world_tell_cause(w, err) && !told) {
         fprintf(stderr, "train: %s\n", err->text);
     }
-    if (page) {
-        snprintf(page->note, sizeof page->note, "%s", err->text);
-        dt_page_phase(page, DT_PHASE_EXIT);
+    if (w->page) {
+        dt_page_phase(w->page, DT_PHASE_EXIT);
     }
     return code;
 }
@@ -330,16 +329,16 @@ static bool another_says(const struct dt_error *err, int code, int rank)
 
 static int run(const struct job *job)
 {
-    struct world w;
+    struct world w = {.page = NULL};
     struct dt_error err = {.status = DT_OK};
     int code = DT_EXIT_DONE;
     struct world_options options = {
         .device = job->training.device, .collective_timeout_s = job->training.collective_timeout_s, .threads = (int)job->training.threads};
     if (catch_signals(&err) != 0) {
-        return fail(NULL, &err, DT_EXIT_TEMPORARY, false);
+        return fail(&w, &err, DT_EXIT_TEMPORARY, false);
     }
     if (world_open(&w, &options, &err) != 0) {
-        code = fail(w.page, &err, trainer_exit_code(&err), false);
+        code = fail(&w, &err, trainer_exit_code(&err), false);
         fflush(NULL);
         _exit(code);
     }
@@ -350,7 +349,7 @@ static int run(const struct job *job)
     atomic_store(&signal_page, w.page);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
         code = trainer_exit_code(&err);
-        code = fail(w.page, &err, code, w.told || another_says(&err, code, w.rank));
+        code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));
         fflush(NULL);
         _exit(code); /* peers may be gone: nothing here waits for them */
     }
@@ -386,7 +385,8 @@ static int run_all(int argc, char **argv)
     } else {
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
         if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
-            code = fail(NULL, &err, DT_EXIT_USAGE, false);
+            fprintf(stderr, "train: %s\n", err.text);
+            code = DT_EXIT_USAGE;
         } else if (o.plan) {
             code = DT_EXIT_DONE;
         } else {

@@ -169,7 +169,7 @@ static void add_what(const struct report_failure *f, struct dt_text *out)
     }
     if (words != NULL && words[0] != '\0') {
         dt_text_puts(out, ": ");
-        add_safe(out, words, 300, NULL);
+        add_safe(out, words, words == f->note ? sizeof f->note : 300, NULL);
     }
 }
 
@@ -198,8 +198,8 @@ void report_cause(const struct report_failure *f, int count, int root, struct dt
     }
 }
 
-/* One failure as torchrun shows it; root: its note stands in the cause line already. */
-static void add_block(const struct report_failure *f, int index, bool root, struct dt_text *out)
+/* One failure as torchrun shows it; said: its note stands in the cause line already. */
+static void add_block(const struct report_failure *f, int index, bool said, struct dt_text *out)
 {
     char when[32];
     char name[32];
@@ -217,7 +217,7 @@ static void add_block(const struct report_failure *f, int index, bool root, stru
     dt_text_printf(out, "\n  error_file: %s\n  traceback : ", f->error_file != NULL ? f->error_file : "<N/A>");
     if (f->callstack != NULL || f->message != NULL) {
         add_safe(out, f->callstack != NULL ? f->callstack : f->message, MAX_SHOWN_BYTES, "  ");
-    } else if (f->note[0] != '\0' && root) {
+    } else if (f->note[0] != '\0' && said) {
         dt_text_puts(out, "none left; the first line says what happened");
     } else if (f->note[0] != '\0') {
         add_safe(out, f->note, sizeof f->note, "  ");
@@ -268,7 +268,7 @@ void report_write(const struct report_failure *f, int count, int root, const str
         dt_text_printf(out, "last lines of rank %d:\n%s%s", f[root].rank, c->tail, c->tail[strlen(c->tail) - 1] == '\n' ? "" : "\n");
     }
     for (int i = 0; i < count; i++) {
-        add_block(&f[i], i, i == root, i == root ? &first : &others);
+        add_block(&f[i], i, strcmp(f[i].note, f[root].note) == 0, i == root ? &first : &others);
     }
     add_safe(&title, c->title, 4096, NULL);
     dt_text_puts(&title, " FAILED");

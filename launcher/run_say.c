@@ -73,6 +73,12 @@ static void note_memory(struct run *r, const struct report_failure *root)
     }
 }
 
+/* As far as is known: the verdict may be on its way. */
+static bool is_permanent(const struct run *r)
+{
+    return r->oom_again || r->agent.failure != FAILURE_PLAIN || (r->agent.verdict && r->agent.code == DT_EXIT_PERMANENT);
+}
+
 char *run_first_failure(struct run *r, struct event *e)
 {
     struct failures *f = &r->failures;
@@ -177,7 +183,7 @@ void run_say_cause(struct run *r)
                                    .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
                                    .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
                                    .restarts_used = run_restarts_used(r, false),
-                                   .restarts_max = r->o->max_restarts};
+                                   .restarts_max = is_permanent(r) ? 0 : r->o->max_restarts};
         report_write(f->list, f->count, f->root, &c, &line);
         if (r->o->entry != OPTIONS_ENTRY_PROGRAM && r->entry_point != NULL && strstr(dt_text_str(&line), "No module named") != NULL) {
             dt_text_printf(&line, "dtrun: the interpreter was %s; PYTHON_EXEC names another\n", r->entry_point);

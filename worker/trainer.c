@@ -395,6 +395,12 @@ static void add_room(struct trainer *t, struct dt_error *err)
     (void)snprintf(err->text + used, sizeof err->text - used, "; needs %s, %s free there", need, left);
 }
 
+void trainer_say_cause(struct trainer *t, const struct dt_error *why)
+{
+    (world_tell_cause(t->world, why) ? metrics_log : metrics_say)(&t->metrics, "train: %s", why->text);
+    t->world->told = true;
+}
+
 /* Saves. What the disk refuses costs a warning, and training goes on to the next interval; the last save has none after it, so it is tried
  * twice, and then the run ends as one that fails the same way again: the checkpoint before is where it continues. */
 static int save(struct trainer *t, bool last, struct dt_error *err)
@@ -428,9 +434,7 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     size_t used = strlen(err->text);
     (void)snprintf(err->text + used, sizeof err->text - used, "; put that right, and the same command continues %s", where);
     err->status = DT_INVALID;
-    /* All ranks know; rank 0 says it, before another's end can be its own. */
-    metrics_say(&t->metrics, "train: %s", err->text);
-    t->world->told = true;
+    trainer_say_cause(t, err); /* all ranks know */
     bool said = true;
     (void)trainer_agree(t, "train/told", &said, &(struct dt_error){0}); /* fails when the end of rank 0 was seen first: it has said it */
     return -1;

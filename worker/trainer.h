@@ -92,6 +92,8 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
 void trainer_close(struct trainer *t);
+/* Why all ranks fail, before they share it: they end as soon as they know, and another's end can be ours. Said by the agent, or by rank 0 for all. */
+void trainer_say_cause(struct trainer *t, const struct dt_error *why);
 
 /* trainer_resume.c: where a run begins, and how ranks agree outside steps. */
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the same one. */

@@ -321,20 +321,13 @@ static int hear(struct trainer *t, int try, const struct dt_text *own, struct dt
     return rc;
 }
 
-/* The others end as soon as they hear of it, and their end may be ours: rank 0 says the cause before it shares it. */
-static void say_first(struct trainer *t, const struct dt_error *why)
-{
-    metrics_say(&t->metrics, "train: %s", why->text);
-    t->world->told = true;
-}
-
 /* One proposal: *path becomes what all ranks look at (empty: nothing is left), *good whether all of it is sound. */
 static int try_one(struct trainer *t, struct search *s, int try, struct dt_text *path, bool *good, struct dt_error *err)
 {
     char key[64];
     snprintf(key, sizeof key, "train/resume/%d", try);
     if (s->failed) {
-        say_first(t, &s->why);
+        trainer_say_cause(t, &s->why);
     }
     if (trainer_share(t, key, path, s->failed ? &s->why : NULL, FOR_EVER_S, err) != 0) {
         return -1;
@@ -357,7 +350,7 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
             pass_over(t, s, why.text);
         } else { /* not damaged but out of reach for a rank: an older one would be no better */
             refused = true;
-            say_first(t, &why);
+            trainer_say_cause(t, &why);
         }
     } else {
         snprintf(key, sizeof key, "train/resume/%d/%d", try, t->rank);

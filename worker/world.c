@@ -81,6 +81,7 @@ int world_open(struct world *w, const struct world_options *o, struct dt_error *
     }
     w->run_id = getenv("TORCHELASTIC_RUN_ID");
     w->round = (int)w->page->round;
+    w->agent = getenv("DTRUN_PAGE") != NULL;
     dt_page_phase(w->page, DT_PHASE_START);
     if (w->size > 1) {
         const char *host = getenv("MASTER_ADDR");
@@ -154,4 +155,13 @@ void world_close(struct world *w)
         dt_page_close(w->page, w->page_fd);
     }
     memset(w, 0, sizeof *w);
+}
+
+bool world_tell_cause(struct world *w, const struct dt_error *why)
+{
+    if (w->page == NULL) {
+        return false;
+    }
+    (void)snprintf(w->page->note, sizeof w->page->note, "%s", why->text);
+    return w->agent && atomic_load(&w->page->order) != DT_ORDER_STOP;
 }

@@ -22,6 +22,7 @@ struct world {
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
     int threads;                               /* of the pool in this process */
     int page_fd;                               /* of a page made here, or -1 */
+    bool agent;                                /* the page is an agent's */
     bool told;                                 /* why this rank fails was said already, by rank 0 for all */
     bool failed;                               /* set before world_close when a collective may still be running: it is aborted first */
 };
@@ -42,5 +43,7 @@ int world_open_thread(struct world *w, const struct world_options *o, struct dt_
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
 void world_close(struct world *w);
+/* Leaves on the page why this rank fails. True: the agent says so, in its cause line, and nobody else needs to. It does not after a wish to stop. */
+bool world_tell_cause(struct world *w, const struct dt_error *why);
 
 #endif

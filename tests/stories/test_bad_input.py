@@ -176,8 +176,17 @@ def test_loss_not_finite(place):
     out = place[0] / "out-nan"
     result = training.train(place[1], out, ranks=2, sets=["training.learning_rate=1e30", "training.max_grad_norm=0", "training.max_steps=100"])
     assert result.code == 100, result
-    assert any("not finite" in x and "step" in x and "learning_rate" in x for x in result.err.splitlines()), result
+    assert re.search(r"exit code 100: step \d+: the loss is not finite; .*learning_rate", cause_of(result)), result
     assert "restarting" not in result.err
+
+
+def cause_of(result):
+    """What the rank said of itself: one line of the launcher's, and nothing of it a second time, but in the JSON record."""
+    found = re.findall(r"^dtrun: host \S+ rank \d+ \(local \d+, pid \d+\): (.*)$", result.err, re.M)
+    assert len(found) == 1, result
+    words = re.sub(r"^exit code \d+: (rank \d+: )?", "", found[0]).split("; ")[0]
+    assert len(words) > 10 and result.err.count(words) == 1, (words, result)
+    return found[0]
 
 
 def damage(folder, kind):
@@ -235,7 +244,7 @@ def test_all_checkpoints_damaged(place):
     named = out / "checkpoints" / "step-00000020"
     damage(named, "bit")
     result = training.train(job, out, ranks=2, sets=[f"checkpointing.resume={named}"])
-    assert result.code == 100 and any("step-00000020" in x and x.startswith("train: ") for x in result.err.splitlines()), result
+    assert result.code == 100 and "step-00000020" in cause_of(result), result
 
 
 def both_ways(job, out, before="", options=""):

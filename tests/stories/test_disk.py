@@ -33,7 +33,7 @@ def lines(text, start="train: "):
 
 def refused(err):
     """The one line that says that the end is not saved."""
-    found = [x for x in lines(err) if "put that right" in x]
+    found = [x for x in lines(err, "") if "put that right" in x]
     assert len(found) == 1 and "restarting" not in err, err
     return found[0]
 
@@ -57,7 +57,7 @@ def test_full(place):
     tries = [x for x in warned if "No space left on device; needs " in x and "free there; training goes on" in x]
     assert [x.split("checkpoint of step ")[1].split(":")[0] for x in tries] == ["20", "30"], p
     last = refused(first)
-    assert "checkpoint of step 40" in last and "needs " in last and last.endswith("the same command continues at step 10"), p
+    assert "checkpoint of step 40" in last and "needs " in last and "put that right, and the same command continues at step 10; " in last, p
     listing = p.stdout.split("{")[0].split()
     assert "step-00000010" in listing and not [x for x in listing if ".tmp" in x or x in ("step-00000020", "step-00000040")], p
     assert json.loads("{" + p.stdout.split("{")[1].split("}")[0] + "}")["step"] == STEPS, p

@@ -1,6 +1,7 @@
 /* Messages between agents: what goes in comes out, for every kind; cut short, longer or malformed bytes are refused; whatever is accepted is what
  * we would have written ourselves. */
 #include "base/text.h"
+#include "base/file.h"
 #include "launcher/message.h"
 
 #include <setjmp.h>
@@ -144,6 +145,24 @@ static void every_kind_comes_back(void **state)
     }
 }
 
+/* Where fuzzing begins: messages of this version, of every kind. */
+static void the_corpus_is_understood(void **state)
+{
+    static struct message out;
+    struct dt_error err;
+    (void)state;
+    for (int kind = 1; kind < MESSAGE_KIND_COUNT; kind++) {
+        struct dt_text bytes = {0};
+        char path[128];
+        (void)snprintf(path, sizeof path, "tests/fuzz/corpus/message/%s", message_name((enum message_kind)kind));
+        if (dt_file_read(path, MESSAGE_MAX_BYTES, &bytes, &err) != 0 || decode(&out, &bytes) != 0) {
+            fail_msg("%s: not a message of today; write it anew", path);
+        }
+        assert_int_equal(out.kind, kind);
+        dt_text_clear(&bytes);
+    }
+}
+
 static void fields_arrive(void **state)
 {
     static struct message in, out;
@@ -283,9 +302,13 @@ static void names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_comes_back),         cmocka_unit_test(fields_arrive),
-        cmocka_unit_test(every_cut_is_refused),          cmocka_unit_test(malformed_values_are_refused),
-        cmocka_unit_test(what_is_accepted_is_canonical), cmocka_unit_test(names),
+        cmocka_unit_test(every_kind_comes_back),
+        cmocka_unit_test(the_corpus_is_understood),
+        cmocka_unit_test(fields_arrive),
+        cmocka_unit_test(every_cut_is_refused),
+        cmocka_unit_test(malformed_values_are_refused),
+        cmocka_unit_test(what_is_accepted_is_canonical),
+        cmocka_unit_test(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
