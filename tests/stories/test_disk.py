@@ -32,8 +32,8 @@ def lines(text, start="train: "):
 
 
 def refused(err):
-    """The one line that says that the end is not saved."""
-    found = [x for x in lines(err, "") if "put that right" in x]
+    """The one line, train's or the launcher's, that says that the end is not saved; in the block below it each rank that failed by itself has its words."""
+    found = [x for x in lines(err, ("train: ", "dtrun: ")) if "put that right" in x]
     assert len(found) == 1 and "restarting" not in err, err
     return found[0]
 
