@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VERSION = 4 };
+enum { VERSION = 5 };
 
 struct walk {
     struct dt_text *out; /* writing when set */
