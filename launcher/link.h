@@ -31,6 +31,8 @@ struct link_hooks { /* called from the loop only, never from within a call below
     void (*message)(void *user, uint64_t peer, const void *bytes, size_t size);
     /* A link_connect came to nothing; err tells refused, no answer, look-up and wrong key apart. May be null. */
     void (*failed)(void *user, uint64_t peer, const struct dt_error *err);
+    /* Whoever answered a link_connect runs another version: trying on will not help. May be null. failed follows. */
+    void (*other_version)(void *user, const struct dt_error *err);
 };
 
 struct link_options {

@@ -80,6 +80,9 @@ void conn_give_up(struct conn *c, const struct dt_error *err)
     struct dt_error named = *err;
     char name[LOOKUP_NAME_BYTES];
     (void)dt_wrap(&named, "%s", lookup_name((struct sockaddr *)&c->from, name, sizeof name));
+    if (c->secure.other_version && !c->link->closing && c->link->options.hooks.other_version != NULL) {
+        c->link->options.hooks.other_version(c->link->options.hooks.user, &named);
+    }
     dial_lost(c, &named);
     conn_close(c);
 }

@@ -2,10 +2,10 @@
  * fields for both directions, so they cannot disagree. */
 #include "launcher/message.h"
 
+#include "launcher/protocol.h"
+
 #include <math.h>
 #include <string.h>
-
-enum { VERSION = 5 };
 
 struct walk {
     struct dt_text *out; /* writing when set */
@@ -303,7 +303,7 @@ void message_encode(const struct message *m, struct dt_text *out)
         memcpy(copy.text, m->event.why, strnlen(m->event.why, sizeof copy.text - 1));
     }
     struct walk w = {.out = out};
-    uint8_t head[2] = {VERSION, (uint8_t)m->kind};
+    uint8_t head[2] = {PROTOCOL_VERSION, (uint8_t)m->kind};
     walk_bytes(&w, head, 2);
     walk(&w, &copy);
 }
@@ -317,8 +317,9 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
     if (w.bad || size > MESSAGE_MAX_BYTES) {
         return dt_fail(err, DT_INVALID, "message of %zu bytes: too short or too long", size);
     }
-    if (head[0] != VERSION) {
-        return dt_fail(err, DT_INVALID, "message of version %d; this dtrun speaks version %d: run the same dtrun on all hosts", head[0], VERSION);
+    if (head[0] != PROTOCOL_VERSION) {
+        return dt_fail(err, DT_INVALID, "message of version %d; this dtrun speaks version %d: run the same dtrun on all hosts", head[0],
+                       PROTOCOL_VERSION);
     }
     if (head[1] < 1 || head[1] >= MESSAGE_KIND_COUNT) {
         return dt_fail(err, DT_INVALID, "message of unknown kind %d", head[1]);

@@ -227,6 +227,23 @@ static void act(void *user, const struct action *a, const struct record *record,
     n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0);
 }
 
+/* Before the first round nothing is lost by it. */
+static void end_at_once(struct nodes *n, int code, const char *why)
+{
+    if (n->member.role == MEMBER_SEEKING && n->member.record.round == 0 && n->waiting_s >= 0) {
+        struct action end = {.kind = ACTION_REFUSE, .code = code};
+        act(n, &end, &n->member.record, why);
+        n->member.role = MEMBER_OVER;
+    }
+}
+
+static void on_other_version(void *user, const struct dt_error *err)
+{
+    struct nodes *n = user;
+    end_at_once(n, DT_EXIT_USAGE, err->text);
+    n->hooks.settle(n->hooks.user);
+}
+
 static void connect_to(void *user, const struct peer_info *to)
 {
     struct nodes *n = user;
@@ -287,15 +304,9 @@ static void on_etcd_trouble(void *user, const char *why)
     (void)snprintf(n->trouble, sizeof n->trouble, "%s", why != NULL ? why : "");
 }
 
-/* Before the first round nothing is lost by ending at once. */
 static void on_etcd_refused(void *user, const char *why)
 {
-    struct nodes *n = user;
-    if (n->member.role == MEMBER_SEEKING && n->member.record.round == 0 && n->waiting_s >= 0) {
-        struct action end = {.kind = ACTION_REFUSE, .code = DT_EXIT_PERMANENT};
-        act(n, &end, NULL, why);
-        n->member.role = MEMBER_OVER;
-    }
+    end_at_once(user, DT_EXIT_PERMANENT, why);
 }
 
 /* ---- for whom we wait ---- */
@@ -518,10 +529,11 @@ static int random_bytes(void *out, size_t size, struct dt_error *err)
 static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options *m, struct dt_error *err)
 {
     const struct options *o = n->o;
-    struct link_options l = {.run_id = o->run_id,
-                             .dead_s = o->dead_after_s,
-                             .time_scale = o->time_scale,
-                             .hooks = {.user = n, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed}};
+    struct link_options l = {
+        .run_id = o->run_id,
+        .dead_s = o->dead_after_s,
+        .time_scale = o->time_scale,
+        .hooks = {.user = n, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed, .other_version = on_other_version}};
     if (secure_key_read(&l.key, o->key_file, err) != 0 || random_bytes(&m->self.id, sizeof m->self.id, err) != 0 ||
         random_bytes(m->nonce, sizeof m->nonce, err) != 0) {
         return -1;

@@ -4,14 +4,26 @@
 #include "launcher/secure.h"
 
 #include "base/file.h"
+#include "launcher/protocol.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { version = 1, flag_key = 1, flag_server = 2, hash_bytes = 32, header_bytes = 24, tag_bytes = 16, key_min_bytes = 16, key_max_bytes = 65536 };
+enum {
+    flag_key = 1,
+    flag_server = 2,
+    hash_bytes = 32,
+    header_bytes = 24,
+    tag_bytes = 16,
+    key_min_bytes = 16,
+    key_max_bytes = 65536,
+    nonce_bytes = 16,
+    text_bytes = 16
+};
 static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store clients, which begin with 0x00 */
 
 struct secure_secrets {
@@ -21,7 +33,7 @@ struct secure_secrets {
     uint8_t proof[hash_bytes]; /* the client's */
 };
 
-_Static_assert(SECURE_HELLO_BYTES == 8 + 8 + tag_bytes + 32 + crypto_kx_PUBLICKEYBYTES, "hello");
+_Static_assert(SECURE_HELLO_BYTES == 8 + 8 + tag_bytes + nonce_bytes + text_bytes + crypto_kx_PUBLICKEYBYTES, "hello");
 _Static_assert(SECURE_PROOF_BYTES == SECURE_SESSION_BYTES + header_bytes + hash_bytes, "proof");
 _Static_assert(SECURE_ANSWER_BYTES == 1 + header_bytes + hash_bytes, "answer");
 _Static_assert(header_bytes == crypto_secretstream_xchacha20poly1305_HEADERBYTES, "header");
@@ -160,13 +172,14 @@ static void put_hello(struct secure *s, struct dt_text *out)
     uint8_t *h = x->hello[s->client ? 0 : 1];
     (void)crypto_kx_keypair(x->public_key, x->secret_key);
     memcpy(h, magic, sizeof magic);
-    h[3] = version;
+    h[3] = PROTOCOL_VERSION;
     h[4] = (uint8_t)((s->self->key.given ? flag_key : 0) | (s->client ? 0 : flag_server));
     h[5] = 0;
     put_number(h + 6, (uint64_t)s->self->port, 2);
     put_number(h + 8, s->self->id, 8);
     memcpy(h + 16, s->self->run, tag_bytes);
-    randombytes_buf(h + 32, 32);
+    randombytes_buf(h + 32, nonce_bytes);
+    (void)snprintf((char *)h + 48, text_bytes, "%s", DT_VERSION);
     memcpy(h + 64, x->public_key, sizeof x->public_key);
     dt_text_add(out, h, SECURE_HELLO_BYTES);
 }
@@ -198,8 +211,25 @@ static int derive(struct secure *s, const uint8_t *peer_key, struct dt_error *er
     return 0;
 }
 
+/* What a stranger says of itself goes to terminals. */
+static void copy_version(const uint8_t *text, char out[text_bytes])
+{
+    memcpy(out, text, text_bytes - 1);
+    out[text_bytes - 1] = '\0';
+    for (char *c = out; *c != '\0'; c++) {
+        *c = (unsigned char)*c <= 32 || (unsigned char)*c >= 127 ? '?' : *c;
+    }
+}
+
 static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
 {
+    if (h[3] != PROTOCOL_VERSION) {
+        char theirs[text_bytes];
+        copy_version(h + 48, theirs);
+        s->other_version = true;
+        return dt_fail(err, DT_PEER, "runs dtrun %s (protocol %d), this host dtrun %s (protocol %d); install the same dtrun on all hosts", theirs,
+                       h[3], DT_VERSION, PROTOCOL_VERSION);
+    }
     if (((h[4] & flag_server) != 0) != s->client) {
         return dt_fail(err, DT_INVALID, "a hello for the other side");
     }
@@ -228,9 +258,6 @@ static int check_beginning(const uint8_t *h, size_t size, struct dt_error *err)
     size_t n = size < sizeof magic ? size : sizeof magic;
     if (memcmp(h, magic, n) != 0) {
         return dt_fail(err, DT_INVALID, "does not speak the agents' protocol");
-    }
-    if (size > 3 && h[3] != version) {
-        return dt_fail(err, DT_PEER, "speaks version %d of the agents' protocol, this agent %d; install the same dtrun on all hosts", h[3], version);
     }
     return 0;
 }

@@ -2,7 +2,7 @@
  * then encrypted frames. No I/O: bytes come in, events and bytes come out.
  *
  *   client                                    server
- *   hello: version, id, port, nonce, key  ->
+ *   hello: versions, id, port, nonce, key ->
  *                                         <-  hello: the same
  *   [ASKED: go on?] proof, last session   ->
  *                                             [ASKED: take it?]
@@ -10,7 +10,10 @@
  *   frames                                <->  frames, the last one says goodbye
  *
  * A server proves itself only to those who have proved themselves: strangers learn nothing but that somebody listens. Without a key file
- * the key is all zeros: the same bytes, but anybody can take part. Nonces and keys are new each time, so that recorded bytes are refused. */
+ * the key is all zeros: the same bytes, but anybody can take part. Nonces and keys are new each time, so that recorded bytes are refused.
+ *
+ * A hello has the same length and the same first 64 bytes in every version, from 6 on, and is answered whatever its version is: so both sides can name both
+ * versions. Its bytes: "DTL", version of the protocol, flags, 0, port (2), id (8), hash of the run id (16), nonce (16), version of dtrun as text (16), key (32). */
 #ifndef DT_LAUNCHER_SECURE_H
 #define DT_LAUNCHER_SECURE_H
 
@@ -70,6 +73,7 @@ struct secure {
     enum secure_stage stage;
     uint64_t peer_id;
     int peer_port;
+    bool other_version;                      /* the peer speaks another one: BAD, and no other try will help */
     uint8_t session[SECURE_SESSION_BYTES];   /* name of this session, the same on both sides, from ASKED on */
     uint8_t peer_last[SECURE_SESSION_BYTES]; /* server: the last session with us that the client knows */
     struct dt_text in;                       /* unread */

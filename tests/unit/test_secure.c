@@ -172,7 +172,7 @@ static void messages_of_every_length_arrive_whole(void **state)
     }
 }
 
-static void refuses_other_keys_runs_and_versions(void **state)
+static void refuses_other_keys_and_runs(void **state)
 {
     (void)state;
     static const struct {
@@ -198,11 +198,31 @@ static void refuses_other_keys_runs_and_versions(void **state)
         close_side(&a);
         close_side(&b);
     }
-    struct side b;
-    open_side(&b, 2, false, "run", NULL);
-    assert_false(feed(&b, "DTL\x07", 4));
-    assert_non_null(strstr(b.err.text, "version 7"));
-    close_side(&b);
+}
+
+/* Both sides name both versions, whichever is the newer one and whatever the rest of its hello means. */
+static void other_versions_are_named_by_both(void **state)
+{
+    (void)state;
+    struct side a, b;
+    for (int client = 0; client < 2; client++) {
+        open_side(&a, 1, true, "run", NULL);
+        open_side(&b, 2, false, "run", NULL);
+        struct dt_text *changed = client ? &a.out : &b.out;
+        if (!client) {
+            assert_true(carry(&a, &b, 1000));
+        }
+        changed->data[3] = 77;
+        changed->data[4] = (char)0xff;
+        memcpy(changed->data + 48, "9.8\n7\0xxxxxxxxx", 16);
+        assert_false(client ? carry(&a, &b, 7) : carry(&b, &a, 7));
+        struct side *hears = client ? &b : &a;
+        assert_true(hears->s.other_version);
+        assert_non_null(strstr(hears->err.text, "runs dtrun 9.8?7 (protocol 77), this host dtrun " DT_VERSION " (protocol "));
+        assert_int_equal(b.out.size, client ? SECURE_HELLO_BYTES : 0); /* the server answers before it refuses */
+        close_side(&a);
+        close_side(&b);
+    }
 }
 
 static void refuses_a_false_server(void **state)
@@ -347,15 +367,11 @@ static void key_files_are_private(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(talks_in_pieces_of_every_size),
-        cmocka_unit_test(messages_of_every_length_arrive_whole),
-        cmocka_unit_test(refuses_other_keys_runs_and_versions),
-        cmocka_unit_test(refuses_a_false_server),
-        cmocka_unit_test(refuses_replays_and_reflections),
-        cmocka_unit_test(a_duplicate_is_told),
-        cmocka_unit_test(every_changed_byte_is_seen),
-        cmocka_unit_test(lengths_have_a_limit),
-        cmocka_unit_test(key_files_are_private),
+        cmocka_unit_test(talks_in_pieces_of_every_size), cmocka_unit_test(messages_of_every_length_arrive_whole),
+        cmocka_unit_test(refuses_other_keys_and_runs),   cmocka_unit_test(other_versions_are_named_by_both),
+        cmocka_unit_test(refuses_a_false_server),        cmocka_unit_test(refuses_replays_and_reflections),
+        cmocka_unit_test(a_duplicate_is_told),           cmocka_unit_test(every_changed_byte_is_seen),
+        cmocka_unit_test(lengths_have_a_limit),          cmocka_unit_test(key_files_are_private),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
