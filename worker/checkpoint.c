@@ -326,9 +326,10 @@ static void prune(const char *dir, const struct checkpoint_state *state, const s
     }
 }
 
-/* Gives the finished folder its name. One of that name (saved before at the same step) is swapped out in one call. */
-static int put_in_place(const char *from, const char *to, struct dt_error *err)
+/* Gives the finished folder its name. One of that name (saved before at the same step) is swapped out in one call: *swapped. */
+static int put_in_place(const char *from, const char *to, bool *swapped, struct dt_error *err)
 {
+    *swapped = false;
     if (rename(from, to) == 0) {
         return 0;
     }
@@ -336,12 +337,21 @@ static int put_in_place(const char *from, const char *to, struct dt_error *err)
         return dt_fail_errno(err, "%s", to);
     }
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
-        return 0; /* the old one now has the temporary name; prune removes it */
+        *swapped = true; /* the old one now has the passing name; prune removes it */
+        return 0;
     }
     if (dt_file_remove_tree(to, err) != 0) {
         return -1;
     }
     return rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
+}
+
+/* The folder could not be synced: whether the new name would be there after a power loss nobody knows, so it is not listed. */
+static void take_back(const char *from, const char *to, bool swapped)
+{
+    if ((swapped ? renameat2(AT_FDCWD, to, AT_FDCWD, from, RENAME_EXCHANGE) : rename(to, from)) != 0) {
+        dt_log(DT_LOG_WARN, "checkpoint", "%s: %s; it stays, and may be lost with the power", to, strerror(errno));
+    }
 }
 
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks,
@@ -353,11 +363,15 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     (void)snprintf(name, sizeof name, "step-%08" PRId64 "\n", state->step);
     struct dt_text text;
     dt_text_init(&text);
+    bool swapped;
     int result = -1, lock = lock_owner(dir, LOCK_S, err);
     if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 &&
         manifest_text(&text, state, entries, ranks, err) == 0 && dt_file_write(manifest, text.data, text.size, err) == 0 &&
-        put_in_place(from, to, err) == 0 && dt_file_sync_dir(dir, err) == 0) {
-        result = 0;
+        put_in_place(from, to, &swapped, err) == 0) {
+        result = dt_file_sync_dir(dir, err);
+        if (result != 0 && check_owner(dir, state, NULL) == 0) {
+            take_back(from, to, swapped);
+        }
     }
     if (result == 0) { /* what comes now is for people and for the disk: nothing reads it to continue */
         struct dt_error why;

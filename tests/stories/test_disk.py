@@ -127,25 +127,34 @@ def test_a_limit_of_file_size(place):
     assert not [x for x in os.listdir(out / "checkpoints") if x.startswith("step-")]
 
 
-def traced(folder, inject):
-    """A program for dtrun: train, with calls of rank 1 that fail."""
+def traced(folder, inject, rank=1, paths=()):
+    """A program for dtrun: train, with calls of one rank that fail; only those on `paths`, where $$ is the rank's pid."""
     if not shutil.which("strace") or subprocess.run(["strace", "-f", "-qq", "-e", "trace=fsync", "true"], capture_output=True).returncode != 0:
         pytest.skip("strace cannot trace here")
-    calls = inject.split(":")[0]
+    calls, only = inject.split(":")[0], " ".join(f'-P "{p}"' for p in paths)
     text = f"""#!/bin/sh
-[ "$RANK" = 1 ] || exec '{support.program("train")}' "$@"
-exec strace -D -f -qq -o /dev/null -e trace={calls} -e inject={inject} '{support.program("train")}' "$@"
+[ "$RANK" = {rank} ] || exec '{support.program("train")}' "$@"
+exec strace -D -f -qq -o /dev/null -e trace={calls} -e inject={inject} {only} '{support.program("train")}' "$@"
 """
     return support.script(folder, "traced.sh", text)
 
 
+def slices_of(out, rank=1):
+    """What a rank writes in each save, under its passing name."""
+    return [f"{out}/checkpoints/step-{s:08}.tmp-1/slices-{rank:05}-of-00002.safetensors.tmp-$$" for s in range(10, STEPS + 1, 10)]
+
+
 @pytest.mark.parametrize("call, error, words", [("fsync", "EIO", "Input/output error"), ("write", "EDQUOT", "Disk quota exceeded"),
-                                                ("rename", "EACCES", "Permission denied"), ("mkdir", "EROFS", "Read-only file system")])
+                                                ("rename", "EACCES", "Permission denied"), ("mkdir", "EROFS", "Read-only file system"),
+                                                ("write", "EIO", "Input/output error"), ("close", "EIO", "Input/output error"),
+                                                ("rename", "EIO", "Input/output error")])
 def test_one_rank_cannot_save(place, call, error, words):
     """All ranks agree that there is no checkpoint; nothing of the tries stays."""
     folder, job, _ = place
-    out = folder / f"rank-{call}"
-    result = support.run(["--nproc_per_node=2", "--max_restarts=0", "--no_python", traced(folder, f"{call}:error={error}"), job, "--output_dir", out])
+    out = folder / f"rank-{call}-{error}"
+    paths = slices_of(out) if call == "close" else ()  # the loader of programs closes files, too
+    result = support.run(["--nproc_per_node=2", "--max_restarts=0", "--no_python", traced(folder, f"{call}:error={error}", paths=paths), job,
+                          "--output_dir", out])
     assert result.code == 1 and "exit code 100" in result.err, result  # of a program that dtrun does not know
     tries = [x for x in lines(result.err, "train: warning: rank 1: ") if words in x and "; needs " in x]
     assert len(tries) == 3, result
@@ -189,3 +198,30 @@ def test_a_stop_whose_grace_is_too_short_for_a_save(place):
     assert code == 0, (text, err)
     again = training.train(job, out, ranks=2, sets=[f"training.max_steps={step + 5}"])
     assert again.code == 0 and f"(step {step})" in again.err and not [x for x in os.listdir(out / "checkpoints") if ".tmp" in x], again
+
+
+@pytest.mark.parametrize("call", ["close", "fsync", "write"])
+def test_the_manifest_fails(place, call):
+    """Rank 0 alone writes it, after the slices of all."""
+    folder, job, _ = place
+    out = folder / f"manifest-{call}"
+    paths = [f"{out}/checkpoints/step-{s:08}.tmp-1/manifest.json.tmp-$$" for s in range(10, STEPS + 1, 10)]
+    program = traced(folder, f"{call}:error=EIO", rank=0, paths=paths)
+    result = support.run(["--nproc_per_node=2", "--max_restarts=0", "--no_python", program, job, "--output_dir", out])
+    assert result.code == 1 and "exit code 100" in result.err, result
+    tries = [x for x in lines(result.err, "train: warning: checkpoint of step ") if "manifest.json" in x and "Input/output error; needs " in x]
+    assert len(tries) == 3 and "manifest.json" in refused(result.err), result
+    assert not [x for x in os.listdir(out / "checkpoints") if x.startswith("step-")], os.listdir(out / "checkpoints")
+
+
+def test_a_folder_that_cannot_be_synced(place):
+    """The last call of a save, after the new name is there: the save has failed, so nothing is listed that a power loss might take away."""
+    folder, job, _ = place
+    out = folder / "unsynced"
+    program = traced(folder, "fsync:error=EIO:when=3+", rank=0, paths=[out / "checkpoints"])  # 1, 2: owner.json and course.json, at the start
+    result = support.run(["--nproc_per_node=2", "--max_restarts=0", "--no_python", program, job, "--output_dir", out])
+    assert result.code == 1 and "exit code 100" in result.err, result
+    tries = [x for x in lines(result.err, "train: warning: checkpoint of step ") if "Input/output error; needs " in x]
+    assert len(tries) == 3 and "continues from the beginning" in refused(result.err), result
+    assert not [x for x in os.listdir(out / "checkpoints") if x.startswith("step-")], os.listdir(out / "checkpoints")
+    assert max(training.metrics(out)) == STEPS
