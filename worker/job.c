@@ -202,29 +202,42 @@ static void write_text(struct job *job)
     job->text = t.data;
 }
 
-/* Three columns; the source of a value that is too long for its column stands in the next line. */
+/* One word of a row, from a column on: further left when it would not end within 79, in the next line when that place is taken. */
+static void put_cell(struct dt_text *out, size_t *used, size_t column, const char *text)
+{
+    enum { WIDTH = 79, INDENT = 4 };
+    size_t size = strlen(text);
+    if (column + size > WIDTH) {
+        column = size + INDENT > WIDTH ? INDENT : WIDTH - size;
+    }
+    if (*used > 0 && *used + 1 > column) {
+        dt_text_puts(out, "\n");
+        *used = 0;
+    }
+    dt_text_printf(out, "%*s%s", (int)(column - *used), "", text);
+    *used = column + size;
+}
+
+/* Key, value and source of each value, in three columns of a terminal of 80. There is one file: where its path is too long, its name will do. */
 static void print_sources(struct job *job, const struct dt_config *c, struct dt_text *out)
 {
-    enum { VALUE = 24 };
-    int width = 0;
-    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
-        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
-            int size = (int)(strlen(s->name) + 1 + strlen(f->key));
-            width = size > width ? size : width;
-        }
-    }
+    enum { VALUE = 38, SOURCE = 58, SOURCE_BYTES = 79 - SOURCE };
+    const char *slash = strrchr(job->path, '/');
+    size_t folder = slash != NULL ? (size_t)(slash + 1 - job->path) : 0;
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
             char path[128];
-            (void)snprintf(path, sizeof path, "%s%s%s", s->name, *s->name != 0 ? "." : "", f->key);
+            size_t used = 0;
             struct dt_text value;
+            (void)snprintf(path, sizeof path, "%s%s%s", s->name, *s->name != 0 ? "." : "", f->key);
             dt_text_init(&value);
             dt_config_format(f, section_of(job, s), &value);
-            dt_text_printf(out, "%-*s %-*s", width, path, VALUE, dt_text_str(&value));
-            if (value.size > VALUE) {
-                dt_text_printf(out, "\n%*s", width + 1 + VALUE, "");
-            }
-            dt_text_printf(out, " %s\n", dt_config_source(c, path));
+            put_cell(out, &used, 0, path);
+            put_cell(out, &used, VALUE, dt_text_str(&value));
+            const char *source = dt_config_source(c, path);
+            bool in_file = strncmp(source, job->path, strlen(job->path)) == 0 && source[strlen(job->path)] == ':';
+            put_cell(out, &used, SOURCE, in_file && strlen(source) > SOURCE_BYTES ? source + folder : source);
+            dt_text_puts(out, "\n");
             dt_text_clear(&value);
         }
     }

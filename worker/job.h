@@ -95,7 +95,7 @@ struct job_arguments {      /* the command line of `train` */
  * `file:line:column: key: cause; do this`; err then says how many. 0 or -1. */
 int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err);
 void job_close(struct job *job);
-/* --print-config: every value and where it came from, one per line. */
+/* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands alone in its line). */
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err);
 /* The JSON Schema of the job file, generated from the field tables. */
 void job_schema(struct dt_text *out);
