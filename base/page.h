@@ -49,6 +49,8 @@ struct dt_page {
     char collective_name[64];            /* what it is; a plain copy, read for reports only */
     char note[512];                      /* the worker's own cause line for the report, before it exits; NUL-terminated */
     _Atomic double save_begin_s, save_s; /* when the newest save began; how long the newest complete one took, 0: none yet */
+    /* where a step's time goes, the mean of the last ten; all 0 before */
+    _Atomic double data_s, compute_s, communication_s;
 };
 
 const char *dt_phase_name(enum dt_phase phase);

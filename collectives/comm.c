@@ -256,7 +256,7 @@ struct call {
 
 static int perform(struct dt_stream *s, void *args, struct dt_error *err)
 {
-    (void)s;
+    double begin_s = dt_now_s();
     struct call *call = args;
     struct dt_comm *c = call->c;
     if (stopped_error(c, err) != 0) {
@@ -271,6 +271,9 @@ static int perform(struct dt_stream *s, void *args, struct dt_error *err)
     }
     if (rc != 0) {
         keep(c, err);
+    }
+    if (s != NULL) {
+        s->waited_s += dt_now_s() - begin_s;
     }
     return rc;
 }

@@ -33,6 +33,7 @@ struct dt_device_options {
 /* What a backend puts first in its own structs. */
 struct dt_stream {
     struct dt_device *device;
+    double waited_s; /* that its work has waited so far: in collectives, and for other streams; for others to read when it has run dry */
 };
 struct dt_event {
     struct dt_device *device;

@@ -44,6 +44,10 @@ static void add_page(const struct dt_page *p, double now_s, struct dt_text *out)
         (long long)atomic_load(&p->step), (long long)atomic_load(&p->micro_step), (long long)atomic_load(&p->saved_step),
         dt_phase_name((enum dt_phase)atomic_load(&p->phase)), now_s - atomic_load(&p->pulse_s),
         atomic_load(&p->in_collective) != 0 ? "true" : "false", (long long)atomic_load(&p->collective_count));
+    double data_s = atomic_load(&p->data_s), compute_s = atomic_load(&p->compute_s), communication_s = atomic_load(&p->communication_s);
+    if (data_s + compute_s + communication_s > 0) {
+        dt_text_printf(out, ",\"data_s\":%.6f,\"compute_s\":%.6f,\"communication_s\":%.6f", data_s, compute_s, communication_s);
+    }
     if (name[0] != '\0') {
         add_string(out, "collective", name);
         dt_text_printf(out, ",\"collective_s\":%.1f", now_s - atomic_load(&p->collective_s));

@@ -159,11 +159,11 @@ static void add_rank_of_host(struct dt_text *out, const cJSON *r)
 static void add_rank(struct dt_text *out, const cJSON *r)
 {
     struct dt_text line;
-    char age[32], memory[32], number[32] = "";
+    char age[32], memory[32], number[32] = "", busy[32] = "";
     dt_text_init(&line);
     bool running = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "running"));
     if (!running) {
-        dt_text_printf(&line, "%6.0f %7.0f ended with %.0f", number_of(r, "rank", 0), number_of(r, "pid", 0), number_of(r, "exit_code", 0));
+        dt_text_printf(&line, "%5.0f %7.0f ended with %.0f", number_of(r, "rank", 0), number_of(r, "pid", 0), number_of(r, "exit_code", 0));
         add_line(out, &line, false);
         dt_text_clear(&line);
         return;
@@ -171,8 +171,12 @@ static void add_rank(struct dt_text *out, const cJSON *r)
     if (number_of(r, "step", -1) >= 0) {
         (void)snprintf(number, sizeof number, "%.0f", number_of(r, "step", 0));
     }
-    dt_text_printf(&line, "%6.0f %7.0f %1.1s %9.1f %10s %8s", number_of(r, "rank", 0), number_of(r, "pid", 0), text_of(r, "state"),
-                   number_of(r, "cpu_s", 0), dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number);
+    double own_s = number_of(r, "data_s", 0) + number_of(r, "compute_s", 0), peers_s = number_of(r, "communication_s", 0);
+    if (own_s + peers_s > 0) { /* the share of a step in which it does not wait for the others: who has most of it is the slowest */
+        (void)snprintf(busy, sizeof busy, "%.0f%%", 100 * own_s / (own_s + peers_s));
+    }
+    dt_text_printf(&line, "%5.0f %7.0f %1.1s %6.1f %9s %8s %4s", number_of(r, "rank", 0), number_of(r, "pid", 0), text_of(r, "state"),
+                   number_of(r, "cpu_s", 0), dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number, busy);
     if (number_of(r, "pulse_s", -1) >= 0) {
         dt_text_printf(&line, " %s, pulse %s ago", text_of(r, "phase"), span(number_of(r, "pulse_s", 0), age, sizeof age));
         if (text_of(r, "collective")[0] != '\0') {
@@ -200,7 +204,7 @@ static void add_ranks(struct dt_text *out, const cJSON *job)
     }
     bool hosts = number_of(job, "hosts", 1) > 1;
     dt_text_puts(out,
-                 hosts ? "  rank host         local     pid S     step   pulse doing\n" : "  rank     pid S     cpu s     memory     step doing\n");
+                 hosts ? "  rank host         local     pid S     step   pulse doing\n" : " rank     pid S  cpu s    memory     step busy doing\n");
     qsort(list, (size_t)count, sizeof *list, count > ROWS ? by_suspicion : by_rank);
     for (int i = 0; i < count && i < ROWS; i++) {
         (hosts ? add_rank_of_host : add_rank)(out, list[i]);

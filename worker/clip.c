@@ -1,4 +1,4 @@
-/* Words of the all_reduce: [loss limbs][norm limbs][valid][stop][one per rank: losses that are not finite].
+/* Words of the all_reduce: [loss limbs][norm limbs][valid][stop][one per rank: losses that are not finite][riders of each rank, if any].
  * The two host parts run as calls of the compute stream, so nothing waits in between. */
 #include "worker/clip.h"
 
@@ -9,16 +9,16 @@
 
 enum { AT_LOSS = 0, AT_NORM = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_STOP, AT_RANKS };
 
-static int64_t word_count(const struct strategy *s)
+static int64_t word_count(const struct strategy *s, bool riders)
 {
-    return AT_RANKS + s->size;
+    return AT_RANKS + s->size * (riders ? 1 + CLIP_RIDERS : 1);
 }
 
 void clip_plan(struct clip *c, struct strategy *s, struct plan *p)
 {
     memset(c, 0, sizeof *c);
     c->strategy = s;
-    c->piece = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, (size_t)word_count(s) * sizeof(int64_t));
+    c->piece = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, (size_t)word_count(s, true) * sizeof(int64_t));
     c->piece_result = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, sizeof *c->result);
 }
 
@@ -48,6 +48,9 @@ static int fill_words(struct dt_stream *stream, void *args, struct dt_error *err
         c->words[AT_VALID] += in->valid_count[j];
     }
     c->words[AT_STOP] += in->stop;
+    for (int i = 0; in->riders && i < CLIP_RIDERS; i++) {
+        c->words[word_count(s, false) + s->world->rank * CLIP_RIDERS + i] = in->riders[i];
+    }
     return 0;
 }
 
@@ -85,7 +88,7 @@ static int finish(struct dt_stream *stream, void *args, struct dt_error *err)
 static void clear(struct clip *c)
 {
     struct world *w = c->strategy->world;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = c->words, .count = word_count(c->strategy), .type = DT_I64});
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = c->words, .count = word_count(c->strategy, c->input.riders), .type = DT_I64});
 }
 
 static void sum_and_finish(struct clip *c)
@@ -102,7 +105,7 @@ static void sum_and_finish(struct clip *c)
                                               .name = "step sums",
                                               .in = c->words,
                                               .out = c->words,
-                                              .count = word_count(c->strategy),
+                                              .count = word_count(c->strategy, c->input.riders),
                                               .type = DT_I64},
                       w->communication);
         strategy_land(c->strategy);
@@ -124,6 +127,11 @@ void clip_start(struct clip *c, const struct clip_input *input)
         w->device->kernels->norm_sum(w->compute, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->type});
     }
     sum_and_finish(c);
+}
+
+const int64_t *clip_riders(const struct clip *c)
+{
+    return c->words + word_count(c->strategy, false);
 }
 
 void clip_start_sum(struct clip *c, const struct clip_input *input)

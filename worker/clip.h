@@ -4,7 +4,10 @@
 #ifndef DT_WORKER_CLIP_H
 #define DT_WORKER_CLIP_H
 
+#include "worker/pace.h"
 #include "worker/strategy.h"
+
+enum { CLIP_RIDERS = PACE_PHASES };
 
 struct clip_input {             /* lives until the step has run */
     const double *loss_sum;     /* device memory: one per micro-step */
@@ -12,7 +15,8 @@ struct clip_input {             /* lives until the step has run */
     int64_t micro_steps;
     double max_norm; /* 0: no clipping */
     enum loss_normalization normalization;
-    bool stop; /* this rank was asked to stop */
+    const int64_t *riders; /* CLIP_RIDERS numbers of this rank that all ranks get; on all of them or on none: null */
+    bool stop;             /* this rank was asked to stop */
 };
 
 struct clip_result {
@@ -37,6 +41,8 @@ void clip_plan(struct clip *c, struct strategy *s, struct plan *p);
 void clip_open(struct clip *c, const struct plan *p);
 /* Enqueues on the compute stream: norm, the all_reduce, c->result. All reductions have landed there. */
 void clip_start(struct clip *c, const struct clip_input *input);
+/* After the step: the riders of all ranks, by rank; until the next start. */
+const int64_t *clip_riders(const struct clip *c);
 /* Evaluation: only the sum of losses and valid counts over all ranks; c->result->loss is their quotient. */
 void clip_start_sum(struct clip *c, const struct clip_input *input);
 

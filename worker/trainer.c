@@ -218,9 +218,11 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
     struct strategy *s = &t->strategy;
     double begin_s = dt_now_s(), rate = schedule_rate(&t->schedule, t->step);
     int64_t count = place_micro_steps(t);
+    bool riders = t->pace_due;
     for (int64_t j = 0; j < count; j++) {
         read_batch(t, j);
     }
+    double data_s = dt_now_s() - begin_s;
 
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = count, .type = DT_F64});
     for (int64_t j = 0; j < count; j++) {
@@ -237,6 +239,7 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
                               .micro_steps = count,
                               .max_norm = t->job->training.max_grad_norm,
                               .normalization = t->job->training.loss_normalization,
+                              .riders = riders ? t->pace.block_ns : NULL,
                               .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
     clip_start(&t->clip, &sums);
     optimizer_step(&t->optimizer, rate, &t->clip.result->factor);
@@ -260,8 +263,15 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
     t->stop_wanted = r->stop_count > 0;
     t->tokens += count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
     atomic_store(&w->page->step, t->step);
-    *out = (struct trainer_result){
-        .loss = r->loss, .grad_norm = r->grad_norm, .lr = rate, .step_s = dt_now_s() - begin_s, .valid_count = r->valid_count, .micro_steps = count};
+    double now_s = dt_now_s();
+    trainer_pace_keep(t, begin_s, data_s, now_s);
+    *out = (struct trainer_result){.loss = r->loss,
+                                   .grad_norm = r->grad_norm,
+                                   .lr = rate,
+                                   .step_s = now_s - begin_s,
+                                   .valid_count = r->valid_count,
+                                   .micro_steps = count,
+                                   .pace = riders ? clip_riders(&t->clip) : NULL};
     return 0;
 }
 
@@ -482,12 +492,14 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     if (evaluate(t, &m, err) != 0) {
         return -1;
     }
+    trainer_pace_open(t);
     while (t->step < t->total_steps && !t->stop_wanted) {
         struct trainer_result r;
         if (trainer_step(t, &r, err) != 0) {
             return -1;
         }
         bool end = t->step >= t->total_steps;
+        trainer_pace(t, r.pace);
         t->longest_step_s = fmax(t->longest_step_s, r.step_s);
         set_pulse_limit(t, 0);
         m = describe(t, &r);
@@ -498,12 +510,18 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         if (hooks->after_step) {
             hooks->after_step(t, &r, hooks->context);
         }
-        t->eval_due = eval_falls_on(t, t->step);
+        bool between = t->eval_due = eval_falls_on(t, t->step);
         if (evaluate(t, &m, err) != 0) {
             return -1;
         }
-        if (files && due(t->step, job->checkpointing.save_every_n_steps) && !end && !t->stop_wanted && save(t, false, err) != 0) {
-            return -1;
+        if (files && due(t->step, job->checkpointing.save_every_n_steps) && !end && !t->stop_wanted) {
+            if (save(t, false, err) != 0) {
+                return -1;
+            }
+            between = true;
+        }
+        if (between) {
+            pace_skip(&t->pace, dt_now_s(), t->world->compute->waited_s);
         }
     }
     if (files && t->saved_step != t->step && save(t, true, err) != 0) {

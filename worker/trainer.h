@@ -48,6 +48,10 @@ struct trainer {
     int64_t named_step;                /* rank 0: of this run's checkpoint that checkpointing.resume names; -1: none */
     int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
     double longest_step_s, peak_flops; /* peak_flops: of one rank, measured by rank 0; NaN unknown */
+    struct pace_clock pace;
+    bool pace_due;           /* a block of it is complete and travels with the next step */
+    struct pace_judge judge; /* rank 0 */
+    struct pace_news *pace_news;
 
     /* pieces of the plan, then their addresses */
     int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_ids, piece_labels;
@@ -66,6 +70,7 @@ struct trainer {
 struct trainer_result { /* of one step */
     double loss, grad_norm, lr, step_s;
     int64_t valid_count, micro_steps;
+    const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until the next one; null: none did */
 };
 
 /* Tests look and act between steps; members may be null. */
@@ -129,6 +134,14 @@ void trainer_check_disk(struct trainer *t);
 int trainer_export(struct trainer *t, struct dt_error *err);
 /* Rank 0: output_dir with job.json and env.json. */
 int trainer_write_folder(struct trainer *t, struct dt_error *err);
+
+/* trainer_pace.c: the straggler report. open: before the first step; close is harmless without it. */
+void trainer_pace_open(struct trainer *t);
+void trainer_pace_close(struct trainer *t);
+/* A step is over: where its time went, for the judge of all ranks and on the page for who asks the agent. */
+void trainer_pace_keep(struct trainer *t, double begin_s, double data_s, double now_s);
+/* Judges the times that a step brought along (null is fine), and says on rank 0 who is slow. */
+void trainer_pace(struct trainer *t, const int64_t *table);
 
 /* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. */
 int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err);

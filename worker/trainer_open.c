@@ -396,6 +396,7 @@ void trainer_close(struct trainer *t)
         dt_event_close(t->done);
     }
     free(t->saved_path);
+    trainer_pace_close(t);
     optimizer_clear(&t->optimizer);
     strategy_close(&t->strategy);
     plan_clear(&t->plan);

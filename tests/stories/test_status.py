@@ -98,6 +98,7 @@ with open(os.environ["DTRUN_PAGE"], "r+b") as f:
 now = time.clock_gettime(time.CLOCK_MONOTONIC)
 struct.pack_into("qdqIIqd", page, 24, 9, now - 30, 310, 3, 1, 77, now - 29)
 page[88:105] = b"all_reduce grads\\0"
+struct.pack_into("ddd", page, 680, 0.01, 0.05, 0.04)
 """
 
 
@@ -107,8 +108,9 @@ def test_steps_and_pulses_of_ranks(place):
         (rank,) = ask_json(place)[0]["ranks"]
         assert (rank["step"], rank["phase"], rank["in_collective"], rank["collective_count"], rank["collective"]) == \
             (310, "backward", True, 77, "all_reduce grads"), rank
+        assert (rank["data_s"], rank["compute_s"], rank["communication_s"]) == (0.01, 0.05, 0.04), rank
         assert 30 <= rank["pulse_s"] < 30 + DEADLINE_S
-        assert re.search(r"^ +0 +\d+ [RSD] .* 310 backward, pulse \d+\.\d s ago, in", ask(place).stdout, re.M)
+        assert re.search(r"^ +0 +\d+ [RSD] .* 310  60% backward, pulse \d+\.\d s ago, in", ask(place).stdout, re.M)
         (place / "go").touch()
         assert job.finish().code == 0
 

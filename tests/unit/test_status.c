@@ -186,7 +186,7 @@ static void the_text_is_bounded(void **state)
             assert_in_range(columns, 0, 80);
         }
         assert_in_range(lines, 3, 100);
-        assert_true(sizes[i][0] == 0 || strstr(dt_text_str(&out), " 5 forward, pulse ") != NULL);
+        assert_true(sizes[i][0] == 0 || strstr(dt_text_str(&out), " 5      forward, pulse ") != NULL);
         dt_text_clear(&json);
         dt_text_clear(&out);
     }
