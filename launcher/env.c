@@ -71,8 +71,8 @@ static int set_device(struct builder *b, const struct env_worker *w, char *const
             p = p != NULL ? p + 1 : NULL;
         }
         if (p == NULL || *p == '\0') {
-            return dt_fail(err, DT_INVALID, "--virtual_local_rank: %s names fewer devices than the %d workers of this host; lower --nproc_per_node",
-                           use_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES", w->local_world_size);
+            return dt_fail(err, DT_INVALID, "--virtual_local_rank: worker %d of %d finds no GPU of its own in %s; lower --nproc_per_node",
+                           w->local_rank, w->local_world_size, use_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
         }
         device = dt_arena_printf(b->arena, "%.*s", (int)strcspn(p, ","), p);
     }

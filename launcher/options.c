@@ -539,7 +539,7 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
-    if (option_check_cluster(o, g, env, err) != 0) {
+    if (option_check_cluster(o, g, env, err) != 0 || options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
         return -1;
     }
     scale_times(o);

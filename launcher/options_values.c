@@ -526,6 +526,32 @@ int options_gpu_count(char *const *env)
     }
 }
 
+int options_check_gpus(struct options *o, int workers, char *const *env, struct dt_error *err)
+{
+    const char *hip = options_getenv(env, "HIP_VISIBLE_DEVICES");
+    const char *variable = o->virtual_local_rank && hip != NULL && hip[0] != '\0' ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+    const char *visible = options_getenv(env, variable);
+    int count = 0;
+    if (visible == NULL || visible[0] == '\0') {
+        return 0;
+    }
+    if (o->virtual_local_rank) { /* each worker is given an entry, whatever it says */
+        for (const char *p = visible; *p != '\0'; p += strcspn(p, ","), p += *p == ',') {
+            count++;
+        }
+        return workers <= count
+                   ? 0
+                   : dt_fail(err, DT_INVALID, "--virtual_local_rank: %d workers asked, %d GPU%s visible (%s=%.200s); lower --nproc_per_node", workers,
+                             count, count == 1 ? "" : "s", variable, visible);
+    }
+    count = options_gpu_count(env);
+    if (isdigit((unsigned char)o->nproc_text[0]) && count > 0 && workers > count && !o->bundled) {
+        option_warn(o, "--nproc_per_node: %d workers asked, %d GPU%s visible (%s=%.200s); lower it if each worker needs its own", workers, count,
+                    count == 1 ? "" : "s", variable, visible);
+    }
+    return 0;
+}
+
 /* Version 2 has both numbers in one file, version 1 in two. */
 static bool read_quota(const struct dt_cgroup *g, long long *quota, long long *period)
 {

@@ -155,8 +155,7 @@ static void test_virtual_local_rank(void **state)
     assert_string_equal(options_getenv(env, "CUDA_VISIBLE_DEVICES"), "9");
     assert_string_equal(options_getenv(env, "HIP_VISIBLE_DEVICES"), "9");
     assert_int_equal(env_build(&o, &w, one, &arena, &env, &err), -1);
-    assert_string_equal(err.text,
-                        "--virtual_local_rank: CUDA_VISIBLE_DEVICES names fewer devices than the 2 workers of this host; lower --nproc_per_node");
+    assert_string_equal(err.text, "--virtual_local_rank: worker 1 of 2 finds no GPU of its own in CUDA_VISIBLE_DEVICES; lower --nproc_per_node");
     close_options();
 }
 

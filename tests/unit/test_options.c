@@ -168,6 +168,21 @@ static void test_counts(void **state)
     good("--nproc_per_node=gpu p");
     assert_int_equal(o.nproc, 3);
     options_clear(&o);
+    env[0] = "CUDA_VISIBLE_DEVICES=0,2,GPU-5,-1,3";
+    good("--nproc_per_node=3 p");
+    assert_string_equal(dt_text_str(&o.warnings), "");
+    options_clear(&o);
+    env[0] = "CUDA_VISIBLE_DEVICES=0,1,2,3";
+    good("--nproc_per_node=8 p"); /* they may be for CPUs, or share GPUs: said, not refused */
+    assert_string_equal(dt_text_str(&o.warnings), "dtrun: --nproc_per_node: 8 workers asked, 4 GPUs visible (CUDA_VISIBLE_DEVICES=0,1,2,3); "
+                                                  "lower it if each worker needs its own\n");
+    options_clear(&o);
+    env[0] = "CUDA_VISIBLE_DEVICES=0,1,2,3";
+    bad("--nproc_per_node=8 --virtual_local_rank p",
+        "--virtual_local_rank: 8 workers asked, 4 GPUs visible (CUDA_VISIBLE_DEVICES=0,1,2,3); lower --nproc_per_node");
+    env[0] = "CUDA_VISIBLE_DEVICES=5,-1";
+    good("--nproc_per_node=2 --virtual_local_rank p");
+    options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=";
     bad("--nproc_per_node=gpu p", "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto");
     env[0] = "CUDA_VISIBLE_DEVICES=";
