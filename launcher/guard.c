@@ -236,7 +236,7 @@ static bool reap(pid_t agent, bool *suspending, int *status)
 {
     int s;
     pid_t pid;
-    while ((pid = waitpid(-1, &s, WNOHANG | WUNTRACED)) > 0) {
+    while ((pid = waitpid(-1, &s, WNOHANG | WUNTRACED)) > 0 || (pid < 0 && errno == EINTR)) {
         if (pid != agent) {
             continue;
         }
@@ -268,7 +268,8 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
         }
     }
     bool all_gone = guard_end_descendants(5);
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    bool stopped = WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : stopped ? 128 + WTERMSIG(status) : DT_EXIT_TEMPORARY;
     if (WIFSIGNALED(status)) {
         (void)dprintf(2, "dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n", (int)agent,
                       WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));

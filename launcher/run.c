@@ -596,7 +596,12 @@ int run_job(const struct options *o, char *const *env)
                                                                     .join_timeout_s = o->join_timeout_s,
                                                                     .last_call_s = o->last_call_s,
                                                                     .watch_progress = r->is_train});
-    (void)uv_loop_init(&r->loop);
+    int failed = uv_loop_init(&r->loop);
+    if (failed != 0) {
+        (void)fprintf(stderr, "dtrun: event loop: %s\n", uv_strerror(failed));
+        workers_close(&r->workers);
+        return DT_EXIT_TEMPORARY;
+    }
     failures_begin(&r->failures);
     if (open_all(r, &err) == 0) {
         if (env_sets_omp(o, env) && !o->bundled) {

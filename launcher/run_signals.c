@@ -115,9 +115,11 @@ static void on_leash_gone(void *user, const char *cause)
 
 int run_watch_signals(struct run *r, struct dt_error *err)
 {
-    (void)uv_poll_init(&r->loop, &r->signals, r->signal_fd);
+    int failed = uv_poll_init(&r->loop, &r->signals, r->signal_fd);
     r->signals.data = r;
-    (void)uv_poll_start(&r->signals, UV_READABLE, on_signals);
+    if (failed != 0 || (failed = uv_poll_start(&r->signals, UV_READABLE, on_signals)) != 0) {
+        return dt_fail(err, DT_IO, "signals: %s", uv_strerror(failed));
+    }
     if (r->o->leash_fd < 0) {
         return 0;
     }

@@ -345,7 +345,6 @@ static void open_loop(struct starter *st)
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
     uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
-    (void)uv_loop_init(&st->loop);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGTSTP, SIG_IGN); /* who sleeps sends no beats, and the agents would end */
     for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
@@ -374,6 +373,13 @@ int starter_run(struct options *o, char *const *env)
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         free(st);
         return DT_EXIT_USAGE;
+    }
+    int failed = uv_loop_init(&st->loop);
+    if (failed != 0) {
+        (void)fprintf(stderr, "dtrun: event loop: %s\n", uv_strerror(failed));
+        sodium_memzero(st->key, sizeof st->key);
+        free(st);
+        return DT_EXIT_TEMPORARY;
     }
     dt_text_init(&opening);
     write_opening(st, &opening);

@@ -169,7 +169,9 @@ int workers_spawn(struct workers *w, int local_rank, const struct spawn *s, stru
 
 int workers_reap(struct workers *w, pid_t *pid, int *status)
 {
-    *pid = waitpid(-1, status, WNOHANG);
+    do {
+        *pid = waitpid(-1, status, WNOHANG);
+    } while (*pid < 0 && errno == EINTR);
     if (*pid <= 0) {
         *pid = *pid < 0 && errno == ECHILD ? -1 : 0;
         return -1;

@@ -130,7 +130,7 @@ def test_a_killed_agent_leaves_nothing_that_misleads(place):
     with start(place, "killed") as job:
         wait_lines(place / "killed", 2)
         os.kill(job.agent, signal.SIGKILL)
-        assert job.finish().code == 137
+        assert job.finish().code == 111
     assert len(os.listdir(runtime)) == 1
     result = ask(place)
     assert result.returncode == 0 and "no job of this user runs" in result.stderr and os.listdir(runtime) == [], result
