@@ -84,7 +84,8 @@ int dt_stream_open(struct dt_device *d, int priority, struct dt_stream **out, st
 void dt_stream_close(struct dt_stream *s);
 /* The library's own stream (cudaStream_t), or null. */
 void *dt_stream_native(struct dt_stream *s);
-/* Copies in stream order; any of host and device memory. */
+/* Copies in stream order; any of host and device memory. Ranks on the CPU share one memory and have no use for it; what lies on a device gets in and out
+ * by it. */
 void dt_stream_copy(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
 /* Runs fn(s, copy of args) in stream order; args_bytes at most DT_CALL_ARGS_MAX. CPU collectives are such calls. */
 #define DT_CALL_ARGS_MAX 320

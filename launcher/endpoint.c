@@ -52,25 +52,6 @@ bool endpoint_is_local(const struct sockaddr *a)
     return found;
 }
 
-void endpoint_text(struct dt_text *out)
-{
-    struct ifaddrs *all = NULL;
-    const char *comma = "";
-    char host[LOOKUP_NAME_BYTES];
-    if (getifaddrs(&all) != 0) {
-        dt_text_puts(out, "unknown");
-        return;
-    }
-    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        int family = i->ifa_addr != NULL ? i->ifa_addr->sa_family : AF_UNSPEC;
-        if (family == AF_INET || family == AF_INET6) {
-            dt_text_printf(out, "%s%s %s", comma, i->ifa_name, lookup_host(i->ifa_addr, host, sizeof host));
-            comma = ", ";
-        }
-    }
-    freeifaddrs(all);
-}
-
 /* ---- binding ---- */
 
 /* Binds and listens: with SO_REUSEADDR two sockets may bind, but only one can listen. Returns the socket or -1 with errno. */

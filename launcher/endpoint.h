@@ -37,8 +37,6 @@ int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struc
 /* What to publish before any peer is known: the endpoint's own address if it is here and no loopback; else that of the route to it.
  * *warning (may be null) is set to a line when only this machine can reach the address. */
 int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err);
-/* Appends "eth0 10.1.2.3, lo 127.0.0.1": for messages about endpoints that nobody owns. */
-void endpoint_text(struct dt_text *out);
 /* "pid 123 (python3)" of who listens on a TCP port, or "a process of another user"; false when nobody does. */
 bool endpoint_port_owner(int port, char *out, size_t out_bytes);
 

@@ -284,25 +284,6 @@ int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *e
     return finish(l, result, err);
 }
 
-int hostlist_read_pairs(struct hostlist *l, const char *text, struct dt_error *err)
-{
-    int result = 0;
-    for (const char *p = text + strspn(text, separators); *p != '\0' && result == 0;) {
-        int digits;
-        size_t size = strcspn(p, separators);
-        const char *count = p + size + strspn(p + size, separators);
-        const char *end = count;
-        long slots = read_number(&end, &digits);
-        if (slots < 1 || slots > HOSTLIST_MAX_SLOTS || (*end != '\0' && strchr(separators, *end) == NULL)) {
-            result = wrong(err, p, "must be pairs of a host and its slots; example: a 4 b 4");
-        } else {
-            result = add_slots(l, p, size, (int)slots, err);
-        }
-        p = end + strspn(end, separators);
-    }
-    return finish(l, result, err);
-}
-
 /* "slots=4" or "max_slots=4" (also with blanks around the =) at *p, which moves behind it. */
 static int read_setting(const char **p, int *slots, struct dt_error *err)
 {

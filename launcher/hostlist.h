@@ -32,8 +32,6 @@ int hostlist_read_slurm(struct hostlist *l, const char *text, struct dt_error *e
 /* A name per slot, between blanks, newlines or commas: LSB_HOSTS, LSB_DJOB_RANKFILE, PBS_NODEFILE. A name that comes again is one slot
  * more; order of first appearance. */
 int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *err);
-/* "a 4 b 8": LSB_MCPU_HOSTS. A name that comes again adds its slots. */
-int hostlist_read_pairs(struct hostlist *l, const char *text, struct dt_error *err);
 /* Lines "host slots=N" (DeepSpeed's), also "host" alone and Open MPI's "max_slots=N", which is ignored; comments from #, empty lines.
  * A host that comes twice is an error: DeepSpeed refuses it too. Messages name the line. */
 int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error *err);

@@ -252,12 +252,6 @@ void hf_close(struct hf *h)
     free(h);
 }
 
-int hf_read(const struct hf *h, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err)
-{
-    const struct source *s = &h->sources[tensor];
-    return st_read_f32(s->file, s->tensor, first, count, out, err);
-}
-
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out, struct dt_error *err)
 {
     memset(out, 0, (size_t)count * dt_dtype_size(type));

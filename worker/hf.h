@@ -14,9 +14,8 @@ struct hf;
 int hf_open(struct hf **out, const char *folder, const struct chain *chain, struct dt_error *err);
 /* Null is harmless. */
 void hf_close(struct hf *h);
-/* Elements [first, first + count) of chain->tensors[tensor], converted from F32, F64, BF16 or F16. */
-int hf_read(const struct hf *h, int tensor, int64_t first, int64_t count, float *out, struct dt_error *err);
-/* Elements [first, first + count) of flat unit u (padding and gaps: zero) into `out` of type DT_F32 or DT_F64; the counterpart of init_unit. */
+/* Elements [first, first + count) of flat unit u (padding and gaps: zero) into `out` of type DT_F32 or DT_F64, converted from F32, F64, BF16 or F16; the
+ * counterpart of init_unit. */
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out, struct dt_error *err);
 
 #endif

@@ -42,8 +42,6 @@ const char *st_metadata(const struct st_file *f, const char *key);
 /* Elements [first, first + count) as float or double; from F32, F64, BF16, F16. DT_INVALID for another type or range. */
 int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, float *out, struct dt_error *err);
 int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out, struct dt_error *err);
-/* As integers; from I64, I32, U16, U8. */
-int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, int64_t *out, struct dt_error *err);
 
 struct st_entry { /* what a writer will write; names unique, strings and shapes are copied by st_writer_open */
     const char *name;

@@ -95,34 +95,3 @@ int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t firs
     }
     return 0;
 }
-
-int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, int64_t *out, struct dt_error *err)
-{
-    if (check_range(f, t, first, count, err) != 0) {
-        return -1;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        const char *base = t->data;
-        int32_t narrow;
-        uint16_t half;
-        switch (t->type) {
-        case DT_I64:
-            memcpy(&out[i], base + (first + i) * 8, 8);
-            break;
-        case DT_I32:
-            memcpy(&narrow, base + (first + i) * 4, 4);
-            out[i] = narrow;
-            break;
-        case DT_U16:
-            memcpy(&half, base + (first + i) * 2, 2);
-            out[i] = half;
-            break;
-        case DT_U8:
-            out[i] = ((const unsigned char *)base)[first + i];
-            break;
-        default:
-            return wrong_type(f, t, "I64, I32, U16 or U8", err);
-        }
-    }
-    return 0;
-}

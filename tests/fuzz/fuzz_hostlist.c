@@ -37,7 +37,7 @@ static void check(const struct hostlist *l)
 int dt_fuzz(const uint8_t *data, size_t size)
 {
     static int (*const readers[])(struct hostlist *, const char *, struct dt_error *) = {hostlist_read_slurm, hostlist_read_words,
-                                                                                         hostlist_read_pairs, hostlist_read_hostfile};
+                                                                                         hostlist_read_hostfile};
     struct dt_text text;
     dt_text_init(&text);
     dt_text_add(&text, data, size);

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "worker/safetensors.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,12 +19,13 @@ static void try_file(const uint8_t *bytes, size_t size)
     for (int i = 0; i < st_count(f); i++) {
         const struct st_tensor *t = st_at(f, i);
         double last;
-        int64_t whole;
         if (st_find(f, t->name) != t) {
             abort();
         }
-        if (t->numel > 0 && st_read_f64(f, t, t->numel - 1, 1, &last, &err) != 0) {
-            (void)st_read_i64(f, t, t->numel - 1, 1, &whole, &err);
+        bool known = t->type != DT_DTYPE_COUNT; /* else of a type that nobody here reads */
+        if (known && t->numel > 0 && st_read_f64(f, t, t->numel - 1, 1, &last, &err) != 0) {
+            volatile char byte = ((const char *)t->data)[(size_t)t->numel * dt_dtype_size(t->type) - 1]; /* integers are read in place */
+            (void)byte;
         }
     }
     st_close(f);

@@ -33,7 +33,6 @@ static void knows_its_own_addresses(void **state)
 {
     (void)state;
     struct ifaddrs *all = NULL;
-    struct dt_text text;
     assert_true(is_local("127.0.0.1") && is_local("127.9.8.7") && is_local("0.0.0.0"));
     assert_false(is_local("192.0.2.1")); /* of nobody */
     assert_int_equal(getifaddrs(&all), 0);
@@ -43,10 +42,6 @@ static void knows_its_own_addresses(void **state)
         }
     }
     freeifaddrs(all);
-    dt_text_init(&text);
-    endpoint_text(&text);
-    assert_non_null(strstr(dt_text_str(&text), "127.0.0.1"));
-    dt_text_clear(&text);
 }
 
 static void the_first_to_bind_hosts(void **state)

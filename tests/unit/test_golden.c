@@ -1,6 +1,7 @@
 /* Golden numbers of other systems: the GPT-2 of a fill rule (losses and norm from Transformers, fp64), and the small GPT-2 of
  * tests/golden/models/gpt2 trained by Transformers and torch.optim.AdamW: logits, gradients, weights, losses over 20 steps. Doubles run on
  * the twin, floats on the CPU's kernels. */
+#include "support/golden.h"
 #include "support/model_run.h"
 
 #include "base/file.h"
@@ -117,12 +118,9 @@ static void open_folder(struct model_run *r, const char *device, const char *fol
 /* Micro-batch (step, micro) of 4; labels shifted. Returns the number of valid targets. */
 static int load_batch(struct model_run *r, const struct st_file *f, const char *labels, int step, int micro)
 {
-    int64_t ids[32], targets[32];
-    struct dt_error err;
     int64_t first = (step * 4 + micro) * 32;
+    const int64_t *ids = golden_integers(f, "input_ids", first + 32) + first, *targets = golden_integers(f, labels, first + 32) + first;
     int valid = 0;
-    assert_int_equal(st_read_i64(f, st_find(f, "input_ids"), first, 32, ids, &err), 0);
-    assert_int_equal(st_read_i64(f, st_find(f, labels), first, 32, targets, &err), 0);
     for (int i = 0; i < 32; i++) {
         r->ids[i] = (int32_t)ids[i];
         r->labels[i] = i % 16 == 15 ? DT_IGNORE_INDEX : (int32_t)targets[i + 1];

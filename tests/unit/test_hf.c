@@ -122,7 +122,7 @@ static int read_back(const char *dir, const struct chain *c, bool narrow, struct
     for (int i = 0; rc == 0 && i < c->tensor_count; i++) {
         for (int64_t e = 0; e < c->tensors[i].numel; e++) {
             float v, expected = value_of(i, e);
-            assert_int_equal(hf_read(h, i, e, 1, &v, err), 0);
+            assert_int_equal(hf_read_unit(h, c->tensors[i].unit, c->tensors[i].offset + e, 1, DT_F32, &v, err), 0);
             uint32_t bits;
             memcpy(&bits, &expected, sizeof bits);
             bits = narrow ? bits & 0xffff0000u : bits;

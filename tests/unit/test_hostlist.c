@@ -106,18 +106,13 @@ static void test_limits(void **state)
     assert_int_equal(hostlist_read_words(&l, name, &err), -1);
 }
 
-static void test_words_and_pairs(void **state)
+static void test_words(void **state)
 {
     (void)state;
     assert_string_equal(read_list(hostlist_read_words, "a\na\nb\r\nb\nc\n"), "a:2 b:2 c:1");
     assert_string_equal(read_list(hostlist_read_words, "a b a"), "a:2 b:1");
     assert_string_equal(read_list(hostlist_read_words, "\n"), "the list of hosts is empty");
     assert_string_equal(read_list(hostlist_read_words, "a[1]"), "a[1]: a host name has letters, digits and _ . : - only");
-    assert_string_equal(read_list(hostlist_read_pairs, "a 4 b 8 a 1"), "a:5 b:8");
-    assert_string_equal(read_list(hostlist_read_pairs, "a"), "a: must be pairs of a host and its slots; example: a 4 b 4");
-    assert_string_equal(read_list(hostlist_read_pairs, "a 0"), "a 0: must be pairs of a host and its slots; example: a 4 b 4");
-    assert_string_equal(read_list(hostlist_read_pairs, "a 4x"), "a 4x: must be pairs of a host and its slots; example: a 4 b 4");
-    assert_string_equal(read_list(hostlist_read_pairs, "a 65536 a 1"), "a 1: more than 65536 slots on one host");
 }
 
 static void test_hostfile(void **state)
@@ -164,7 +159,7 @@ static void test_find_and_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words_and_pairs),
+        cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words),
         cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
