@@ -176,6 +176,52 @@ static void who_is_asked_leaves_when_all_have_saved(void **state)
     }
 }
 
+/* C-3: whoever leads dies before each single thing that happens from the start to the first round's workers, one after the other; nobody starts workers of
+ * a round that others do not know. Seeds are delays: which message comes first. */
+static void a_coordinator_dies_at_each_state_change(void **state)
+{
+    (void)state;
+    int killed_at = 0, knew = 0, began = 0;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        bool running = false;
+        for (long step = 1; !running; step++) {
+            cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 1, .work_s = 5});
+            (void)cluster_run_steps(step);
+            int leader = -1, all = 0;
+            for (int i = 0; i < 3; i++) {
+                struct cluster_agent a = cluster_agent(i);
+                leader = a.alive && a.member->role == MEMBER_LEADING ? i : leader;
+                all += a.running;
+            }
+            running = all == 3;
+            began += all > 0 && !running;
+            if (leader >= 0) {
+                bool known = true; /* who never heard of a round that began has nothing to go on with when the endpoint is gone */
+                for (int i = 0; i < 3; i++) {
+                    struct cluster_agent a = cluster_agent(i);
+                    known = known && (i == leader || (a.alive && a.member->record.round > 0 && a.member->record.committed));
+                }
+                killed_at++;
+                knew += known;
+                cluster_kill(leader, step % 2 == 0 ? 1 : -1);
+                bool ended = cluster_run(2000);
+                if (cluster_broken() != NULL || !ended) {
+                    fail_msg("seed %llu, killed before step %ld: %s", (unsigned long long)seed, step, ended ? cluster_broken() : "no end");
+                }
+                for (int i = 0; i < 3; i++) {
+                    int code = cluster_agent(i).code;
+                    if (code != 0 && i != leader && (known || code != DT_EXIT_TEMPORARY)) {
+                        fail_msg("seed %llu, killed before step %ld: agent %d ended with %d", (unsigned long long)seed, step, i, code);
+                    }
+                }
+            }
+            cluster_close();
+        }
+    }
+    assert_true(killed_at > 100 && knew > 5 && began > 6); /* also when some had begun, and others had not */
+    print_message("killed at %d state changes; at %d the others knew the round, at %d some workers ran\n", killed_at, knew, began);
+}
+
 /* ---- ten thousand agents ---- */
 
 /* What does not depend on the seed: a first round, its leader dies in it, a council member dies in the next, a worker fails. */
@@ -230,6 +276,7 @@ int main(void)
         cmocka_unit_test(and_when_hosts_are_asked_to_stop),
         cmocka_unit_test(and_when_all_save_before_one_leaves),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
+        cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(crowds_come_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

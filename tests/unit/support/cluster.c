@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "launcher/witness.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -968,10 +969,10 @@ static bool handle(struct happen *h)
     return false;
 }
 
-bool cluster_run(double until_s)
+static bool run(double until_s, long steps)
 {
     struct slot s;
-    while (sim.unfinished > 0 && sim.broken[0] == 0 && sim.now_s <= until_s && take(&s)) {
+    while (steps-- > 0 && sim.unfinished > 0 && sim.broken[0] == 0 && sim.now_s <= until_s && take(&s)) {
         sim.totals.now_s = sim.now_s = s.at_s;
         sim.totals.steps++;
         if (!handle(s.what)) {
@@ -981,6 +982,16 @@ bool cluster_run(double until_s)
     }
     sim.totals.links = sim.link_count;
     return sim.unfinished == 0;
+}
+
+bool cluster_run(double until_s)
+{
+    return run(until_s, LONG_MAX);
+}
+
+bool cluster_run_steps(long count)
+{
+    return run(1e9, count);
 }
 
 /* ---- begin and end ---- */

@@ -36,6 +36,8 @@ struct cluster_totals {
 void cluster_open(const struct cluster_options *options);
 /* Until all agents ended (true), something broke, or the time is over. */
 bool cluster_run(double until_s);
+/* The same, for so many things that happen. */
+bool cluster_run_steps(long count);
 /* What did not hold, with the time; null: nothing. */
 const char *cluster_broken(void);
 struct cluster_agent cluster_agent(int i);
