@@ -222,6 +222,7 @@ static void walk(struct walk *w, struct message *m)
         walk_words(w, m->text, sizeof m->text, true);
         walk_real(w, &m->stamp);
         walk_int(w, &m->count, 0, INT32_MAX);
+        walk_real(w, &m->wall_s);
         break;
     case MESSAGE_REFUSE:
         walk_int(w, &m->code, 0, 255);

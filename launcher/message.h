@@ -46,7 +46,7 @@ struct record {
 enum message_kind {
     MESSAGE_JOIN =
         1, /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
-                          count: how often I was without a leader */
+                          count: how often I was without a leader, wall_s: what my clock says, for people */
     MESSAGE_REFUSE,     /* you cannot: code, text */
     MESSAGE_REDIRECT,   /* ask this one: info */
     MESSAGE_PREPARE,    /* keep this record */
@@ -83,6 +83,7 @@ struct message {
     int round;
     bool granted, finished;
     int code, local_world_size, count;
+    double wall_s;
     double stamp, echo; /* the sender's clock now; the newest stamp it has from the receiver: leases without a common clock */
     uint64_t nonce[2];
     struct peer_info info;

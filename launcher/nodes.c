@@ -15,6 +15,7 @@
 #include "launcher/member.h"
 #include "launcher/nodes_etcd.h"
 
+#include <math.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,9 @@
 
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
 
+#define SKEWED_NOTED 16
+
+static const double skew_s = 30;      /* between two clocks; what a message may be on its way is no skew */
 static const double wait_line_s = 10; /* between two lines about a wait */
 static const double name_s = 1;       /* for the endpoint's name at the start; then it is looked up beside everything else */
 static const double name_line_s = 5;  /* a name that means nothing is told after this */
@@ -43,8 +47,11 @@ struct nodes {
     double waiting_s;            /* since when our node waits for a round; -1: it does not */
     char trouble[256];           /* why the endpoint cannot be reached, newest */
     double open_s;
-    bool told_name;     /* that the endpoint's means nothing */
-    struct message in;  /* decoded */
+    bool told_name;    /* that the endpoint's means nothing */
+    struct message in; /* decoded */
+    struct message out_join;
+    uint64_t skewed[SKEWED_NOTED]; /* peers whose clock was said to be off */
+    int skewed_count;
     struct dt_text out; /* encoded */
 };
 
@@ -109,6 +116,22 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
     n->hooks.settle(n->hooks.user);
 }
 
+/* For people only: times in logs and files of that host differ from ours. Once per peer, of a few. */
+static void note_skew(struct nodes *n, uint64_t peer, const struct message *join)
+{
+    double ahead_s = join->wall_s - dt_wall_s();
+    bool told = n->skewed_count == SKEWED_NOTED || join->wall_s <= 0 || n->member.role != MEMBER_LEADING;
+    for (int i = 0; i < n->skewed_count; i++) {
+        told = told || n->skewed[i] == peer;
+    }
+    if (told || fabs(ahead_s) < skew_s) {
+        return;
+    }
+    n->skewed[n->skewed_count++] = peer;
+    (void)fprintf(stderr, "dtrun: host %s: its clock is %.0f s %s that of host %s; times in its logs differ by this, nothing else depends on it\n",
+                  join->info.host, fabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind", n->member.options.self.host);
+}
+
 static void on_message(void *user, uint64_t peer, const void *bytes, size_t size)
 {
     struct nodes *n = user;
@@ -120,6 +143,9 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
     dt_log(DT_LOG_DEBUG, "nodes", "%s from %016llx", message_name(n->in.kind), (unsigned long long)peer);
     if (gather_message(n->gather, peer, &n->in)) {
         return;
+    }
+    if (n->in.kind == MESSAGE_JOIN) {
+        note_skew(n, peer, &n->in);
     }
     member_message(&n->member, peer, &n->in, dt_now_s());
     follow_up(n);
@@ -150,6 +176,11 @@ static void send_message(void *user, uint64_t peer, const struct message *m)
     if (n->etcd != NULL && witness_is(nodes_etcd_witness(n->etcd), peer)) {
         witness_send(nodes_etcd_witness(n->etcd), m);
         return;
+    }
+    if (m->kind == MESSAGE_JOIN) {
+        n->out_join = *m;
+        n->out_join.wall_s = dt_wall_s();
+        m = &n->out_join;
     }
     dt_text_reset(&n->out);
     message_encode(m, &n->out);

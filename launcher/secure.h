@@ -12,7 +12,7 @@
  * A server proves itself only to those who have proved themselves: strangers learn nothing but that somebody listens. Without a key file
  * the key is all zeros: the same bytes, but anybody can take part. Nonces and keys are new each time, so that recorded bytes are refused.
  *
- * A hello has the same length and the same first 64 bytes in every version, from 6 on, and is answered whatever its version is: so both sides can name both
+ * A hello has the same length and the same first 64 bytes in every version, from 7 on, and is answered whatever its version is: so both sides can name both
  * versions. Its bytes: "DTL", version of the protocol, flags, 0, port (2), id (8), hash of the run id (16), nonce (16), version of dtrun as text (16), key (32). */
 #ifndef DT_LAUNCHER_SECURE_H
 #define DT_LAUNCHER_SECURE_H

@@ -232,13 +232,13 @@ STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $DTRUN_ROUND" >> "$1/$2"; while [ ! 
 class Stayers:
     """One run over hosts whose workers stay, round after round, until they may go."""
 
-    def __init__(self, net, folder, nnodes, scale=3, options=(), on=None):
-        self.net, self.folder, self.nnodes, self.scale, self.options = net, folder, nnodes, scale, options
+    def __init__(self, net, folder, nnodes, scale=3, options=(), on=None, env=None):
+        self.net, self.folder, self.nnodes, self.scale, self.options, self.env = net, folder, nnodes, scale, options, env
         self.jobs = {h.name: self.start(h) for h in (on or net.hosts)}
 
     def start(self, host, *options):
         return host.job([f"--nnodes={self.nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint=a:{PORT}", "--rdzv_id=story", "--rdzv_conf=last_call_timeout=1",
-                         f"--time_scale={self.scale}", *self.options, *options, "sh", "-c", STAY, "x", self.folder, host.name])
+                         f"--time_scale={self.scale}", *self.options, *options, "sh", "-c", STAY, "x", self.folder, host.name], env=self.env)
 
     def newest(self, name):
         """(group rank, hosts, round) of what runs on a host, or ran there last."""
