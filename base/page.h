@@ -51,6 +51,7 @@ struct dt_page {
     _Atomic double save_begin_s, save_s; /* when the newest save began; how long the newest complete one took, 0: none yet */
     /* where a step's time goes, the mean of the last ten; all 0 before */
     _Atomic double data_s, compute_s, communication_s;
+    _Atomic double ready_s; /* when it was first ready for the others: store and communicators are open; 0: not yet */
 };
 
 const char *dt_phase_name(enum dt_phase phase);

@@ -213,6 +213,7 @@ static void check_gone(struct run *r)
     (void)uv_timer_stop(&r->news);
     (void)uv_timer_stop(&r->barrier);
     r->gone_posted = true;
+    run_starts_say(r);
     failures_progress(&r->failures, &r->workers);
     run_post(r, AGENT_ON_GONE, 0);
 }
@@ -493,6 +494,7 @@ static int open_all(struct run *r, struct dt_error *err)
     } else if (logs_dir(r->logs) != NULL) {
         r->events_path = dt_format("%s/events.jsonl", logs_dir(r->logs));
     }
+    run_starts_open(r);
     struct dt_error ignored;
     if (status_open(&r->status, &r->loop, run_status, r, &ignored) != 0) {
         dt_log(DT_LOG_INFO, "agent", "--status will not find this job: %s", ignored.text);

@@ -115,6 +115,11 @@ void run_say_pause(const struct run *r);
 void run_say_stopped(const struct run *r);
 /* Opens what torchrun's variables ask for, and names what has no effect. watch_options must be filled in already. */
 int run_watchdog_open(struct run *r, struct dt_error *err);
+/* The worker that is pid, or that pid comes from: each leads a session. Null: none of ours. */
+struct worker *run_worker_of(struct run *r, pid_t pid);
+/* run_starts.c: how long workers take from their start until they are ready for each other. open: the store is there. say: the round is over. */
+void run_starts_open(struct run *r);
+void run_starts_say(struct run *r);
 /* --event_log_handler=console: the workers of a round were started; the job is over. */
 void run_torch_round(struct run *r);
 void run_torch_end(const struct run *r);

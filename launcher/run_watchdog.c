@@ -6,8 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The worker that is pid, or that pid comes from: each leads a session. Null: none of ours. */
-static struct worker *worker_of(struct run *r, pid_t pid)
+struct worker *run_worker_of(struct run *r, pid_t pid)
 {
     pid_t leader = getsid(pid);
     for (int i = 0; i < r->workers.count; i++) {
@@ -21,13 +20,13 @@ static struct worker *worker_of(struct run *r, pid_t pid)
 
 static bool is_ours(void *user, pid_t pid)
 {
-    return worker_of(user, pid) != NULL;
+    return run_worker_of(user, pid) != NULL;
 }
 
 static void on_expired(void *user, pid_t pid, int signal, const char *scope)
 {
     struct run *r = user;
-    struct worker *one = worker_of(r, pid);
+    struct worker *one = run_worker_of(r, pid);
     char name[32], words[sizeof one->note];
     const char *after = signal > 0 ? report_signal_name(signal, name, sizeof name) : "no signal was wanted";
     (void)snprintf(words, sizeof words, "watchdog timer %.100s is over: %s", scope, after);

@@ -62,6 +62,8 @@ struct store_server {
     size_t held;     /* bytes in all parsers */
     double warned_s; /* last line about failing accepts */
     struct strangers strangers;
+    void (*ping)(void *user, int pid); /* null: nobody asks */
+    void *ping_user;
     uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
     char buffer[read_bytes]; /* reads of all clients: libuv reads and calls back at once */
 };
@@ -237,6 +239,12 @@ static void send_output(struct client *c)
     c->in_flight += rest;
 }
 
+void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int pid), void *user)
+{
+    s->ping = ping;
+    s->ping_user = user;
+}
+
 void store_server_flush(struct store_server *s)
 {
     while (s->dirty != NULL) {
@@ -256,6 +264,16 @@ static void count_held(struct client *c)
     c->held = held;
 }
 
+/* Process ids of other machines say nothing here. */
+static bool is_of_this_machine(const struct client *c)
+{
+    struct sockaddr_storage from = {0}, to = {0};
+    int from_size = sizeof from, to_size = sizeof to;
+    return uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &from_size) == 0 &&
+           uv_tcp_getsockname(&c->handle, (struct sockaddr *)&to, &to_size) == 0 &&
+           lookup_same_host((struct sockaddr *)&from, (struct sockaddr *)&to);
+}
+
 static void serve(struct client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
@@ -270,6 +288,9 @@ static void serve(struct client *c, const char *data, size_t size)
             list_add(&s->active, c);
         }
         s->requests[r.query]++;
+        if (r.query == DT_WIRE_PING && s->ping != NULL && r.word <= INT32_MAX && is_of_this_machine(c)) {
+            s->ping(s->ping_user, (int)r.word);
+        }
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }

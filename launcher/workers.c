@@ -162,6 +162,7 @@ int workers_spawn(struct workers *w, int local_rank, const struct spawn *s, stru
         return -1;
     }
     one->running = true;
+    one->contact_s = 0;
     one->start_s = one->seen_s = one->marks[0].at_s = one->marks[1].at_s = dt_now_s(); /* and has used no time yet */
     w->running_count++;
     return 0;

@@ -1,6 +1,7 @@
 /* Who and where this rank is, and what it talks through. Nothing here knows what training is. */
 #include "worker/world.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <sched.h>
@@ -96,7 +97,11 @@ int world_open(struct world *w, const struct world_options *o, struct dt_error *
             return dt_wrap(err, "rank %d", w->rank);
         }
     }
-    return open_inside(w, o, err);
+    if (open_inside(w, o, err) != 0) {
+        return -1;
+    }
+    atomic_store(&w->page->ready_s, dt_now_s());
+    return 0;
 }
 
 int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size, struct dt_error *err)

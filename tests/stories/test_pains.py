@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
 
 import pytest
+import training
 from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, lines_of, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -168,3 +171,52 @@ else:
             p.kill()
     assert (tmp_path / "one").read_text() == "''"
     assert p.returncode == 0 and "the answer is 42" in out and "went on, terminal True" in out, out
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="sanitizers open files of their own")
+def test_few_files_are_opened_before_the_first_worker(tmp_path):
+    """On a big machine each of them may be on a file system that thousands of launchers ask at once."""
+    log = tmp_path / "trace"
+    result = run(["-f", "-qq", "-e", "trace=open,openat,execve", "-o", log, DTRUN, "--nproc_per_node=2", "/bin/true"], executable=shutil.which("strace"))
+    if "ptrace" in result.err:
+        pytest.skip("strace cannot trace here")
+    assert result.code == 0, result
+    lines = log.read_text().splitlines()
+    first = next(i for i, x in enumerate(lines) if 'execve("/bin/true"' in x)
+    opened = [x for x in lines[:first] if re.search(r" open(at)?\(", x)]
+    assert 0 < len(opened) < 20, "\n".join(opened)
+
+
+CLIENT = """
+import os, socket, struct, time
+rank = int(os.environ["RANK"])
+if rank < 2:
+    time.sleep(rank)
+    with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as s:
+        s.sendall(b"\\x00" + struct.pack("<I", 0x3C85F7CE) + b"\\x0d" + struct.pack("<I", os.getpid()))
+        s.recv(4)
+"""
+
+
+def test_from_start_to_init(tmp_path):
+    """Of any program, in the log and in events.jsonl; nothing of it is on the console of a job that goes well."""
+    path = script(tmp_path, "w.py", CLIENT)
+    args = ["--nproc_per_node=3", f"--log_dir={tmp_path}/logs", "-r3", path]
+    result = run(args, env={"PYTHON_EXEC": PYTHON, "DTRUN_LOG": "info"})
+    said = re.search(r" info agent: round 1 from start to init: rank 0 (\d+\.\d+) s, rank 1 (\d+\.\d+) s, rank 2 never, slowest rank 1$", result.err, re.M)
+    assert result.code == 0 and said, result
+    assert 0 < float(said[1]) and 1 <= float(said[2]) < DEADLINE_S
+    (path,) = (tmp_path / "logs").glob("**/events.jsonl")
+    (event,) = [e for e in map(json.loads, path.read_text().splitlines()) if e["event"] == "start_to_init"]
+    assert (event["round"], event["first_rank"]) == (1, 0) and event["seconds"] == [float(said[1]), float(said[2]), None], event
+    assert run(args, env={"PYTHON_EXEC": PYTHON}).err == ""
+
+
+def test_from_start_to_init_of_train(tmp_path):
+    job = training.make_job(tmp_path, steps=10)
+    result = training.train(job, tmp_path / "out", 2, env={"DTRUN_LOG": "info"})
+    assert result.code == 0 and re.search(r" agent: round 1 from start to init: rank 0 \d+\.\d+ s, rank 1 \d+\.\d+ s, slowest rank [01]$", result.err, re.M), result
+    events = [json.loads(x) for x in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    (event,) = [e for e in events if e["event"] == "start_to_init"]
+    assert len(event["seconds"]) == 2 and min(event["seconds"]) > 0, event
