@@ -43,6 +43,32 @@ static int count_workers(struct options *o, const struct given *g, struct dt_err
     return 0;
 }
 
+static const char *list_devices(struct options *o, const struct hostlist_host *h)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int i = 0; h->chosen != NULL && i < h->slots; i++) {
+        dt_text_printf(&text, "%s%d", i > 0 ? "," : "", h->chosen[i]);
+    }
+    const char *devices = h->chosen != NULL ? dt_arena_strdup(&o->arena, dt_text_str(&text)) : NULL;
+    dt_text_clear(&text);
+    return devices;
+}
+
+/* --include, --exclude. */
+static int filter_hosts(const struct options *o, const struct given *g, struct hostlist *l, struct dt_error *err)
+{
+    const char *include = g->spelled[option_find("include")], *exclude = g->spelled[option_find("exclude")];
+    if (o->include != NULL && o->exclude != NULL) {
+        return dt_fail(err, DT_INVALID, "%s and %s: are mutually exclusive; leave one out", include, exclude);
+    }
+    if (o->include == NULL && o->exclude == NULL) {
+        return 0;
+    }
+    bool keeps = o->include != NULL;
+    return hostlist_filter(l, keeps ? o->include : o->exclude, !keeps, err) != 0 ? dt_wrap(err, "%s", keeps ? include : exclude) : 0;
+}
+
 static int choose_hosts(struct options *o, const struct given *g, const struct hostlist *l, struct dt_error *err)
 {
     int row = option_find("nnodes");
@@ -54,7 +80,8 @@ static int choose_hosts(struct options *o, const struct given *g, const struct h
     o->host_list_count = o->nnodes_max < (int)l->count ? o->nnodes_max : (int)l->count;
     o->host_list = dt_arena_alloc(&o->arena, (size_t)o->host_list_count * sizeof *o->host_list);
     for (int i = 0; i < o->host_list_count; i++) {
-        o->host_list[i] = (struct options_host){.name = dt_arena_strdup(&o->arena, l->hosts[i].name), .slots = l->hosts[i].slots};
+        o->host_list[i] = (struct options_host){
+            .name = dt_arena_strdup(&o->arena, l->hosts[i].name), .slots = l->hosts[i].slots, .devices = list_devices(o, &l->hosts[i])};
     }
     return count_workers(o, g, err);
 }
@@ -90,7 +117,8 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     hostlist_init(&l);
     int result = dt_file_read(o->hostfile, FILE_BYTES, &text, err);
     if (result == 0) {
-        result = hostlist_read_hostfile(&l, dt_text_str(&text), err) != 0 ? dt_wrap(err, "%.200s", o->hostfile) : choose_hosts(o, g, &l, err);
+        result = hostlist_read_hostfile(&l, dt_text_str(&text), err) != 0 ? dt_wrap(err, "%.200s", o->hostfile) : filter_hosts(o, g, &l, err);
+        result = result == 0 ? choose_hosts(o, g, &l, err) : -1;
     }
     if (result == 0 && given(g, "rdzv_id") == NULL) {
         o->run_id = dt_arena_printf(&o->arena, "hostfile-%08x%08x", random_number(), random_number());
@@ -146,6 +174,9 @@ void hostfile_line(struct options *o, int i, struct dt_text *out)
         dt_text_puts(out, " && ");
     }
     dt_text_puts(out, "exec");
+    if (o->host_list[i].devices != NULL) {
+        dt_text_printf(out, " env CUDA_VISIBLE_DEVICES=%s", o->host_list[i].devices);
+    }
     for (char **w = hostfile_agent(o, i); *w != NULL; w++) {
         options_quote(out, *w);
     }
@@ -193,7 +224,7 @@ bool hostfile_passes(const char *variable)
 {
     static const char *const names[] = {"PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LOGLEVEL", NULL};
     static const char *const beginnings[] = {"NCCL_", "UCX_", "PYTHON", "OMP_", "MKL_", "TORCH_", "HF_", "DTRUN_", "PET_", NULL};
-    static const char *const ours[] = {"DTRUN_HOSTFILE", "DTRUN_SSH", "DTRUN_PAGE", "DTRUN_KEY_FILE", NULL};
+    static const char *const ours[] = {"DTRUN_HOSTFILE", "DTRUN_INCLUDE", "DTRUN_EXCLUDE", "DTRUN_SSH", "DTRUN_PAGE", "DTRUN_KEY_FILE", NULL};
     size_t n = strcspn(variable, "=");
     for (const char *const *p = ours; *p != NULL; p++) {
         if (strlen(*p) == n && strncmp(*p, variable, n) == 0) {

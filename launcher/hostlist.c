@@ -22,6 +22,7 @@ void hostlist_clear(struct hostlist *l)
 {
     for (size_t i = 0; i < l->count; i++) {
         free(l->hosts[i].name);
+        free(l->hosts[i].chosen);
     }
     free(l->hosts);
     *l = (struct hostlist){0};
@@ -72,7 +73,7 @@ static int add(struct hostlist *l, const char *text, size_t size, int slots, str
     }
     char *name = dt_alloc(size + 1);
     memcpy(name, text, size);
-    l->hosts[l->count++] = (struct hostlist_host){name, slots};
+    l->hosts[l->count++] = (struct hostlist_host){.name = name, .slots = slots};
     return 0;
 }
 

@@ -14,7 +14,8 @@
 
 struct hostlist_host {
     char *name;
-    int slots; /* workers or tasks that belong there; 0: the text does not say */
+    int slots;   /* workers or tasks that belong there; 0: the text does not say */
+    int *chosen; /* by hostlist_filter: the numbers of the slots that are left; null: it chose none */
 };
 struct hostlist {
     struct hostlist_host *hosts;
@@ -35,6 +36,11 @@ int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *e
 /* Lines "host slots=N" (DeepSpeed's), also "host" alone and Open MPI's "max_slots=N", which is ignored; comments from #, empty lines.
  * A host that comes twice is an error: DeepSpeed refuses it too. Messages name the line. */
 int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error *err);
+
+/* Keeps the hosts and slots of NAME[:SLOT,...]@NAME..., DeepSpeed's --include, or all others (--exclude). Names are as in the list; the order of the list
+ * stays. A host that is named twice is named once with both its slots. Unlike the readers it leaves l as it is when it fails with what was written; when
+ * no host is left, l is empty. */
+int hostlist_filter(struct hostlist *l, const char *text, bool exclude, struct dt_error *err);
 
 /* Index of a host: the same name in full, else the same up to the first dot where one of both has none, in any
  * case of letters; -1. */

@@ -531,6 +531,10 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     if (o->json) {
         return dt_fail(err, DT_INVALID, "--json: goes with --status only");
     }
+    if ((o->include != NULL || o->exclude != NULL) && o->hostfile == NULL && !o->leashed) {
+        return dt_fail(err, DT_INVALID, "%s: chooses hosts of a file; add --hostfile=FILE",
+                       g->spelled[option_find(o->include != NULL ? "include" : "exclude")]);
+    }
     if (o->hostfile != NULL && !o->leashed) {
         return read_launching(o, g, argc, argv, first, err);
     }

@@ -40,8 +40,9 @@ enum options_stdin { OPTIONS_STDIN_ALL = -1, OPTIONS_STDIN_NONE = -2 };
 
 struct options_host { /* of --hostfile */
     char *name;
-    int slots;         /* 0: the file does not say */
-    const char *nproc; /* what its agent gets as --nproc_per_node */
+    int slots;           /* 0: the file does not say */
+    const char *nproc;   /* what its agent gets as --nproc_per_node */
+    const char *devices; /* slots that --include or --exclude left, "0,2"; null: all */
 };
 
 struct options {
@@ -84,7 +85,8 @@ struct options {
     int port_lo, port_hi; /* --port_range; 0,0: any */
 
     /* the launching host of --hostfile */
-    char *hostfile, *ssh; /* null: no such job; the command that reaches a host */
+    char *hostfile, *ssh;    /* null: no such job; the command that reaches a host */
+    char *include, *exclude; /* filters of its hosts, or null */
     struct options_host *host_list;
     int host_list_count;
     char **own_words; /* the options as given on the command line, for the agents */

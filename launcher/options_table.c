@@ -62,6 +62,8 @@ const struct option_row option_rows[] = {
     {"rdzv_conf", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host, keep_alive_interval and keep_alive_max_attempt (their product is dead_after), timeout (static: join_timeout); for etcd: protocol, cacert, cert, key, user_file, etcd_prefix; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0},
     {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0},
     {"hostfile", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "start the agents on these hosts over ssh, lines: host slots=N; --nnodes=N takes the first N", false, NULL, option_parse_text, AT(hostfile), 0, 0},
+    {"include", 'i', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "only these hosts of --hostfile and, where slots are named, only those, as CUDA_VISIBLE_DEVICES", false, NULL, option_parse_text, AT(include), 0, 0},
+    {"exclude", 'e', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "all hosts and slots of --hostfile but these", false, NULL, option_parse_text, AT(exclude), 0, 0},
     {"ssh", 0, OPTION_VALUE, OPTION_OURS, NULL, "ssh -o BatchMode=yes -o ServerAliveInterval=5", "COMMAND", "what reaches a host of --hostfile: COMMAND HOST LINE", false, NULL, option_parse_text, AT(ssh), 0, 0},
     {"leash", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, NULL, false, NULL, option_parse_flag, AT(leashed), 0, 0},
     {"status", 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0},

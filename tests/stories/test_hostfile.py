@@ -117,6 +117,32 @@ def test_agents_on_all_hosts_are_one_job(place):
     assert one.code == 0 and one.out == "a: a 0/1 0/1 0 127.0.0.1\n" and "key_file" not in one.err, one
 
 
+def test_hosts_and_slots_are_chosen(place):
+    """DeepSpeed's filters: ranks follow the file, and named slots become the devices of the host."""
+    words = ("sh", "-c", 'echo "$(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE ${CUDA_VISIBLE_DEVICES-all}"')
+    for options, expected in [(["--include=b:1@a"], ["a: a 0/3 0/2 all", "a: a 1/3 1/2 all", "b: b 2/3 0/1 1"]),
+                              (["--exclude", "a:0"], ["a: a 0/3 0/1 1", "b: b 1/3 0/2 all", "b: b 2/3 1/2 all"]),
+                              (["-e", "a"], ["b: b 0/2 0/2 all", "b: b 1/2 1/2 all"])]:
+        result = finish(place, *words, options=options, env={"CUDA_VISIBLE_DEVICES": None})
+        assert result.code == 0 and sorted(result.out.splitlines()) == expected, (options, result)
+
+
+@pytest.mark.parametrize("options, text", [
+    (["--include=c"], "--hostfile: --include: c: hostname not found in hostfile"),
+    (["--exclude=a:2"], "--hostfile: --exclude: a:2: no slot 2 specified on this host, which has 2 (from 0)"),
+    (["--exclude=a@b"], "--hostfile: --exclude: no host is left"),
+    (["-i", "a", "-e", "b"], "--hostfile: -i and -e: are mutually exclusive; leave one out"),
+])
+def test_wrong_filters_start_nothing(place, options, text):
+    result = finish(place, "sh", "-c", "echo started", options=options)
+    assert (result.code, result.out, result.err) == (2, "", f"dtrun: {text}\n"), result
+
+
+def test_a_filter_needs_a_file():
+    result = run(["--include=a", "/bin/true"])
+    assert (result.code, result.err) == (2, "dtrun: --include: chooses hosts of a file; add --hostfile=FILE\n"), result
+
+
 @pytest.mark.parametrize("code, words", [(1, ["sh", "-c", "[ $RANK != 3 ] || exit 7; sleep 600"]), (2, ["/no/such/program"]),
                                          (100, ["--permanent_exit_codes=100", "sh", "-c", "[ $RANK != 0 ] || exit 100; sleep 600"])])
 def test_exit_codes(place, code, words):

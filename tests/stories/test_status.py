@@ -238,7 +238,7 @@ def test_a_host_that_does_not_answer_is_shown_so(place, silent):
             begin = time.monotonic()
             result = ask(place, "--json")
             took_s = time.monotonic() - begin
-            text = ask(place).stdout if silent == 1 else ", no answer" * 2  # each question waits for the stopped agent
+            text = ask(place).stdout if silent == 1 else None  # each question waits for the stopped agent
         finally:
             os.kill(agents[silent], signal.SIGCONT)
         found = {j["pid"]: j for j in map(json.loads, result.stdout.splitlines())}
@@ -251,7 +251,7 @@ def test_a_host_that_does_not_answer_is_shown_so(place, silent):
                 seen = sorted({0, 1, 2} - {silent})
                 assert [m["pid"] for m in one["members"] if m["answered"] is False] == [agents[silent]], one
             assert sorted(r["rank"] for r in one["ranks"]) == seen, one
-        assert text.count(", no answer") >= 2, text
+        assert text is None or text.count(", no answer") == 2, text
         (place / "go").touch()
         assert [j.finish().code for j in jobs] == [0, 0, 0]
 

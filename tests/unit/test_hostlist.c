@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -129,6 +130,74 @@ static void test_hostfile(void **state)
     assert_string_equal(read_list(hostlist_read_hostfile, "#\n#\n"), "the list of hosts is empty");
 }
 
+/* Filters of the file "w0 slots=4, w1 slots=4, c, fd00::7 slots=2", as DeepSpeed's runner reads them. */
+static const char *filter(const char *text, bool exclude)
+{
+    static char out[512];
+    struct hostlist l;
+    struct dt_error err;
+    hostlist_init(&l);
+    assert_int_equal(hostlist_read_hostfile(&l, "w0 slots=4\nw1 slots=4\nc\nfd00::7 slots=2\n", &err), 0);
+    if (hostlist_filter(&l, text, exclude, &err) != 0) {
+        assert_int_equal(err.status, DT_INVALID);
+        hostlist_clear(&l);
+        return strcpy(out, err.text);
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < l.count; i++) {
+        n += (size_t)snprintf(out + n, sizeof out - n, "%s%s/%d", i > 0 ? " " : "", l.hosts[i].name, l.hosts[i].slots);
+        for (int k = 0; l.hosts[i].chosen != NULL && k < l.hosts[i].slots; k++) {
+            n += (size_t)snprintf(out + n, sizeof out - n, "%c%d", k > 0 ? ',' : ':', l.hosts[i].chosen[k]);
+        }
+    }
+    hostlist_clear(&l);
+    return out;
+}
+
+static void test_filters(void **state)
+{
+    static const struct {
+        const char *text, *included, *excluded;
+    } cases[] = {
+        {"w0", "w0/4", "w1/4 c/0 fd00::7/2"},
+        {"w1@w0", "w0/4 w1/4", "c/0 fd00::7/2"}, /* in the order of the file */
+        {"w0@w1:0,2", "w0/4 w1/2:0,2", "w1/2:1,3 c/0 fd00::7/2"},
+        {"w1:3,1,3", "w1/2:3,1", "w0/4 w1/2:0,2 c/0 fd00::7/2"}, /* slots in the order of the text, each once */
+        {"w1:0@w1:2", "w1/2:0,2", "w0/4 w1/2:1,3 c/0 fd00::7/2"},
+        {"w1:0@w1", "w1/4", "w0/4 c/0 fd00::7/2"},
+        {"w1:3,2,1,0", "w1/4:3,2,1,0", "w0/4 c/0 fd00::7/2"},
+        {"c", "c/0", "w0/4 w1/4 fd00::7/2"},
+        {"fd00::7", "fd00::7/2", "w0/4 w1/4 c/0"},
+        {"fd00::7:1", "fd00::7/1:1", "w0/4 w1/4 c/0 fd00::7/1:0"},
+        {"w0@w1@c@fd00::7", "w0/4 w1/4 c/0 fd00::7/2", "no host is left"},
+    };
+    static const char *const wrong[][2] = {
+        {"", "(empty): a name is missing; example: worker-0@worker-1:0,2"},
+        {"w0@", "(empty): a name is missing; example: worker-0@worker-1:0,2"},
+        {"w0@@w1", "(empty): a name is missing; example: worker-0@worker-1:0,2"},
+        {"w2", "w2: hostname not found in hostfile"},
+        {"w0,w1", "w0,w1: hostname not found in hostfile"},
+        {"W0", "W0: hostname not found in hostfile"},
+        {"w\n2@w0", "w?2: hostname not found in hostfile"},
+        {"w0:4", "w0:4: no slot 4 specified on this host, which has 4 (from 0)"},
+        {"w0:0,99999999", "w0:0,99999999: slots must be numbers separated by commas; example: worker-1:0,2"},
+        {"w0:", "w0:: slots must be numbers separated by commas; example: worker-1:0,2"},
+        {"w0:0,", "w0:0,: slots must be numbers separated by commas; example: worker-1:0,2"},
+        {"w0:-1", "w0:-1: slots must be numbers separated by commas; example: worker-1:0,2"},
+        {"w0:0-2", "w0:0-2: slots must be numbers separated by commas; example: worker-1:0,2"},
+        {"c:0", "c:0: the hostfile says no slots=N of this host, so they have no numbers"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_string_equal(filter(cases[i].text, false), cases[i].included);
+        assert_string_equal(filter(cases[i].text, true), cases[i].excluded);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_string_equal(filter(wrong[i][0], false), wrong[i][1]);
+        assert_string_equal(filter(wrong[i][0], true), wrong[i][1]);
+    }
+}
+
 static void test_find_and_counts(void **state)
 {
     (void)state;
@@ -160,7 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words),
-        cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts),
+        cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts), cmocka_unit_test(test_filters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
