@@ -28,6 +28,7 @@ struct member_options {
     double beat_s, lease_s, dead_s, retry_s; /* 1, 10, 15, 0.5 */
     double witness_s;                        /* a leader whose witness did not answer for so long ends its round; 0: there is no witness */
     struct peer_info self;                   /* id and addresses; order: the node rank, or -1: given by the leader */
+    bool closed_ok;                          /* the workers need no connections between any two hosts, as far as we know */
     uint64_t nonce[2];                       /* random; names the run if this agent leads first */
     char digest[MESSAGE_TEXT_BYTES];         /* what must be the same on all nodes: lines of "name value" */
 };
@@ -40,6 +41,8 @@ struct member_hooks { /* none may call the member again */
     void (*connect)(void *user, const struct peer_info *to); /* make a link if there is none; null: to the endpoint */
     void (*drop)(void *user, uint64_t peer);                 /* close the link; member_down is not called for it */
     void (*say)(void *user, const char *line);               /* news for people */
+    /* Try to connect to where it listens; member_knocked is called from the loop. May be null. */
+    void (*knock)(void *user, const struct peer_info *at);
 };
 
 enum member_end {
@@ -48,6 +51,7 @@ enum member_end {
     MEMBER_RESET  /* the process is gone, but its last words may be lost */
 };
 enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
+enum member_door { DOOR_UNKNOWN, DOOR_ASKED, DOOR_OPEN, DOOR_CLOSED };
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
     double heard_s; /* anything came from it */
@@ -62,6 +66,8 @@ struct member_peer { /* somebody at the other end of a link */
     bool returned;  /* was in the record's round, and waits again */
     int node;       /* its number at the coordinator */
     struct peer_info info;
+    enum member_door door; /* whether it takes connections, when that was asked */
+    bool door_told;
     uint64_t apart; /* it was left out because it and this one cannot reach each other; 0: it was not */
     uint64_t acked_term;
     int acked_round;
@@ -196,6 +202,8 @@ void member_event(struct member *m, const struct event *e, double now_s);
 void member_up(struct member *m, const struct peer_info *peer, double now_s);
 void member_down(struct member *m, uint64_t peer, enum member_end end, double now_s);
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s);
+/* What hooks.knock found: whether the peer takes connections. */
+void member_knocked(struct member *m, uint64_t peer, bool open, double now_s);
 /* Time has passed. Returns when to call again at the latest. */
 double member_tick(struct member *m, double now_s);
 /* Says goodbye to everybody: this agent ends. */

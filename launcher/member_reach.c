@@ -1,5 +1,6 @@
 /* Workers of any two hosts talk to each other, agents of two followers need not: so before a round begins, its leader lets them try. Who cannot be
- * reached is left out when the job may go on without it; otherwise the round waits. For rounds of up to MEMBER_REACH hosts: a larger one learns it from
+ * reached is left out when the job may go on without it; otherwise the round waits. A host that takes connections from nobody (its ports are closed, and it
+ * has a link because it called its leader) is no such case: the agents need no more than that link, and what the workers need only their program knows. For rounds of up to MEMBER_REACH hosts: a larger one learns it from
  * its workers. */
 #include "launcher/member_parts.h"
 
@@ -57,6 +58,9 @@ bool member_all_reached(struct member *m)
         return true;
     }
     if (!m->reaching) {
+        for (int i = 0; i < m->peer_count; i++) {
+            m->peers[i].door = m->peers[i].door == DOOR_ASKED ? DOOR_ASKED : DOOR_UNKNOWN;
+        }
         m->reaching = true;
         m->reach_since_s = m->now_s;
         list_pairs(m);
@@ -74,6 +78,47 @@ const char *member_apart_text(const struct member *m, char *text, size_t size)
     }
     (void)snprintf(text, size, "hosts %s and %s cannot reach each other", a->host, b->host);
     return text;
+}
+
+/* Pairs of which one takes connections from nobody, not even from us. True: that is still being asked. */
+static bool excuse_closed(struct member *m)
+{
+    bool asking = false;
+    for (int i = 0; i < m->pair_count && m->options.closed_ok && m->hooks.knock != NULL; i++) {
+        struct member_pair *pair = &m->pairs[i];
+        struct member_peer *p = member_find(m, pair->low); /* the other one calls it */
+        if (pair->reached || p == NULL || !p->joined) {
+            continue;
+        }
+        if (p->door == DOOR_UNKNOWN) {
+            p->door = DOOR_ASKED;
+            m->hooks.knock(m->hooks.user, &p->info);
+        }
+        asking = asking || p->door == DOOR_ASKED;
+        pair->reached = p->door == DOOR_CLOSED;
+        if (pair->reached && !p->door_told) {
+            p->door_told = true;
+            member_say(m,
+                       "host %s: takes no connections from other hosts; going on, but this job would not survive the loss of host %s, which all are "
+                       "linked with",
+                       p->info.host, m->options.self.host);
+        }
+    }
+    return asking;
+}
+
+void member_knocked(struct member *m, uint64_t peer, bool open, double now_s)
+{
+    struct member_peer *p = member_find(m, peer);
+    m->now_s = now_s;
+    if (p == NULL || p->door != DOOR_ASKED) {
+        return;
+    }
+    p->door = open ? DOOR_OPEN : DOOR_CLOSED;
+    if (m->role == MEMBER_LEADING && m->reaching && m->fenced) {
+        (void)excuse_closed(m);
+        member_begin_when_free(m);
+    }
 }
 
 /* Whoever misses most of the others; of several the one that came last. */
@@ -110,7 +155,12 @@ void member_tick_reach(struct member *m, double now_s)
     ask(m);
     const struct coordinator *c = m->coordinator;
     uint64_t other = 0;
-    struct member_peer *p = now_s - m->reach_since_s >= m->options.dead_s / 3 ? loneliest(m, &other) : NULL;
+    bool asking = now_s - m->reach_since_s >= m->options.beat_s && excuse_closed(m);
+    if (unreached(m) == NULL) {
+        member_begin_when_free(m);
+        return;
+    }
+    struct member_peer *p = !asking && now_s - m->reach_since_s >= m->options.dead_s / 3 ? loneliest(m, &other) : NULL;
     if (p == NULL || member_apart_text(m, text, sizeof text) == NULL) {
         return;
     }

@@ -11,6 +11,7 @@
 #include "launcher/endpoint.h"
 #include "launcher/gather.h"
 #include "launcher/guard.h"
+#include "launcher/knock.h"
 #include "launcher/link.h"
 #include "launcher/member.h"
 #include "launcher/nodes_etcd.h"
@@ -39,6 +40,7 @@ struct nodes {
     struct link *link;
     struct store_server *store;
     struct gather *gather;
+    struct knock *knocks;
     struct claim *claim;     /* on the endpoint's port, while somebody else has it */
     struct nodes_etcd *etcd; /* in place of the endpoint; or null */
     uv_timer_t tick, news;
@@ -296,6 +298,22 @@ static void drop(void *user, uint64_t peer)
         return;
     }
     link_drop(n->link, peer);
+}
+
+static void knocked(void *user, uint64_t peer, bool open)
+{
+    struct nodes *n = user;
+    dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer, open ? "takes connections" : "takes no connections");
+    member_knocked(&n->member, peer, open, dt_now_s());
+    follow_up(n);
+    n->hooks.settle(n->hooks.user);
+}
+
+static void knock(void *user, const struct peer_info *at)
+{
+    struct nodes *n = user;
+    char address[LOOKUP_NAME_BYTES];
+    knock_open(&n->knocks, n->tick.loop, at->id, from_here(n, at->address, address, sizeof address), at->port, n->o->dead_after_s / 5, knocked, n);
 }
 
 static void own_rows(void *user, struct dt_text *out)
@@ -610,6 +628,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                  .beat_s = o->dead_after_s / 15,
                                  .lease_s = o->dead_after_s * 2 / 3,
                                  .dead_s = o->dead_after_s,
+                                 .closed_ok = !o->bundled,
                                  .retry_s = 0.5 / o->time_scale,
                                  .witness_s = o->etcd.endpoint_count > 0 ? WITNESS_S * o->dead_after_s : 0,
                                  .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
@@ -626,7 +645,8 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     gather_open(&n->gather, loop, &n->member, &(struct gather_hooks){.user = n, .send = send_message, .rows = own_rows, .done = gathered});
     int result = open_network(n, loop, m, err);
     if (result == 0) {
-        struct member_hooks h = {.user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line};
+        struct member_hooks h = {
+            .user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line, .knock = knock};
         member_init(&n->member, m, &h);
         struct nodes_etcd_hooks e = {.user = n, .moved = on_etcd_moved, .trouble = on_etcd_trouble, .refused = on_etcd_refused};
         result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
@@ -716,6 +736,7 @@ void nodes_close(struct nodes *n)
         nodes_etcd_close(n->etcd);
     }
     gather_close(n->gather);
+    knock_close_all(&n->knocks);
     uv_close((uv_handle_t *)&n->tick, NULL);
     uv_close((uv_handle_t *)&n->news, NULL);
 }

@@ -180,3 +180,49 @@ def test_hosts_that_cannot_reach_each_other_are_named(tmp_path):
             results = run.go()
     assert [r.code for r in results.values()] == [0, 0, 0], results
     assert re.search(r"hosts (b and c|c and b) cannot reach each other; going on without [bc], with 2 of 3 hosts", results["a"].err), results
+
+
+def close_ports(host):
+    """It takes no connections from other hosts; its own go out."""
+    host.run("nft", "add table inet closed")
+    host.run("nft", "add chain inet closed in { type filter hook input priority 0; }")
+    host.run("nft", 'add rule inet closed in iifname "eth0" tcp flags & (syn | ack) == syn reject with tcp reset')
+
+
+@pytest.mark.parametrize("nnodes", ["3", "2:3"])
+def test_one_open_port_is_enough_for_a_program_that_needs_no_more(tmp_path, nnodes):
+    """Only the endpoint's host takes connections: agents and workers reach it, and it says what that costs."""
+    with hosts.network(3) as net:
+        for h in net.hosts[1:]:
+            close_ports(h)
+        run = Stayers(net, tmp_path, nnodes)
+        with Rounds(*run.jobs.values()):
+            run.wait_round("abc")
+            results = run.go()
+    assert [r.code for r in results.values()] == [0, 0, 0], results
+    cost = re.findall(r"dtrun: host [bc]: takes no connections from other hosts; going on, but this job would not survive the loss of host a", results["a"].err)
+    assert len(cost) == 1 and "cannot reach each other" not in results["a"].err, results
+    assert not any("survive" in results[n].err for n in "bc"), results
+
+
+def test_closed_ports_do_not_keep_a_round_from_following(tmp_path):
+    """A worker fails: the next round begins on the same three hosts."""
+    script = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $DTRUN_ROUND"; [ "$DTRUN_ROUND.$RANK" != 1.2 ]'
+    with hosts.network(3) as net:
+        for h in net.hosts[1:]:
+            close_ports(h)
+        results = hosts.finish(*[h.job(static(PORT, i, 3, "--max_restarts=1", "sh", "-c", script, host="a"))
+                                 for i, h in enumerate(net.hosts)])
+    assert [r.code for r in results] == [0, 0, 0], results
+    assert [r.out.splitlines()[-1] for r in results] == [f"{i} 3 2" for i in range(3)], results
+
+
+def test_train_needs_connections_between_its_hosts(place, tmp_path):
+    """Its collectives go from host to host: closed ports are named before a round, and it ends when nobody opens them."""
+    _, job = place
+    with hosts.network(3) as net:
+        for h in net.hosts[1:]:
+            close_ports(h)
+        results = hosts.finish(*train_on(net, job, tmp_path / "out", (1, 1, 1), options=("--time_scale=10", "--rdzv_conf=join_timeout=60")))
+    assert [r.code for r in results] == [111, 111, 111], results
+    assert re.search(r"hosts b and c cannot reach each other", results[0].err), results

@@ -66,7 +66,7 @@ static void ten_thousand_nodes_join(void **state)
                                .retry_s = 0.5,
                                .self = {.id = 1, .order = -1, .host = "a"},
                                .nonce = {1, 2}};
-    struct member_hooks h = {NULL, many_send, many_act, nothing_connect, nothing_drop, nothing_say};
+    struct member_hooks h = {NULL, many_send, many_act, nothing_connect, nothing_drop, nothing_say, NULL};
     static struct message join;
     clock_t begun = clock();
     member_init(&many.member, &o, &h);
@@ -137,7 +137,7 @@ static void begin_lead(int min, int max)
                                .self = {.id = 1, .order = -1, .host = "a"},
                                .nonce = {1, 2},
                                .digest = "nnodes 3\ncommand a"};
-    struct member_hooks h = {NULL, lead_send, lead_act, nothing_connect, nothing_drop, lead_say};
+    struct member_hooks h = {NULL, lead_send, lead_act, nothing_connect, nothing_drop, lead_say, NULL};
     memset(&lead, 0, sizeof lead);
     member_init(&lead.member, &o, &h);
     member_lead(&lead.member, 1);
