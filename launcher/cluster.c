@@ -95,6 +95,15 @@ static const struct row rows[] = {
                    [CLUSTER_NODES] = {"PBS_NODEFILE"},
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
+    {.name = "flux", /* its nodes are numbered by broker, not from 0: only with a task per host, tasks are hosts */
+     .sign = "FLUX_JOB_ID",
+     .launch = "FLUX_TASK_RANK",
+     .variables = {[CLUSTER_TASK_RANK] = {"FLUX_TASK_LOCAL_ID"},
+                   [CLUSTER_TASK_TOTAL] = {"FLUX_JOB_SIZE"},
+                   [CLUSTER_TASK_INDEX] = {"FLUX_TASK_RANK"},
+                   [CLUSTER_JOB_ID] = {"FLUX_JOB_ID"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
     {.name = "kubernetes", /* an indexed Job, a JobSet: the number of pods comes from --nnodes */
      .sign = "JOB_COMPLETION_INDEX",
      .variables = {[CLUSTER_NODE_RANK] = {"JOB_COMPLETION_INDEX"}}},
@@ -114,7 +123,7 @@ static const size_t row_count = sizeof rows / sizeof rows[0];
 
 const char *cluster_names(void)
 {
-    return "slurm lsf pbs mpi kubeflow kubernetes pytorchjob none";
+    return "slurm lsf pbs flux mpi kubeflow kubernetes pytorchjob none";
 }
 
 static bool is_name(const char *word)
@@ -431,7 +440,9 @@ void cluster_describe(const struct cluster *c, struct dt_text *out)
     describe(c, CLUSTER_NODE_RANK, "this host", NULL, c->node_rank, out);
     describe(c, CLUSTER_NODES, "list", c->nodes, 0, out);
     describe(c, CLUSTER_TASK_COUNT, "tasks on this host", NULL, c->task_count, out);
+    describe(c, CLUSTER_TASK_RANK, "this task on this host", NULL, c->task_rank, out);
     describe(c, CLUSTER_TASK_TOTAL, "tasks", NULL, c->task_total, out);
+    describe(c, CLUSTER_TASK_INDEX, "this task", NULL, c->task_index, out);
     describe(c, CLUSTER_MASTER_ADDR, "address", c->master_addr, 0, out);
     describe(c, CLUSTER_MASTER_PORT, "port", NULL, c->master_port, out);
     if (c->requeue.program[0] != '\0') {

@@ -30,7 +30,7 @@ struct cluster_requeue {
     bool batch;                          /* this is a batch job, which alone can be run again */
 };
 struct cluster {
-    const char *name; /* "kubeflow", "slurm", "lsf", "pbs", "mpi", "kubernetes", "pytorchjob", "none" */
+    const char *name; /* "kubeflow", "slurm", "lsf", "pbs", "flux", "mpi", "kubernetes", "pytorchjob", "none" */
     bool launched;    /* the scheduler's own launcher started this process on every host of the job, so hosts and ranks below count;
                             false in a batch script, which runs on one host of its allocation, and below another launcher */
     int node_count;   /* of the launch, else of the allocation; 1 where unknown */

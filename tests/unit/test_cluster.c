@@ -75,6 +75,8 @@ static void test_rows(void **state)
         {"LSB_JOBID=5 JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=0", NULL, "lsf", true, 2, 1, 1, 2, 1, 0},
         {"PBS_JOBID=12.server PBS_NODEFILE=/none", NULL, "pbs", false, 1, 0, 1, 1, 0, 0},
         {"PBS_JOBID=12.server PBS_NODEFILE=/none", "pbs", "pbs", true, 1, 0, 1, 1, 0, 0},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", NULL, "flux", true, 3, 2, 1, 3, 2, 0},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3", NULL, "flux", false, 1, 0, 1, 1, 0, 0},
         {"JOB_COMPLETION_INDEX=3", NULL, "kubernetes", true, 1, 3, 1, 1, 0, 0},
         {"WORLD_SIZE=4 RANK=2 MASTER_ADDR=x MASTER_PORT=23456", "pytorchjob", "pytorchjob", true, 4, 2, 1, 1, 0, 0},
     };
@@ -90,7 +92,7 @@ static void test_rows(void **state)
     }
     struct cluster c;
     assert_int_equal(cluster_read(&c, environment("HOME=/"), "zeus", &err), -1);
-    assert_string_equal(err.text, "zeus: must be one of slurm lsf pbs mpi kubeflow kubernetes pytorchjob none");
+    assert_string_equal(err.text, "zeus: must be one of slurm lsf pbs flux mpi kubeflow kubernetes pytorchjob none");
     assert_int_equal(cluster_read(&c, environment(SRUN), "pbs", &err), -1);
     assert_string_equal(err.text, "pbs: none of its variables is set here; leave the option out, or use none");
 }
@@ -116,6 +118,40 @@ static void test_ids_stay_apart(void **state)
     expect_id(SRUN " MASTER_PORT=4000", "slurm-771234.0", 4000);
     expect_id("LSB_JOBID=99 LSB_JOBINDEX=3", "lsf-99.3", 15402);
     expect_id("PBS_JOBID=123[4].server PBS_ARRAY_INDEX=4", "pbs-123[4].server.4", 15527);
+}
+
+/* Whatever a row says is shown with the variable that said it: each one of an environment in which all values differ. */
+static void test_each_value_is_shown_with_its_variable(void **state)
+{
+    static const char *const environments[][2] = {
+        {SRUN " SLURM_RESTART_COUNT=1 MASTER_ADDR=x MASTER_PORT=4000", NULL},
+        {OMPI " PBS_JOBID=7 PMIX_NAMESPACE=ns MASTER_ADDR=x MASTER_PORT=4000", NULL},
+        {"MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_SIZE=4 PMI_RANK=3 MASTER_ADDR=x", NULL},
+        {"LSB_JOBID=5 LSB_JOBINDEX=2 LSB_DJOB_RANKFILE=/none JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=0 "
+         "JSM_NAMESPACE_LOCAL_SIZE=1",
+         NULL},
+        {"PBS_JOBID=12 PBS_ARRAY_INDEX=3 PBS_NODEFILE=/none", "pbs"},
+        {"PET_NNODES=3 PET_NODE_RANK=2 PET_MASTER_ADDR=x PET_MASTER_PORT=4000", NULL},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", NULL},
+        {"JOB_COMPLETION_INDEX=3", NULL},
+        {"WORLD_SIZE=4 RANK=2 MASTER_ADDR=x MASTER_PORT=23456", "pytorchjob"},
+        {"PMIX_RANK=3 PMIX_NAMESPACE=ns", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof environments / sizeof environments[0]; i++) {
+        struct cluster c = detect(environments[i][0], environments[i][1]);
+        struct dt_text text;
+        dt_text_init(&text);
+        cluster_describe(&c, &text);
+        for (int what = 0; what < CLUSTER_VALUE_COUNT; what++) {
+            char named[64];
+            (void)snprintf(named, sizeof named, " (%s)\n", c.from[what] != NULL ? c.from[what] : "");
+            if (c.from[what] != NULL && strstr(dt_text_str(&text), named) == NULL) {
+                fail_msg("%s: %s is not shown:\n%s", environments[i][0], c.from[what], dt_text_str(&text));
+            }
+        }
+        dt_text_clear(&text);
+    }
 }
 
 static void expect_warning(const char *words, struct cluster_choice chosen, const char *expected)
@@ -305,6 +341,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_each_value_is_shown_with_its_variable),
         cmocka_unit_test(test_ids_stay_apart),
         cmocka_unit_test(test_conflicts),
         cmocka_unit_test(test_hosts),

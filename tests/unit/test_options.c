@@ -336,7 +336,7 @@ static void test_errors(void **state)
         {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
         {"--logs_specs=mine p", "--logs_specs: mine: must be default: Python plug-ins cannot run in dtrun"},
         {"--port_range=5 p", "--port_range: 5: must be LO-HI with 1 <= LO <= HI <= 65535, or any; example: --port_range=20000-20100"},
-        {"--cluster=zeus p", "--cluster: zeus: must be one of slurm lsf pbs mpi kubeflow kubernetes pytorchjob none"},
+        {"--cluster=zeus p", "--cluster: zeus: must be one of slurm lsf pbs flux mpi kubeflow kubernetes pytorchjob none"},
         {"--cluster=slurm p", "--cluster: slurm: none of its variables is set here; leave the option out, or use none"},
         {"--help=x", "--help: x: must be all, or nothing"},
         {"--print_completion=fish", "--print_completion: fish: must be one of bash|zsh|tcsh"},
