@@ -382,7 +382,11 @@ static void on_news(uv_timer_t *timer)
     dt_text_init(&line);
     double now_s = dt_now_s(), waited_s = now_s - n->waiting_s;
     if (m->spare) {
-        dt_text_printf(&line, "this host is a spare for %.0f s: the round runs with as many as may be, and it takes part when one is lost", waited_s);
+        dt_text_printf(&line,
+                       "this host is a spare for %.0f s: the job of run id %s runs with as many hosts as may be, and it takes part when one is lost; "
+                       "a job of its own "
+                       "needs another --rdzv_id",
+                       waited_s, n->o->run_id);
     } else if (m->role == MEMBER_SEEKING) {
         double left_s = m->seek_since_s + n->o->join_timeout_s - now_s;
         dt_text_printf(&line, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, n->o->master_addr, n->o->master_port,

@@ -255,7 +255,9 @@ void run_say_pause(const struct run *r)
 void run_say_stopped(const struct run *r)
 {
     const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
-    if (r->guard_gone) {
+    if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
+        (void)fprintf(stderr, "dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);
+    } else if (r->guard_gone) {
         (void)fprintf(stderr, "dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
     } else if (r->left) {
         (void)fprintf(stderr, "dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,

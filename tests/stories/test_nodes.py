@@ -5,12 +5,13 @@ run: timeout 400
 
 import os
 import random
+import re
 import signal
 import socket
 
 import pytest
 
-from support import Job, lines_of, script, wait_lines, wait_until
+from support import Job, children, lines_of, script, wait_lines, wait_until
 
 
 def free_port():
@@ -141,3 +142,21 @@ def test_an_interrupt_at_one_host_stops_all(tmp_path, rank):
         (a, b)[rank].signal(signal.SIGINT)
         results = finish(a, b)
     assert [r.code for r in results] == [130, 130], results
+
+
+def test_a_second_job_of_the_same_id_is_told_what_it_is(tmp_path):
+    """Its agent cannot be told from a spare of the first job, and says so; what it would have run does not run."""
+    port, go = free_port(), tmp_path / "go"
+    first = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
+    with Job(c10d(port, 2, "--time_scale=20", *first)) as a, Job(c10d(port, 2, "--time_scale=20", *first)) as b:
+        wait_until(lambda: a.agent and children(a.agent) and children(b.agent), "the first job")
+        with Job(c10d(port, 2, "--time_scale=20", "sh", "-c", f"touch {tmp_path}/second")) as c:
+            said = ""
+            while "\n" not in said.partition("spare")[2]:
+                said += os.read(c.process.stderr.fileno(), 4096).decode()
+            go.touch()
+            results = finish(a, b, c)
+    assert re.search(r"is a spare for \d+ s: the job of run id story runs with as many hosts as may be, .*; a job of its own needs another --rdzv_id", said), said
+    assert [r.code for r in results] == [0, 0, 0] and not (tmp_path / "second").exists(), results
+    assert "the job of run id story is done; this host was a spare all the time and ran nothing" in results[2].err, results
+    assert "spare" not in results[0].err + results[1].err, results
