@@ -126,6 +126,16 @@ class Network:
             raise
         return self
 
+    def add_second(self):
+        """Each host also gets eth1, on a switch of its own: 10.88.0.x, which no name leads to."""
+        tool("ip", "-n", self.switch, "link", "add", "br1", "type", "bridge", "forward_delay", "0")
+        tool("ip", "-n", self.switch, "link", "set", "br1", "up")
+        for h in self.hosts:
+            tool("ip", "link", "add", "eth1", "netns", h.namespace, "type", "veth", "peer", "name", f"q{h.number}", "netns", self.switch)
+            tool("ip", "-n", h.namespace, "addr", "add", f"10.88.0.{h.number}/24", "dev", "eth1")
+            tool("ip", "-n", h.namespace, "link", "set", "eth1", "up")
+            tool("ip", "-n", self.switch, "link", "set", f"q{h.number}", "master", "br1", "up")
+
     def name_hosts(self, family=4):
         """What /etc/hosts says from now on, on all hosts."""
         text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n" + "".join(f"{h.address if family == 4 else h.address6} {h.name}\n" for h in self.hosts)
@@ -165,6 +175,22 @@ class Network:
     def down(self, host):
         """Pulls the cable."""
         tool("ip", "-n", self.switch, "link", "set", host.port, "down")
+
+    @contextlib.contextmanager
+    def delay(self, host, ms):
+        """What comes to this host comes later by so much, as long as the block lasts."""
+        here = ["ip", "netns", "exec", host.namespace]
+        rule = ["INPUT", "-i", "eth0", "-j", "NFQUEUE", "--queue-num", "0"]
+        holder = subprocess.Popen([*here, support.PYTHON, os.path.join(os.path.dirname(__file__), "delay.py"), str(ms)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert holder.stdout.readline() == "ready\n"
+            tool(*here, "iptables", "-A", *rule)
+            yield
+            assert holder.poll() is None
+            tool(*here, "iptables", "-D", *rule)
+        finally:
+            holder.kill()
+            holder.communicate()
 
     def up(self, host):
         tool("ip", "-n", self.switch, "link", "set", host.port, "up")
