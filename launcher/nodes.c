@@ -696,6 +696,13 @@ int nodes_restarts_used(const struct nodes *n, bool failed)
     return m->coordinator != NULL ? m->coordinator->restarts_used : m->record.restarts_used + failed;
 }
 
+int nodes_no_progress(const struct nodes *n, int64_t *best_step)
+{
+    const struct member *m = &n->member;
+    *best_step = m->coordinator != NULL ? m->coordinator->best_step : m->record.best_step;
+    return m->coordinator != NULL ? m->coordinator->no_progress : m->record.no_progress;
+}
+
 bool nodes_gather(struct nodes *n)
 {
     return gather_begin(n->gather);

@@ -34,6 +34,8 @@ const char *nodes_address(const struct nodes *n);
 void nodes_tell(struct nodes *n, const struct event *e);
 /* Restarts that the job has used, as far as is known here; with `failed`, including the one that a failure here is about to cost. */
 int nodes_restarts_used(const struct nodes *n, bool failed);
+/* How many restarts in a row came no further, and (through best_step) how far the best one came; as far as is known here. */
+int nodes_no_progress(const struct nodes *n, int64_t *best_step);
 /* Asks all hosts what their workers do; false: there is nobody to ask, else hooks.gathered is called within a second. */
 bool nodes_gather(struct nodes *n);
 /* Appends members of a JSON object: "role", "term", "members" (hosts, as the newest nodes_gather found them). */

@@ -614,7 +614,7 @@ int run_job(const struct options *o, char *const *env)
         if (!r->exiting) {
             (void)uv_run(&r->loop, UV_RUN_DEFAULT);
         }
-        run_say_stopped(r);
+        run_say_end(r);
         run_torch_end(r);
         run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round, run_restarts_used(r, false));
     } else {

@@ -111,8 +111,8 @@ void run_say_late(struct run *r);
 void run_say_waiting(const struct run *r);
 /* All save, because a host will leave: which one. */
 void run_say_pause(const struct run *r);
-/* The last word after a stop. */
-void run_say_stopped(const struct run *r);
+/* The last word: after a stop, or of restarts that brought nothing. */
+void run_say_end(const struct run *r);
 /* Opens what torchrun's variables ask for, and names what has no effect. watch_options must be filled in already. */
 int run_watchdog_open(struct run *r, struct dt_error *err);
 /* The worker that is pid, or that pid comes from: each leads a session. Null: none of ours. */

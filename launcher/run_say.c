@@ -136,15 +136,19 @@ static bool say_cause_elsewhere(struct run *r)
     return true;
 }
 
+static int no_progress(const struct run *r, int64_t *best_step)
+{
+    *best_step = r->coordinator.best_step;
+    return r->nodes != NULL ? nodes_no_progress(r->nodes, best_step) : r->coordinator.no_progress;
+}
+
 /* Of failures that another try might have survived. */
 static void say_why_permanent(const struct run *r, struct dt_text *out)
 {
     const struct report_failure *root = &r->failures.list[r->failures.root];
-    bool permanent = r->agent.code == DT_EXIT_PERMANENT && r->agent.failure == FAILURE_PLAIN;
-    if (permanent && r->coordinator.no_progress >= COORDINATOR_NO_PROGRESS) {
-        dt_text_printf(out, "dtrun: no progress: %d restarts came no further than step %lld; another try would fail the same way\n",
-                       r->coordinator.no_progress, (long long)r->coordinator.best_step);
-    } else if (root->out_of_memory && (permanent || r->oom_again)) {
+    int64_t best_step;
+    bool permanent = r->agent.code == DT_EXIT_PERMANENT && r->agent.failure == FAILURE_PLAIN && no_progress(r, &best_step) < COORDINATOR_NO_PROGRESS;
+    if (root->out_of_memory && (permanent || r->oom_again)) {
         char where[48] = "before the first step", limit[32] = "unknown";
         double bytes = failures_memory_limit_bytes();
         if (root->step >= 0) {
@@ -251,9 +255,24 @@ void run_say_pause(const struct run *r)
     }
 }
 
-/* The last word after a stop. */
-void run_say_stopped(const struct run *r)
+/* The number is the leader's; other hosts may have heard of it. */
+static void say_no_progress(const struct run *r)
 {
+    int64_t best_step;
+    int restarts = no_progress(r, &best_step);
+    char where[48] = "to no step at all";
+    if (!r->is_train || r->code != DT_EXIT_PERMANENT || r->agent.failure != FAILURE_PLAIN || restarts < COORDINATOR_NO_PROGRESS) {
+        return;
+    }
+    if (best_step >= 0) {
+        (void)snprintf(where, sizeof where, "no further than step %lld", (long long)best_step);
+    }
+    (void)fprintf(stderr, "dtrun: no progress: %d restarts came %s; another try would fail the same way\n", restarts, where);
+}
+
+void run_say_end(const struct run *r)
+{
+    say_no_progress(r);
     const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
     if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
         (void)fprintf(stderr, "dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);

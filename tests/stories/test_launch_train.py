@@ -10,6 +10,7 @@ import signal
 import pytest
 import training
 from places import little_memory
+from test_nodes import c10d, finish, free_port
 from support import DTRUN, PYTHON, Job, lines_of, program, run, script, wait_lines
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -224,6 +225,15 @@ def test_three_restarts_by_default_and_then_no_progress(train, tmp_path):
     result = train([], ["job.json", "stuck"])
     assert result.code == 100 and "no progress: 3 restarts" in result.err, result
     assert len(lines_of(tmp_path / "starts")) == 4
+
+
+def test_no_progress_of_several_hosts(train, tmp_path):
+    options = [*c10d(free_port(), 2), "--nproc_per_node=1"]
+    with train(options, ["job.json", "stuck"], job=True) as a, train(options, ["job.json", "stuck"], job=True) as b:
+        results = finish(a, b)
+    assert [r.code for r in results] == [100, 100], results
+    assert any("no progress: 3 restarts came to no step at all" in r.err for r in results), results
+    assert {x.split()[0] for x in lines_of(tmp_path / "starts")} == set("0123")
 
 
 def test_out_of_memory_twice_in_the_same_step(train, tmp_path):
