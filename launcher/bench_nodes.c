@@ -40,8 +40,9 @@ static void say_join(struct bench_agent *a)
     nodes_tell(a->nodes, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"});
 }
 
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port)
+static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
 {
+    (void)sizes;
     struct bench_agent *agent = user;
     (void)master_addr, (void)master_port;
     if (a->kind == ACTION_START) {

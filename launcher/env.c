@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { HOST_OF_RANK_BYTES = 100000 }; /* the kernel takes 128 KiB for one variable */
+
 struct builder {
     struct dt_arena *arena;
     char **list; /* null-terminated, room for all */
@@ -120,6 +122,35 @@ static void set_choices(struct builder *b, const struct options *o)
     dt_text_clear(&text);
 }
 
+/* "2(x2),1" as DTRUN_HOST_OF_RANK: "0(x2),1(x2),2", the host of each rank in order. Null when unknown, or too long for a variable. */
+static const char *host_of_rank(struct dt_arena *arena, const char *sizes)
+{
+    struct dt_text out;
+    dt_text_init(&out);
+    int host = 0;
+    for (const char *p = sizes != NULL ? sizes : ""; *p != '\0' && out.size < HOST_OF_RANK_BYTES;) {
+        int workers = 0, times = 1, used = 0;
+        if (sscanf(p, "%9d%n", &workers, &used) != 1 || workers < 1) {
+            break;
+        }
+        p += used;
+        used = 0;
+        if (sscanf(p, "(x%9d)%n", &times, &used) == 1 && used > 0) {
+            p += used;
+        }
+        for (int i = 0; i < times && out.size < HOST_OF_RANK_BYTES; i++, host++) {
+            dt_text_printf(&out, "%s%d", host > 0 ? "," : "", host);
+            if (workers > 1) {
+                dt_text_printf(&out, "(x%d)", workers);
+            }
+        }
+        p += *p == ',';
+    }
+    const char *result = out.size > 0 && out.size < HOST_OF_RANK_BYTES ? dt_arena_strdup(arena, dt_text_str(&out)) : NULL;
+    dt_text_clear(&out);
+    return result;
+}
+
 int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err)
 {
     size_t room = 64;
@@ -166,6 +197,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     if (o->virtual_local_rank && set_device(&b, w, inherited, err) != 0) {
         return -1;
     }
+    set(&b, "DTRUN_HOST_OF_RANK", host_of_rank(arena, w->sizes));
     set_int(&b, "DTRUN_ROUND", w->round);
     set(&b, "DTRUN_PAGE", w->page);
     set(&b, "DTRUN_LOG_DIR", w->log_dir);

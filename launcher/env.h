@@ -15,6 +15,7 @@ struct env_worker {
     const char *master_addr;
     const char *local_addr; /* where others reach this host; null: as --local_addr says */
     int master_port;
+    const char *sizes;      /* workers of each host, "8(x3),4", for DTRUN_HOST_OF_RANK; null or "": not known */
     bool use_agent_store;   /* the agent serves the store: True except where the rank-0 worker must */
     const char *page;       /* DTRUN_PAGE; null: none */
     const char *error_file; /* "" or null: none */

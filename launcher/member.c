@@ -510,7 +510,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
     if ((in->action.kind == ACTION_END || in->action.kind == ACTION_PAUSE) && m->waiting) {
         return; /* we had not begun it */
     }
-    m->hooks.act(m->hooks.user, &in->action, &m->record, NULL);
+    m->hooks.act(m->hooks.user, &in->action, &m->record, in->action.kind == ACTION_START ? in->text : NULL);
 }
 
 /* To a node that asks when the run is over: one of it hears the verdict, which it may have missed with its leader; a newcomer is too late. */

@@ -36,7 +36,7 @@ struct member_options {
 struct member_hooks { /* none may call the member again */
     void *user;
     void (*send)(void *user, uint64_t peer, const struct message *m); /* over the link to peer; lost when there is none */
-    /* For our own node: START, END, STOP, FINISH (code), REFUSE (code, text in `why`). record: the state with START. */
+    /* For our own node: START (sizes of the hosts in `why`, "8(x3),4"; "": too long), END, STOP, FINISH (code), REFUSE (code, text in `why`). record: the state with START. */
     void (*act)(void *user, const struct action *a, const struct record *record, const char *why);
     void (*connect)(void *user, const struct peer_info *to); /* make a link if there is none; null: to the endpoint */
     void (*drop)(void *user, uint64_t peer);                 /* close the link; member_down is not called for it */
@@ -178,7 +178,8 @@ struct member {
     double reach_since_s;
     struct member_pair pairs[MEMBER_REACH * (MEMBER_REACH - 1) / 2];
     int pair_count;
-    struct action *starts; /* held back until then */
+    char sizes[MESSAGE_TEXT_BYTES]; /* workers of each host of the round, in order: "8(x3),4" */
+    struct action *starts;          /* held back until then */
     int start_count, start_capacity;
 };
 

@@ -19,6 +19,9 @@ static struct member_peer *peer_of_node(struct member *m, int node)
 static void send_action(struct member *m, struct member_peer *p, const struct action *a)
 {
     struct message out = {.kind = MESSAGE_ACTION, .action = *a, .record = m->record, .info = {.order = p->info.order}};
+    if (a->kind == ACTION_START) {
+        memcpy(out.text, m->sizes, sizeof out.text);
+    }
     member_send(m, p->id, &out);
 }
 
@@ -37,7 +40,7 @@ static void deliver(struct member *m, const struct action *a)
             m->waiting = false;
             m->last_round = m->record.round;
         }
-        m->hooks.act(m->hooks.user, a, &m->record, NULL);
+        m->hooks.act(m->hooks.user, a, &m->record, a->kind == ACTION_START ? m->sizes : NULL);
         return;
     }
     struct member_peer *p = peer_of_node(m, a->node);
@@ -166,6 +169,34 @@ const struct peer_info *member_info_of_node(struct member *m, int node)
     return node == OWN_NODE ? &m->options.self : p != NULL ? &p->info : NULL;
 }
 
+/* Workers of the round's hosts, in the order of their ranks; nothing when it does not fit. */
+static void note_sizes(struct member *m)
+{
+    int *by_group = dt_alloc(((size_t)m->start_count + 1) * sizeof *by_group);
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int i = 0; i < m->start_count; i++) {
+        const struct place *p = &m->starts[i].place;
+        if (p->group_rank >= 0 && p->group_rank < m->start_count) {
+            by_group[p->group_rank] = p->local_world_size;
+        }
+    }
+    for (int i = 0, n; i < m->start_count; i += n) {
+        for (n = 1; i + n < m->start_count && by_group[i + n] == by_group[i]; n++) {
+        }
+        dt_text_printf(&text, "%s%d", i > 0 ? "," : "", by_group[i]);
+        if (n > 1) {
+            dt_text_printf(&text, "(x%d)", n);
+        }
+    }
+    memset(m->sizes, 0, sizeof m->sizes);
+    if (text.size < sizeof m->sizes) {
+        memcpy(m->sizes, dt_text_str(&text), text.size);
+    }
+    dt_text_clear(&text);
+    free(by_group);
+}
+
 static void add_witness(const struct member *m, struct record *r)
 {
     if (m->witness.id != 0) {
@@ -208,6 +239,7 @@ static void prepare_round(struct member *m)
     r->best_saved = c->best_saved;
     r->oom_seen = c->oom_seen;
     r->oom_step = c->oom_step;
+    note_sizes(m);
     prepare(m);
 }
 

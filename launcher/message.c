@@ -246,6 +246,7 @@ static void walk(struct walk *w, struct message *m)
         walk_action(w, &m->action);
         walk_record(w, &m->record);
         walk_i64(w, &m->info.order);
+        walk_words(w, m->text, sizeof m->text, false);
         break;
     case MESSAGE_BEAT:
         walk_info(w, &m->info);

@@ -52,7 +52,8 @@ enum message_kind {
     MESSAGE_PREPARE,    /* keep this record */
     MESSAGE_ACK,        /* I keep the record of term, round (and finished) */
     MESSAGE_EVENT,      /* to the leader: event of my node; text: why */
-    MESSAGE_ACTION,     /* from the leader: action for your node; START carries the record */
+    MESSAGE_ACTION,     /* from the leader: action for your node; START carries the record, and in text how many workers
+                          each host has: "8(x3),4" */
     MESSAGE_BEAT,       /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
                           `text`; count -1: you are a spare */
     MESSAGE_BEAT_ACK,   /* stamp, echo */

@@ -257,7 +257,8 @@ static void act(void *user, const struct action *a, const struct record *record,
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
         say(why);
     }
-    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0);
+    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0,
+                 a->kind == ACTION_START && why != NULL ? why : "");
 }
 
 /* Before the first round nothing is lost by it. */

@@ -11,9 +11,10 @@
 
 struct nodes_hooks {
     void *user;
-    /* What our node is to do. master_addr, master_port: where the workers of the round find their store (START; else null).
+    /* What our node is to do. master_addr, master_port: where the workers of the round find their store (START; else null); sizes: how many workers each
+     * of its hosts has, "8(x3),4", or "".
      * Called from nodes_tell and from the loop; must not call nodes_tell itself. */
-    void (*act)(void *user, const struct action *a, const char *master_addr, int master_port);
+    void (*act)(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes);
     /* From the loop only, after whatever was acted: the time to carry it out; nodes_tell may be called. */
     void (*settle)(void *user);
     /* For nodes_gather (gather.h); may be null. */

@@ -75,6 +75,9 @@ static void describe_worker(const struct options *o, char *const *env, struct dt
                            .master_addr = o->master_addr,
                            .master_port = o->master_port,
                            .use_agent_store = true};
+    char sizes[48];
+    (void)snprintf(sizes, sizeof sizes, "%d(x%d)", o->nproc, o->nnodes_max);
+    w.sizes = o->local_total > 0 ? NULL : sizes;
     dt_arena_init(&arena);
     if (env_build(o, &w, env, &arena, &list, &err) != 0) {
         dt_text_printf(out, "variables %s\n", err.text);

@@ -78,6 +78,9 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .error_file = logs_error_file(r->logs, i),
                            .timer_file = r->timers != NULL ? timer_file_path(r->timers) : NULL,
                            .log_dir = logs_worker_dir(r->logs, i),
+                           .sizes = shared             ? NULL
+                                    : r->nodes != NULL ? r->sizes
+                                                       : dt_arena_printf(arena, "%d", p->local_world_size),
                            .output_dir = r->output_dir};
     if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
         logs_streams(r->logs, i, fds, err) != 0) {
@@ -431,12 +434,13 @@ void run_tell(struct run *r, const struct event *e)
 
 /* ---- the coordinator of a job on several hosts ---- */
 
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port)
+static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
 {
     struct run *r = user;
     if (a->kind == ACTION_START) {
         (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", master_addr != NULL ? master_addr : r->o->master_addr);
         r->master_port = master_port;
+        (void)snprintf(r->sizes, sizeof r->sizes, "%s", sizes);
     }
     apply(r, a);
 }

@@ -41,6 +41,7 @@ struct run {
     struct nodes *nodes;   /* null: a job on one host, whose coordinator is ours */
     char master_addr[256]; /* with nodes: of the round */
     int master_port;
+    char sizes[2048]; /* workers of each host of the round, "8(x3),4"; "": not known */
     struct store_server *store;
     struct logs *logs;
     struct status *status;     /* null: nobody can ask */

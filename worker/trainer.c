@@ -530,12 +530,31 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     return 0;
 }
 
+/* A shard group per host is what hybrid rows do unless told otherwise; with hosts of different sizes each would have another idea of the groups. */
+static int check_hosts(const struct world *w, const struct job *job, struct dt_error *err)
+{
+    const struct strategy_row *row = strategy_find(job->training.strategy, w->size, err);
+    if (row == NULL) {
+        return -1;
+    }
+    if (row->group == GROUP_NODE && job->fsdp.device_mesh[0] == 0 && job->fsdp.device_mesh[1] == 0 && w->uneven[0] != '\0') {
+        return dt_fail(
+            err, DT_INVALID,
+            "fsdp.device_mesh: not given, and the hosts have %s ranks: a shard group per host needs as many on each; give [replicas, shards]",
+            w->uneven);
+    }
+    return 0;
+}
+
 int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err)
 {
     static const struct trainer_hooks none;
     hooks = hooks ? hooks : &none;
     struct trainer t;
     int rc = -1;
+    if (check_hosts(w, job, err) != 0) {
+        return -1;
+    }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, err) != 0 ||
         trainer_check_memory(&t, 1, err) != 0) { /* the others' memory may be taken already */
         goto out;

@@ -62,6 +62,41 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     return world_split(w, o->shards, err);
 }
 
+/* DTRUN_HOST_OF_RANK, "0(x3),1": the host of each rank. */
+static int read_hosts(struct world *w, const char *text, struct dt_error *err)
+{
+    int ranks = 0, first = 0, count = 0;
+    bool uneven = false;
+    struct dt_text sizes;
+    dt_text_init(&sizes);
+    for (const char *p = text; *p != '\0'; count++) {
+        int host = 0, n = 1, used = 0;
+        if (sscanf(p, "%9d%n", &host, &used) != 1 || host != count) {
+            ranks = -1;
+            break;
+        }
+        p += used;
+        used = 0;
+        if (sscanf(p, "(x%9d)%n", &n, &used) == 1 && used > 0) {
+            p += used;
+        }
+        if (n < 1 || n > w->size - ranks) {
+            ranks = -1;
+            break;
+        }
+        first = count == 0 ? n : first;
+        uneven = uneven || n != first;
+        ranks += n;
+        dt_text_printf(&sizes, "%s%d", count > 0 ? "," : "", n);
+        p += *p == ',';
+    }
+    (void)snprintf(w->uneven, sizeof w->uneven, "%s", uneven ? dt_text_str(&sizes) : "");
+    dt_text_clear(&sizes);
+    return ranks == w->size
+               ? 0
+               : dt_fail(err, DT_INVALID, "DTRUN_HOST_OF_RANK=%.60s: does not say the hosts of %d ranks; start through dtrun", text, w->size);
+}
+
 int world_open(struct world *w, const struct world_options *o, struct dt_error *err)
 {
     memset(w, 0, sizeof *w);
@@ -78,6 +113,10 @@ int world_open(struct world *w, const struct world_options *o, struct dt_error *
     }
     w->local_size = w->local_size < 1 ? 1 : w->local_size;
     if (env_int("GROUP_WORLD_SIZE", (w->size + w->local_size - 1) / w->local_size, &w->node_count, err) != 0) {
+        return -1;
+    }
+    const char *hosts = getenv("DTRUN_HOST_OF_RANK");
+    if (hosts != NULL && w->size > 1 && read_hosts(w, hosts, err) != 0) {
         return -1;
     }
     w->run_id = getenv("TORCHELASTIC_RUN_ID");

@@ -20,6 +20,7 @@ struct world {
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
+    char uneven[256];                          /* how many ranks each host has, "3,1", when they have different numbers; "": alike, or not known */
     int threads;                               /* of the pool in this process */
     int page_fd;                               /* of a page made here, or -1 */
     bool agent;                                /* the page is an agent's */

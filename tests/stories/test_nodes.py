@@ -11,7 +11,7 @@ import socket
 
 import pytest
 
-from support import Job, children, lines_of, script, wait_lines, wait_until
+from support import Job, children, lines_of, run, script, wait_lines, wait_until
 
 
 def free_port():
@@ -58,6 +58,17 @@ def test_two_hosts_number_their_ranks(order):
     assert first.code == 0 and second.code == 0, (first, second)
     assert first.out == f"0 3 0 1 0 2 127.0.0.1 {port}\n"
     assert sorted(second.out.splitlines()) == [f"1 3 0 2 1 2 127.0.0.1 {port}", f"2 3 1 2 1 2 127.0.0.1 {port}"]
+
+
+def test_every_worker_knows_the_host_of_each_rank():
+    port = free_port()
+    show = ["sh", "-c", 'echo "$RANK $DTRUN_HOST_OF_RANK"']
+    jobs = [Job(static(port, i, 4, f"--nproc_per_node={n}", *show)) for i, n in enumerate((1, 2, 2, 1))]
+    results = finish(*jobs)
+    assert [r.code for r in results] == [0] * 4, results
+    assert sorted(line for r in results for line in r.out.splitlines()) == [f"{r} 0,1(x2),2(x2),3" for r in range(6)], results
+    alone = run(["--nproc_per_node=2", *show])
+    assert sorted(alone.out.splitlines()) == ["0 0(x2)", "1 0(x2)"], alone
 
 
 def test_three_hosts_meet_as_they_come():

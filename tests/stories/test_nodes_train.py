@@ -5,6 +5,7 @@ run: timeout 400
 
 import os
 import random
+import re
 import signal
 
 import pytest
@@ -48,6 +49,18 @@ def test_equal_to_one_host(place, one_host, layout, strategy):
     results = finish(*jobs)
     assert [r.code for r in results] == [0] * len(layout), results
     assert training.hash_of(out) == one_host[sum(layout)]
+
+
+def test_hosts_of_different_sizes_have_no_shard_group_each(place):
+    """Each host by itself would make other groups: all ranks know the hosts of all, and say what is to be given."""
+    folder, _ = place
+    port, out = free_port(), folder / "uneven"
+    jobs = [start(place, out, port, 3, local, "--mode", "hybrid_shard") for local in (2, 1, 1)]
+    results = finish(*jobs)
+    assert [r.code for r in results] == [100] * 3, results
+    text = "fsdp.device_mesh: not given, and the hosts have "
+    assert any(re.search(re.escape(text) + r"(2,1,1|1,2,1|1,1,2) ranks: a shard group per host needs as many on each; give \[replicas, shards\]", r.err)
+               for r in results), results
 
 
 def test_a_killed_worker_costs_a_round(place, one_host):

@@ -51,6 +51,7 @@ static struct env_worker worker(void)
                                .master_addr = "127.0.0.1",
                                .master_port = 29411,
                                .use_agent_store = true,
+                               .sizes = "2,1(x2),4",
                                .page = "/proc/1/fd/7",
                                .error_file = "/t/attempt_2/1/error.json",
                                .log_dir = "/t/attempt_2/1"};
@@ -95,6 +96,7 @@ static void test_table(void **state)
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
         {"DTRUN_PAGE", "/proc/1/fd/7"},
         {"DTRUN_ROUND", "3"},
+        {"DTRUN_HOST_OF_RANK", "0(x2),1,2,3(x4)"},
         {"DTRUN_LOG_DIR", "/t/attempt_2/1"},
         {"HOME", "/h"},
         {"MINE", "kept"},

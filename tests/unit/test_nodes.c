@@ -37,8 +37,9 @@ struct crowd {
     int count, over;
 };
 
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port)
+static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
 {
+    (void)sizes;
     struct agent *agent = user;
     if (a->kind == ACTION_START) {
         assert_true(master_addr != NULL && master_port > 0);
