@@ -1,7 +1,8 @@
-/* Clients live in two lists: `fresh` ones have not finished the handshake (oldest last, so the timer looks at the end only), the
- * others are `active`. Answers are gathered per client while one read is processed and written afterwards, together with what
- * the read woke: first by uv_try_write, the rest by uv_write. A client is closed by drop() at any point; its memory goes when libuv
- * has closed the handle, and until then `closing` keeps everybody off it. */
+/* Clients live in two lists: `fresh` ones have not finished the handshake (newest first, so the timer looks at the end only), the
+ * others are `active`. libuv says which socket is ready (uv_poll_t); they are read and written here, which costs less per request than
+ * libuv's streams. Answers are gathered per client while one read is processed and sent afterwards, together with what the read woke;
+ * what the socket does not take at once waits in `output` until it is writable. A client is closed by drop() at any point; its memory
+ * goes when libuv has closed the handle, and until then `closing` keeps everybody off it. */
 #include "launcher/store_server.h"
 
 #include "base/clock.h"
@@ -10,11 +11,13 @@
 #include "collectives/net.h"
 #include "collectives/wire.h"
 #include "launcher/endpoint.h"
+#include "launcher/listener.h"
 #include "launcher/lookup.h"
+#include "launcher/store_waits.h"
 #include "launcher/strangers.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -22,20 +25,28 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { read_bytes = 65536, sweep_ms = 1000, STORE_LISTENERS = 2 };
+enum {
+    read_bytes = 65536,
+    reads_at_once = 4, /* full buffers of one client before the others have their turn */
+    sweep_ms = 1000,
+    crowd_line_s = 60,
+    STORE_LISTENERS = 2
+};
 
 struct client {
-    uv_tcp_t handle;
+    uv_poll_t handle;
+    int fd;
     struct store_server *server;
     struct client *next, *previous; /* of fresh or active */
     struct client *next_dirty;
     bool is_fresh, is_dirty, closing;
+    bool is_full; /* the socket took no more: the rest of output goes when it is writable */
     double since_s;
     struct dt_wire_parser parser;
     size_t held; /* what the parser held when last counted */
     struct dt_store_waiter waiter;
-    struct dt_text output; /* answers not handed to libuv yet */
-    size_t in_flight;      /* bytes libuv still has */
+    struct dt_text output; /* answers; the first `sent` bytes are out */
+    size_t sent;
 };
 
 _Static_assert(sizeof(struct client) <= 4096, "thousands may be idle");
@@ -48,7 +59,7 @@ struct list {
 struct store_server {
     struct store_server_options options;
     uv_loop_t *loop;
-    uv_tcp_t listeners[STORE_LISTENERS];
+    struct listener listeners[STORE_LISTENERS];
     int listener_count;
     uv_timer_t timer;
     int port;
@@ -59,20 +70,14 @@ struct store_server {
     struct dt_store_table *table;
     struct list fresh, active;
     struct client *dirty;
-    size_t held;     /* bytes in all parsers */
-    double warned_s; /* last line about failing accepts */
+    size_t held;    /* bytes in all parsers */
+    double crowd_s; /* last line about too many connections, and how many were closed since */
+    int crowd_unsaid;
     struct strangers strangers;
     void (*ping)(void *user, int pid); /* null: nobody asks */
     void *ping_user;
     uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
-    char buffer[read_bytes]; /* reads of all clients: libuv reads and calls back at once */
-};
-
-struct write {
-    uv_write_t request;
-    size_t size;
-    struct client *client;
-    struct dt_text bytes;
+    char buffer[read_bytes]; /* reads of all clients */
 };
 
 /* ---- lists and the end of clients ---- */
@@ -117,16 +122,26 @@ static void on_client_closed(uv_handle_t *handle)
     handle_closed(s);
 }
 
-static void on_own_closed(uv_handle_t *handle)
+static void on_timer_closed(uv_handle_t *handle)
 {
     handle_closed(handle->data);
+}
+
+static void on_listener_closed(void *user)
+{
+    handle_closed(user);
+}
+
+static bool address_of(const struct client *c, struct sockaddr_storage *from)
+{
+    socklen_t size = sizeof *from;
+    return getpeername(c->fd, (struct sockaddr *)from, &size) == 0;
 }
 
 static const char *peer_name(const struct client *c, char *out, size_t out_bytes)
 {
     struct sockaddr_storage from = {0};
-    int size = sizeof from;
-    (void)uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size);
+    (void)address_of(c, &from);
     return lookup_name((struct sockaddr *)&from, out, out_bytes);
 }
 
@@ -135,28 +150,20 @@ static void say_dropped(struct client *c, const char *why)
 {
     struct store_server *s = c->server;
     struct sockaddr_storage from = {0};
-    int size = sizeof from, unsaid = 0;
+    int unsaid = 0;
     char name[320];
     (void)peer_name(c, name, sizeof name);
     if (!c->is_fresh) {
         dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", name, why);
-    } else if (uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size) == 0 &&
-               strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
+    } else if (address_of(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
         dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s; since the last line %d more", name, why, unsaid);
     }
 }
 
-/* Closes a client, saying why in one line unless why is null. Harmless twice. */
-static void drop(struct client *c, const char *why)
+/* Takes a client out of everything but its socket. */
+static void leave(struct client *c)
 {
     struct store_server *s = c->server;
-    if (c->closing) {
-        return;
-    }
-    if (why != NULL) {
-        say_dropped(c, why);
-        s->dropped++;
-    }
     c->closing = true;
     s->held -= c->held;
     c->held = 0;
@@ -170,7 +177,21 @@ static void drop(struct client *c, const char *why)
         *place = c->next_dirty;
         c->is_dirty = false;
     }
-    uv_close((uv_handle_t *)&c->handle, on_client_closed);
+    uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket from here on */
+}
+
+/* Closes a client, saying why in one line unless why is null. Harmless twice. */
+static void drop(struct client *c, const char *why)
+{
+    if (c->closing) {
+        return;
+    }
+    if (why != NULL) {
+        say_dropped(c, why);
+        c->server->dropped++;
+    }
+    leave(c);
+    (void)close(c->fd);
 }
 
 /* ---- answers ---- */
@@ -191,52 +212,50 @@ static void on_ready(struct dt_store_waiter *w)
     mark_dirty(c);
 }
 
-static void on_written(uv_write_t *request, int status)
+static size_t unsent(const struct client *c)
 {
-    struct write *w = request->data;
-    struct client *c = w->client;
-    c->in_flight -= w->size;
-    if (status < 0 && status != UV_ECANCELED) {
-        drop(c, status == UV_EPIPE || status == UV_ECONNRESET ? NULL : uv_strerror(status));
+    return c->output.size - c->sent;
+}
+
+static void on_event(uv_poll_t *handle, int status, int events);
+
+static void watch(struct client *c, bool is_full)
+{
+    c->is_full = is_full;
+    int rc = uv_poll_start(&c->handle, UV_READABLE | (is_full ? UV_WRITABLE : 0), on_event);
+    if (rc != 0) {
+        drop(c, uv_strerror(rc));
     }
-    dt_text_clear(&w->bytes);
-    free(w);
 }
 
 static void send_output(struct client *c)
 {
-    size_t sent = 0;
-    if (c->in_flight == 0) {
-        uv_buf_t buf = uv_buf_init(c->output.data, (unsigned)(c->output.size < (1u << 30) ? c->output.size : (1u << 30)));
-        int rc = uv_try_write((uv_stream_t *)&c->handle, &buf, 1);
-        if (rc < 0 && rc != UV_EAGAIN) {
-            drop(c, rc == UV_EPIPE || rc == UV_ECONNRESET ? NULL : uv_strerror(rc));
+    while (unsent(c) > 0) {
+        ssize_t rc = send(c->fd, c->output.data + c->sent, unsent(c), MSG_NOSIGNAL);
+        if (rc >= 0) {
+            c->sent += (size_t)rc;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        } else if (errno != EINTR) {
+            drop(c, errno == EPIPE || errno == ECONNRESET ? NULL : strerror(errno));
             return;
         }
-        sent = rc > 0 ? (size_t)rc : 0;
     }
-    size_t rest = c->output.size - sent;
-    if (rest == 0) {
+    if (unsent(c) == 0) {
+        c->sent = 0;
         if (c->output.capacity > read_bytes) {
             dt_text_clear(&c->output);
         } else {
             dt_text_reset(&c->output);
         }
-        return;
+    } else if (c->sent >= unsent(c)) { /* one that reads slowly, and asks on, must not keep what it has read */
+        c->output.size -= c->sent;
+        memmove(c->output.data, c->output.data + c->sent, c->output.size);
+        c->sent = 0;
     }
-    struct write *w = dt_alloc(sizeof *w);
-    *w = (struct write){.client = c, .size = rest, .bytes = c->output};
-    w->request.data = w;
-    dt_text_init(&c->output);
-    uv_buf_t buf = uv_buf_init(w->bytes.data + sent, (unsigned)rest);
-    int rc = uv_write(&w->request, (uv_stream_t *)&c->handle, &buf, 1, on_written);
-    if (rc < 0) {
-        dt_text_clear(&w->bytes);
-        free(w);
-        drop(c, uv_strerror(rc));
-        return;
+    if (c->is_full != (unsent(c) > 0)) {
+        watch(c, !c->is_full);
     }
-    c->in_flight += rest;
 }
 
 void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int pid), void *user)
@@ -251,7 +270,9 @@ void store_server_flush(struct store_server *s)
         struct client *c = s->dirty;
         s->dirty = c->next_dirty;
         c->is_dirty = false;
-        send_output(c);
+        if (!c->is_full) {
+            send_output(c);
+        }
     }
 }
 
@@ -268,9 +289,8 @@ static void count_held(struct client *c)
 static bool is_of_this_machine(const struct client *c)
 {
     struct sockaddr_storage from = {0}, to = {0};
-    int from_size = sizeof from, to_size = sizeof to;
-    return uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &from_size) == 0 &&
-           uv_tcp_getsockname(&c->handle, (struct sockaddr *)&to, &to_size) == 0 &&
+    socklen_t size = sizeof to;
+    return address_of(c, &from) && getsockname(c->fd, (struct sockaddr *)&to, &size) == 0 &&
            lookup_same_host((struct sockaddr *)&from, (struct sockaddr *)&to);
 }
 
@@ -294,7 +314,7 @@ static void serve(struct client *c, const char *data, size_t size)
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }
-        if (c->in_flight + c->output.size > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
+        if (unsent(c) > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
             rc = dt_fail(&err, DT_INVALID, "asks on, and does not read its answers");
             break;
         }
@@ -322,122 +342,138 @@ static bool is_allowed(const struct client *c)
 {
     const struct store_server_options *o = &c->server->options;
     struct sockaddr_storage from = {0};
-    int size = sizeof from;
-    return o->allow == NULL || (uv_tcp_getpeername(&c->handle, (struct sockaddr *)&from, &size) == 0 && o->allow(o->user, (struct sockaddr *)&from));
+    return o->allow == NULL || (address_of(c, &from) && o->allow(o->user, (struct sockaddr *)&from));
 }
 
-/* The first byte was not 0x00: out of libuv's hands by a duplicate of the socket. */
+/* The first byte was not 0x00: the socket is somebody else's, or closed. */
 static void give_away(struct client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
-    int fd = -1, copy = -1;
     char name[320];
-    if (s->options.take != NULL && uv_fileno((uv_handle_t *)&c->handle, &fd) == 0) {
-        copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    }
-    (void)uv_read_stop((uv_stream_t *)&c->handle);
-    if (copy >= 0 && s->options.take(s->options.user, copy, data, size, peer_name(c, name, sizeof name))) {
-        s->taken++;
-        drop(c, NULL);
+    (void)peer_name(c, name, sizeof name);
+    if (s->options.take == NULL) {
+        drop(c, "does not speak the store's protocol");
         return;
     }
-    if (copy >= 0) {
-        (void)close(copy);
+    leave(c); /* first, for whoever takes it watches it with the same loop */
+    if (s->options.take(s->options.user, c->fd, data, size, name)) {
+        s->taken++;
+        return;
     }
-    drop(c, "does not speak the store's protocol");
+    say_dropped(c, "does not speak the store's protocol");
+    s->dropped++;
+    (void)close(c->fd);
 }
 
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+static void receive(struct client *c, int reads)
+{
+    struct store_server *s = c->server;
+    for (int i = 0; i < reads && !c->closing; i++) {
+        ssize_t size = recv(c->fd, s->buffer, read_bytes, 0);
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            return;
+        }
+        if (size <= 0) {
+            bool usual = size == 0 || errno == ECONNRESET || errno == EPIPE;
+            drop(c, usual ? NULL : strerror(errno));
+        } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && s->buffer[0] != DT_WIRE_VALIDATE) {
+            give_away(c, s->buffer, (size_t)size);
+        } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && !is_allowed(c)) {
+            drop(c, "its host is not part of the job");
+        } else {
+            serve(c, s->buffer, (size_t)size);
+        }
+        store_server_flush(s);
+        if (size < read_bytes) { /* that was all; libuv says when there is more */
+            return;
+        }
+    }
+}
+
+static void on_event(uv_poll_t *handle, int status, int events)
 {
     struct client *c = handle->data;
-    (void)suggested;
-    *buf = uv_buf_init(c->server->buffer, read_bytes);
-}
-
-static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
-{
-    struct client *c = stream->data;
-    struct store_server *s = c->server;
-    if (size == 0 || c->closing) {
-        return;
+    if (!c->closing && (events & UV_WRITABLE) != 0) {
+        send_output(c);
     }
-    if (size < 0) {
-        bool usual = size == UV_EOF || size == UV_ECONNRESET || size == UV_EPIPE;
-        drop(c, usual ? NULL : uv_strerror((int)size));
-    } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && buf->base[0] != DT_WIRE_VALIDATE) {
-        give_away(c, buf->base, (size_t)size);
-    } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && !is_allowed(c)) {
-        drop(c, "its host is not part of the job");
-    } else {
-        serve(c, buf->base, (size_t)size);
+    if (!c->closing && (status < 0 || (events & UV_READABLE) != 0)) {
+        receive(c, status < 0 ? INT_MAX : reads_at_once); /* what came before an error counts */
     }
-    store_server_flush(s);
+    if (!c->closing && status < 0) { /* libuv looks at it no longer */
+        drop(c, NULL);
+    }
 }
 
 /* ---- connections ---- */
 
-/* A connection of fd, or (listener given) the next one from it. */
-static void welcome(struct store_server *s, int fd, uv_stream_t *listener)
+/* More than there may be: the newest of those that have said nothing yet goes, or the one that just came if all others have. */
+static void crowd_out(struct store_server *s, struct client *newest)
+{
+    double now_s = dt_now_s();
+    drop(newest->next != NULL ? newest->next : newest, NULL);
+    s->dropped++;
+    s->crowd_unsaid++;
+    if (s->crowd_s == 0 || now_s - s->crowd_s >= crowd_line_s) {
+        dt_log(DT_LOG_WARN, "store", "more than %zu connections: %d closed, newest first of those that say nothing", s->options.client_count,
+               s->crowd_unsaid);
+        s->crowd_s = now_s;
+        s->crowd_unsaid = 0;
+    }
+}
+
+static void set_options(int fd)
+{
+    int on = 1, idle_s = 30, interval_s = 10, probes = 3, unsent_ms = 120000;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof unsent_ms);
+}
+
+/* A new connection, fd: a client until it shows otherwise. Null: it could not be watched and is closed. */
+static struct client *welcome(struct store_server *s, int fd)
 {
     struct client *c = dt_alloc(sizeof *c);
+    int rc = uv_poll_init(s->loop, &c->handle, fd);
+    if (rc != 0) {
+        free(c);
+        (void)close(fd);
+        return NULL;
+    }
+    c->fd = fd;
     c->server = s;
     c->handle.data = c;
     dt_wire_parser_init(&c->parser, &s->options.limits);
     c->waiter.ready = on_ready;
     c->waiter.user = c;
     c->since_s = dt_now_s();
-    int rc = uv_tcp_init(s->loop, &c->handle);
-    if (rc != 0) {
-        free(c);
-        return;
-    }
     s->handles++;
-    rc = listener == NULL ? uv_tcp_open(&c->handle, fd) : uv_accept(listener, (uv_stream_t *)&c->handle);
-    if (rc != 0) {
-        if (listener == NULL) {
-            (void)close(fd);
-        }
-        c->closing = true;
-        uv_close((uv_handle_t *)&c->handle, on_client_closed);
-        return;
-    }
     s->accepted++;
     c->is_fresh = true;
     list_add(&s->fresh, c);
-    (void)uv_tcp_nodelay(&c->handle, 1);
     if (s->fresh.count > s->options.fresh_count) {
         drop(s->fresh.last, "too many connections that say nothing");
     }
-    if (s->options.client_count > 0 && s->fresh.count + s->active.count > s->options.client_count) {
-        drop(c, "too many connections");
-        return;
+    if (s->fresh.count + s->active.count > s->options.client_count) {
+        crowd_out(s, c);
     }
-    int socket = -1;
-    if (uv_fileno((uv_handle_t *)&c->handle, &socket) == 0) {
-        int on = 1, idle_s = 30, interval_s = 10, probes = 3, unsent_ms = 120000;
-        (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-        (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-        (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-        (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-        (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof unsent_ms);
+    if (!c->closing) {
+        set_options(fd);
+        watch(c, false);
     }
-    rc = uv_read_start((uv_stream_t *)&c->handle, on_alloc, on_read);
-    if (rc != 0) {
-        drop(c, uv_strerror(rc));
-    }
+    return c;
 }
 
-/* libuv accepts until the queue is empty and calls here for each. */
-static void on_connection(uv_stream_t *listener, int status)
+static void on_connection(void *user, int fd)
 {
-    struct store_server *s = listener->data;
-    if (status == 0) {
-        welcome(s, -1, listener);
-        return;
-    }
-    if (dt_now_s() - s->warned_s > 10) {
-        s->warned_s = dt_now_s();
-        dt_log(DT_LOG_WARN, "store", "accept: %s; clients %zu", uv_strerror(status), s->fresh.count + s->active.count);
+    struct client *c = welcome(user, fd);
+    if (c != NULL) { /* what it says is often there already */
+        receive(c, reads_at_once);
     }
 }
 
@@ -457,24 +493,11 @@ int store_server_listen(struct store_server *s, int fd, struct dt_error *err)
     if (s->listener_count == STORE_LISTENERS) {
         return dt_fail(err, DT_INVALID, "listen: %d ports are all it has", (int)STORE_LISTENERS);
     }
-    uv_tcp_t *listener = &s->listeners[s->listener_count];
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* so that the caller keeps fd when this fails */
-    if (copy < 0) {
-        return dt_fail_errno(err, "listen");
+    if (listener_open(&s->listeners[s->listener_count], s->loop, fd, s->options.backlog, on_connection, s, err) != 0) {
+        return -1;
     }
-    (void)uv_tcp_init(s->loop, listener);
-    listener->data = s;
     s->listener_count++;
     s->handles++;
-    int rc = uv_tcp_open(listener, copy);
-    if (rc != 0) {
-        (void)close(copy);
-    }
-    rc = rc == 0 ? uv_listen((uv_stream_t *)listener, s->options.backlog, on_connection) : rc;
-    if (rc != 0) {
-        return dt_fail(err, DT_IO, "listen: %s", uv_strerror(rc));
-    }
-    (void)close(fd);
     return 0;
 }
 
@@ -504,6 +527,7 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     s->options.output_bytes = options->output_bytes > 0 ? options->output_bytes : (size_t)16 << 20;
     s->options.fresh_count = options->fresh_count > 0 ? options->fresh_count : files / 4 < 4096 ? files / 4 : 4096;
     s->options.hello_s = options->hello_s > 0 ? options->hello_s : 30;
+    s->options.client_count = options->client_count > 0 ? options->client_count : STORE_CLIENTS;
     s->options.host = NULL;
     s->loop = loop;
     s->port = port;
@@ -529,6 +553,11 @@ int store_server_port(const struct store_server *s)
     return s->port;
 }
 
+void store_server_expect(struct store_server *s, int world_size)
+{
+    s->options.client_count = (size_t)world_size * 4 + 1024;
+}
+
 struct dt_store_table *store_server_table(struct store_server *s)
 {
     return s->table;
@@ -544,15 +573,12 @@ static int first_byte(int fd)
 static void drain_accept_queue(struct store_server *s)
 {
     for (int i = 0; i < s->listener_count; i++) {
-        int listener = -1, fd;
-        if (uv_fileno((uv_handle_t *)&s->listeners[i], &listener) != 0) {
-            continue;
-        }
-        while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+        int fd;
+        while ((fd = listener_next(&s->listeners[i])) >= 0) {
             if (first_byte(fd) == DT_WIRE_VALIDATE) {
                 (void)close(fd);
             } else {
-                welcome(s, fd, NULL);
+                (void)welcome(s, fd);
             }
         }
     }
@@ -564,9 +590,8 @@ void store_server_reset(struct store_server *s)
         drop(s->active.first, NULL);
     }
     for (struct client *c = s->fresh.first, *next; c != NULL; c = next) {
-        int fd = -1;
         next = c->next;
-        if (dt_wire_parser_held(&c->parser) > 0 || (uv_fileno((uv_handle_t *)&c->handle, &fd) == 0 && first_byte(fd) == DT_WIRE_VALIDATE)) {
+        if (dt_wire_parser_held(&c->parser) > 0 || first_byte(c->fd) == DT_WIRE_VALIDATE) {
             drop(c, NULL);
         }
     }
@@ -586,57 +611,17 @@ void store_server_close(struct store_server *s, void (*closed)(void *user), void
     while (s->fresh.first != NULL) {
         drop(s->fresh.first, NULL);
     }
-    uv_close((uv_handle_t *)&s->timer, on_own_closed);
+    uv_close((uv_handle_t *)&s->timer, on_timer_closed);
     for (int i = 0; i < s->listener_count; i++) {
-        uv_close((uv_handle_t *)&s->listeners[i], on_own_closed);
+        listener_close(&s->listeners[i], on_listener_closed);
     }
 }
 
 /* ---- statistics ---- */
 
-enum { WAIT_KEYS = 64 }; /* enough to see for whom everybody waits */
-
-struct waits {
-    struct {
-        struct dt_bytes key;
-        const struct dt_store_waiter *oldest;
-        size_t count;
-    } keys[WAIT_KEYS];
-    size_t key_count;
-};
-
-static void note_wait(void *user, const struct dt_store_waiter *w, struct dt_bytes key)
+static const char *waiter_name(const struct dt_store_waiter *w, char *out, size_t out_bytes)
 {
-    struct waits *l = user;
-    size_t i = 0;
-    while (i < l->key_count && (l->keys[i].key.size != key.size || memcmp(l->keys[i].key.data, key.data, key.size) != 0)) {
-        i++;
-    }
-    if (i == WAIT_KEYS) {
-        return;
-    }
-    if (i == l->key_count) {
-        l->keys[l->key_count++].key = key;
-    }
-    l->keys[i].count++;
-    if (l->keys[i].oldest == NULL || w->since_s < l->keys[i].oldest->since_s) {
-        l->keys[i].oldest = w;
-    }
-}
-
-static void show_waits(const struct store_server *s, struct dt_text *out)
-{
-    struct waits l = {.key_count = 0};
-    double now_s = (double)uv_now(s->loop) * 1e-3;
-    dt_store_table_each_waiter(s->table, note_wait, &l);
-    for (size_t i = 0; i < l.key_count; i++) {
-        char name[320], text[256];
-        const struct dt_store_waiter *w = l.keys[i].oldest;
-        dt_text_printf(out, "%s{\"peer\":\"%s\",\"key\":", i > 0 ? "," : "", peer_name(w->user, name, sizeof name));
-        (void)dt_store_key_text(l.keys[i].key, text, sizeof text);
-        dt_text_json(out, text, strlen(text));
-        dt_text_printf(out, ",\"count\":%zu,\"missing\":%zu,\"age_s\":%.1f}", l.keys[i].count, w->missing_count, now_s - w->since_s);
-    }
+    return peer_name(w->user, out, out_bytes);
 }
 
 void store_server_stats(const struct store_server *s, struct dt_text *out)
@@ -653,6 +638,6 @@ void store_server_stats(const struct store_server *s, struct dt_text *out)
         }
     }
     dt_text_puts(out, "},\"waits\":[");
-    show_waits(s, out);
+    store_waits_show(s->table, (double)uv_now(s->loop) * 1e-3, waiter_name, out);
     dt_text_puts(out, "]}");
 }

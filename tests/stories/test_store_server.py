@@ -26,8 +26,11 @@ def put(key, value):
 
 
 class Server:
+    def __init__(self, prefix=()):
+        self.prefix = prefix
+
     def __enter__(self):
-        self.process = subprocess.Popen([SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen([*self.prefix, SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env=support.clean_env())
         self.port = int(self.process.stdout.readline())
         return self
@@ -143,3 +146,46 @@ def test_idle_connections_cost_little():
         assert key_count(server) == 0
         for s in crowd:
             s.close()
+
+
+def test_when_files_run_out_those_who_come_are_refused_and_the_others_served():
+    with Server(["sh", "-c", 'ulimit -n 64; exec "$0"']) as server:
+        good = server.connect(HELLO + put(b"k", b"v"))
+        crowd = [server.connect(HELLO) for _ in range(100)]
+        assert is_closed(crowd[-1])
+        good.sendall(b"\x03" + text(b"k"))
+        assert good.recv(9, socket.MSG_WAITALL) == text(b"v")
+        assert "accept: Too many open files" in server.process.stderr.readline()
+        for s in crowd:
+            s.close()
+        assert support.wait_until(lambda: json.loads(server.ask("stats"))["clients"] == 1, "the end of the crowd")
+        assert key_count(server) == 1
+        good.close()
+
+
+@pytest.mark.skipif(not os.path.exists(support.DTRUN), reason="dtrun is not built")
+def test_a_silent_crowd_larger_than_a_job_may_have_leaves_room_for_its_ranks(tmp_path):
+    """One rank: 4 + 1024 connections. What comes beyond takes the place of the newest silent one; one line in all."""
+    script = "echo $MASTER_PORT > port; read line < go"
+    os.mkfifo(tmp_path / "go")
+    with support.Job(["--nproc_per_node=1", "/bin/sh", "-c", script], cwd=tmp_path) as job:
+        port = int(support.wait_until(lambda: (tmp_path / "port").exists() and (tmp_path / "port").read_text(), "the worker"))
+        crowd = [socket.create_connection(("127.0.0.1", port), support.DEADLINE_S) for _ in range(1100)]
+        with socket.create_connection(("127.0.0.1", port), support.DEADLINE_S) as s:
+            s.sendall(HELLO + b"\x07")
+            assert struct.unpack("<q", s.recv(8, socket.MSG_WAITALL))[0] == 0
+            closed = 0
+            for c in crowd:
+                c.setblocking(False)
+                try:
+                    closed += c.recv(1) == b""
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    closed += 1
+            assert closed == len(crowd) + 1 - 1028
+        for c in crowd:
+            c.close()
+        (tmp_path / "go").write_text("\n")
+        result = job.finish()
+    assert result.code == 0 and result.err.count("more than 1028 connections") == 1, result

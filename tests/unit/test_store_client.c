@@ -7,6 +7,7 @@
 #include "collectives/wire.h"
 #include "launcher/store_server.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -483,6 +484,41 @@ static void silent_peers_are_dropped(void **state)
     host_close(&h);
 }
 
+static bool is_open(const struct dt_net *n)
+{
+    char byte;
+    return recv(n->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+/* Whoever says something finds a place as long as somebody says nothing; the newest of those go first. */
+static void above_the_limit_the_newest_silent_one_goes(void **state)
+{
+    (void)state;
+    struct host h;
+    host_open(&h, (struct store_server_options){.client_count = 4});
+    struct dt_store *good[4];
+    struct dt_net silent[3];
+    good[0] = connect_to(&h, NULL);
+    for (int i = 0; i < 3; i++) {
+        silent[i] = raw(&h);
+    }
+    await_text(&h, "\"clients\":4,");
+    for (int i = 1; i < 4; i++) {
+        good[i] = connect_to(&h, NULL);
+        expect_dropped(&silent[3 - i]);
+        for (int k = 0; k < 3 - i; k++) {
+            assert_true(is_open(&silent[k]));
+        }
+    }
+    struct dt_net late = raw(&h);
+    expect_dropped(&late);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(0, dt_store_ping(good[i], NULL));
+        dt_store_close(good[i]);
+    }
+    host_close(&h);
+}
+
 /* Asks for megabytes again and again without reading them. */
 static void slow_readers_are_dropped(void **state)
 {
@@ -624,17 +660,12 @@ int main(void)
 {
     dt_log_open(DT_LOG_ERROR, -1, 2); /* the drops are what is tested */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_over_a_socket),
-        cmocka_unit_test(calls_on_a_table),
-        cmocka_unit_test(ranks_as_threads),
-        cmocka_unit_test(order_ends_a_wait),
-        cmocka_unit_test(reset_begins_a_new_round),
-        cmocka_unit_test(bad_peers_are_dropped),
-        cmocka_unit_test(silent_peers_are_dropped),
-        cmocka_unit_test(slow_readers_are_dropped),
-        cmocka_unit_test(other_links_are_handed_over),
-        cmocka_unit_test(connect_fails_in_words),
-        cmocka_unit_test(connect_tries_until_somebody_listens),
+        cmocka_unit_test(calls_over_a_socket),      cmocka_unit_test(calls_on_a_table),
+        cmocka_unit_test(ranks_as_threads),         cmocka_unit_test(order_ends_a_wait),
+        cmocka_unit_test(reset_begins_a_new_round), cmocka_unit_test(bad_peers_are_dropped),
+        cmocka_unit_test(silent_peers_are_dropped), cmocka_unit_test(above_the_limit_the_newest_silent_one_goes),
+        cmocka_unit_test(slow_readers_are_dropped), cmocka_unit_test(other_links_are_handed_over),
+        cmocka_unit_test(connect_fails_in_words),   cmocka_unit_test(connect_tries_until_somebody_listens),
         cmocka_unit_test(many_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
