@@ -15,7 +15,6 @@ import pytest
 import hosts
 import training
 from hosts import PORT, Rounds, Stayers
-from support import wait_until
 from test_netns import wait_step
 from test_nodes import NUMBERS, c10d
 

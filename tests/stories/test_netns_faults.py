@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -175,6 +176,19 @@ def test_a_firewall_is_told_from_silence(tmp_path, how, words):
 # ---- agents ----
 
 
+@contextlib.contextmanager
+def tracing(pid, *expressions):
+    """strace holds the process until the block ends, and does what the expressions say."""
+    words = [w for e in expressions for w in ("-e", e)]
+    tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-e", "trace=write", *words, "-p", str(pid)], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in open(f"/proc/{pid}/status").read(), "strace at the agent")
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait(10)
+
+
 @pytest.mark.parametrize("victim", "ab")
 @pytest.mark.parametrize("process", ["agent", "guard"])
 def test_a_killed_launcher_leaves_nothing(tmp_path, victim, process):
@@ -192,6 +206,44 @@ def test_a_killed_launcher_leaves_nothing(tmp_path, victim, process):
             results = run.go()
     assert codes(results) == [0, 0], results
     assert all(f"host {victim} (pid " in r.err for r in results.values()), results
+
+
+def test_a_coordinator_dies_at_each_word_of_a_round_s_beginning(tmp_path):
+    """C-3: the agent that leads is killed before its first, second, ... write from the moment the others come until all workers run; another takes its
+    place. Nobody runs workers of a round that others do not know, and the job goes on."""
+    killed, between = 0, 0
+    for k in range(1, 40):
+        folder = tmp_path / str(k)
+        os.mkdir(folder)
+        with hosts.network(3) as net:
+            a, b, c = net.hosts
+            run = Stayers(net, folder, "2:3", options=["--last_call=30"], on=[a])
+            lost = run.jobs["a"]
+            wait_until(lambda: tool_on(a, "ss", "-Hltn", f"sport = :{PORT}"), "the endpoint")
+            with tracing(lost.agent, f"inject=write:signal=KILL:when={k}"):
+                run.jobs.update({h.name: run.start(h) for h in (b, c)})
+                wait_until(lambda: not alive(lost.agent) or all(run.newest(n)[1] == 3 for n in "abc"), "a round, or the end of its coordinator")
+                early = alive(lost.agent)
+            if early:
+                run.go()
+                break
+            killed += 1
+            between += any(run.newest(n)[1] == 3 for n in "abc")
+            hosts.finish(run.jobs.pop("a"))
+            run.jobs["a"] = run.start(a)
+            with Rounds(*run.jobs.values()):
+                run.wait_round("abc", max(run.newest(n)[2] for n in "abc") if any(run.newest(n)[1] == 3 for n in "bc") else 0)
+                results = run.go()
+        assert codes(results) == [0, 0, 0], (k, results)
+        for n in "abc":
+            rounds = [int(line.split()[2]) for line in lines_of(folder / n)]
+            assert rounds == sorted(set(rounds)), (k, n, rounds)
+        sizes = {}
+        for line in sum((lines_of(folder / n) for n in "abc"), []):
+            rank, size, number = map(int, line.split())
+            assert sizes.setdefault(number, size) == size, (k, line)
+    assert killed >= 4 and k < 39, (killed, k)
+    print(f"killed before {killed} writes, after {between} of them some workers ran")
 
 
 def test_a_late_agent_of_an_earlier_run_is_refused(tmp_path):

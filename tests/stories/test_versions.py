@@ -63,7 +63,8 @@ def test_who_comes_to_another_version_ends_with_2(protocol, text):
         server.shutdown(socket.SHUT_RDWR)
         thread.join(10)
     assert result.code == 2 and result.out == "", result
-    assert re.search(rf"dtrun: .*127\.0\.0\.1.*: runs dtrun {text} \(protocol {protocol}\), this host dtrun {own_version()} \(protocol \d+\); install the same", result.err), result
+    said = rf"dtrun: .*127\.0\.0\.1.*: runs dtrun {text} \(protocol {protocol}\), this host dtrun {own_version()} \(protocol \d+\); install the same"
+    assert re.search(said, result.err), result
 
 
 def test_a_job_that_waits_is_not_disturbed():
