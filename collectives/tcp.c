@@ -213,6 +213,8 @@ static int open_hosts(struct dt_comm *c, struct dt_error *err)
     int rc = 0;
     if (t->leader) {
         rc = tcp_connect_all(c, err);
+        /* With ranks beside this one as they do; a leader that is alone on its host has a core. */
+        t->spin_s = t->spin_now_s = t->inner->size > 1 ? ((struct shm *)t->inner->state)->spin_s : TCP_SPIN_S;
         t->polls = dt_alloc((size_t)t->host_count * 16);
         for (int j = 0; j < t->host_count; j++) {
             if (j != t->here) {

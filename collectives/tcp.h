@@ -18,12 +18,17 @@
 
 #include <sys/uio.h>
 
-#define TCP_MAGIC 0x31504354u
+#define TCP_MAGIC 0x32504354u
 #define TCP_SMALL_BYTES ((size_t)16384)           /* up to here every host merges everything: one way instead of two */
-#define TCP_BLOCK_BYTES ((size_t)256 * 1024)      /* merged at a time */
+#define TCP_BLOCK_BYTES ((size_t)64 * 1024)       /* merged at a time: stays in the second-level cache until it travels on */
 #define TCP_RING 4                                /* blocks of each node that may arrive before they are merged */
 #define TCP_STAGE_BYTES ((size_t)4 * 1024 * 1024) /* of ranks that share a host, per pass */
 #define TCP_LOOK_S 0.05
+#define TCP_SPIN_S 20e-6
+/* Blocks of sums that travel before a merged one: what is on its way between two hosts is about twice as much. On one machine more only gets cold
+ * (25 MiB: 6.7 ms with 2; with 3 that, too, but 11.5 in one run of four; 11 with 8); on a wire it must cover its delay. */
+#define TCP_LAG_NEAR 2
+#define TCP_LAG_FAR 16
 #define TCP_NAME_BYTES 48
 
 /* What a host is about to do; precedes the data of every collective. */
@@ -63,8 +68,10 @@ struct tcp_host {
     int port;
     int *ranks, rank_count; /* in rank order; the first is the leader */
     int part_count;
-    int data, control; /* sockets, or -1 */
-    bool checked;      /* its head was compared */
+    int data, control;  /* sockets, or -1 */
+    size_t lag;         /* TCP_LAG_NEAR or TCP_LAG_FAR: whoever connected has said it */
+    size_t block_count; /* of its share, in the running pass */
+    bool checked;       /* its head was compared */
     struct tcp_head head;
     struct tcp_way out, in;
     char *ring; /* part_count * TCP_RING blocks */
@@ -85,7 +92,9 @@ struct tcp {
     struct tcp_part *parts;
     const void **merge_in; /* room for one merge */
     struct tcp_head head;
-    void *polls;           /* struct pollfd, 2 per host */
+    void *polls;               /* struct pollfd, 2 per host */
+    double spin_s, spin_now_s; /* how long to try again before sleeping: at most, and as experience goes */
+    uint32_t wait_count;
     _Atomic int word_sent; /* the one word was said */
     struct {
         int64_t first, count;

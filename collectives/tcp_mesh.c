@@ -27,6 +27,7 @@ struct hello {
     uint32_t magic, lane; /* lane 0: data, 1: control */
     uint64_t nonce;
     int32_t host, size;
+    uint32_t lag, unused;
     char name[32];
 };
 
@@ -115,10 +116,27 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 
-static struct hello make_hello(const struct dt_comm *c, uint32_t lane)
+/* Do both ends of a connection lie on this machine? */
+static bool is_near(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        struct sockaddr_storage room;
+    } us = {0}, them = {0};
+    socklen_t our_bytes = sizeof(us), their_bytes = sizeof(them);
+    if (getsockname(fd, &us.any, &our_bytes) != 0 || getpeername(fd, &them.any, &their_bytes) != 0 || us.any.sa_family != them.any.sa_family) {
+        return false;
+    }
+    return us.any.sa_family == AF_INET6 ? memcmp(&us.v6.sin6_addr, &them.v6.sin6_addr, sizeof(us.v6.sin6_addr)) == 0
+                                        : us.v4.sin_addr.s_addr == them.v4.sin_addr.s_addr;
+}
+
+static struct hello make_hello(const struct dt_comm *c, uint32_t lane, size_t lag)
 {
     const struct tcp *t = c->state;
-    struct hello h = {TCP_MAGIC, lane, t->nonce, t->here, c->size, ""};
+    struct hello h = {TCP_MAGIC, lane, t->nonce, t->here, c->size, (uint32_t)lag, 0, ""};
     (void)snprintf(h.name, sizeof(h.name), "%s", c->name);
     return h;
 }
@@ -131,13 +149,17 @@ static int call_others(struct dt_comm *c, double deadline_s, struct dt_error *er
         struct tcp_host *h = &t->hosts[j];
         for (uint32_t lane = 0; lane < 2; lane++) {
             struct dt_net n = {.fd = -1};
-            struct hello hello = make_hello(c, lane);
+            struct hello hello;
             int rc = -1;
             for (double now_s = dt_now_s(); rc != 0; now_s = dt_now_s()) { /* looks around between tries */
                 rc = dt_net_connect(&n, h->address, h->port, fmin(deadline_s, now_s + 0.5), c->page, err);
                 if (rc != 0 && (err->status != DT_TIMEOUT || dt_now_s() >= deadline_s || tcp_look(c, err) != 0)) {
                     break;
                 }
+            }
+            if (rc == 0) {
+                h->lag = is_near(n.fd) ? TCP_LAG_NEAR : TCP_LAG_FAR;
+                hello = make_hello(c, lane, h->lag);
             }
             if (rc != 0 || dt_net_write(&n, &hello, sizeof(hello), deadline_s, err) != 0) {
                 dt_net_close(&n);
@@ -169,7 +191,8 @@ static int hear_hello(struct dt_comm *c, struct pending *p)
     if (p->got < sizeof(p->hello)) {
         return p->got >= 4 && p->hello.magic != TCP_MAGIC ? -1 : 0;
     }
-    struct hello want = make_hello(c, p->hello.lane);
+    size_t lag = p->hello.lag == TCP_LAG_NEAR ? TCP_LAG_NEAR : TCP_LAG_FAR;
+    struct hello want = make_hello(c, p->hello.lane, lag);
     int j = p->hello.host;
     want.host = j;
     if (memcmp(&want, &p->hello, sizeof(want)) != 0 || j <= t->here || j >= t->host_count || p->hello.lane > 1) {
@@ -180,6 +203,7 @@ static int hear_hello(struct dt_comm *c, struct pending *p)
         return -1;
     }
     set_options(p->net.fd);
+    t->hosts[j].lag = lag;
     *place = p->net.fd;
     return 1;
 }
