@@ -99,6 +99,13 @@ void link_watch(struct link *l)
     }
 }
 
+void link_hurry(struct link *l)
+{
+    if (!uv_is_closing((uv_handle_t *)&l->sweep)) {
+        (void)uv_timer_start(&l->sweep, on_sweep, 0, LINK_SWEEP_MS);
+    }
+}
+
 /* ---- the rest of the interface ---- */
 
 static void on_flush(uv_prepare_t *handle)

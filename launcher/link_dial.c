@@ -80,6 +80,7 @@ void dial_lost(struct conn *c, const struct dt_error *err)
         d->live--;
         d->err = *err;
         d->next_at_s = 0;
+        link_hurry(d->link); /* the next address has waited long enough */
     }
 }
 
@@ -166,7 +167,7 @@ static void on_lookup(void *user, const struct lookup_list *list, const struct d
     d->list = *list;
     d->looked_up = true;
     d->until_s = link_now(d->link) + d->link->options.handshake_s * (1 + list->count);
-    link_watch(d->link);
+    link_hurry(d->link);
 }
 
 /* A name server that does not answer: says so once, goes on waiting. */
@@ -218,7 +219,7 @@ static void add_dial(struct link *l, struct dial *d)
     (void)dt_fail(&d->err, DT_NOT_FOUND, "no address to connect to");
     d->next = l->dials;
     l->dials = d;
-    link_watch(l);
+    link_hurry(l);
 }
 
 void link_connect(struct link *l, uint64_t peer, const char *host, int port)

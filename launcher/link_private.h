@@ -114,6 +114,7 @@ void link_handle_closed(struct link *l);
 void link_close_rest(struct link *l);
 double link_now(const struct link *l);
 void link_watch(struct link *l); /* the sweep is needed */
+void link_hurry(struct link *l); /* at once */
 /* link_conn.c */
 struct conn *conn_new(struct link *l, bool client); /* null: too many open files */
 void conn_close(struct conn *c);

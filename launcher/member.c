@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,6 +239,14 @@ static void look_around(struct member *m)
     for (int i = 0; i < m->peer_count && i < 2 * MESSAGE_COUNCIL; i++) {
         send_join(m, m->peers[i].id);
     }
+}
+
+/* Until we look around again. All hosts of a job begin at about the same time, and whoever holds the endpoint may listen a moment after we asked:
+ * before the first round we ask again soon, then less and less often. */
+static double pause_of(const struct member *m, double now_s)
+{
+    double most_s = m->options.retry_s, pause_s = fmax((now_s - m->seek_since_s) / 2, most_s / 50);
+    return m->record.round == 0 ? fmin(pause_s, most_s) : most_s;
 }
 
 /* ---- elections ---- */
@@ -734,7 +743,7 @@ static double tick_seeking(struct member *m, double now_s)
         return now_s + 3600;
     }
     if (now_s >= m->retry_at_s) {
-        m->retry_at_s = now_s + m->options.retry_s;
+        m->retry_at_s = now_s + pause_of(m, now_s);
         look_around(m);
     }
     if (m->role == MEMBER_SEEKING && now_s >= m->campaign_at_s) {

@@ -221,12 +221,59 @@ static void who_comes_and_goes_has_to_stay(void **state)
     member_clear(&lead.member);
 }
 
+/* ---- one that seeks ---- */
+
+static int tries;
+
+static void count_connect(void *user, const struct peer_info *to)
+{
+    (void)user;
+    tries += to == NULL;
+}
+
+/* Looks at the endpoint until end_s; the time of the last look. */
+static double seek_until(struct member *m, double from_s, double end_s)
+{
+    double last_s = -1;
+    for (double now_s = from_s, next_s; now_s < end_s; now_s = next_s) {
+        int before = tries;
+        next_s = member_tick(m, now_s);
+        last_s = tries > before ? now_s : last_s;
+        assert_true(next_s > now_s);
+    }
+    return last_s;
+}
+
+/* The endpoint may be there a moment later: soon found, and a job of many hosts does not drown it. */
+static void a_seeker_asks_again_soon_then_seldom(void **state)
+{
+    (void)state;
+    struct member m;
+    struct member_options o = {.rounds = {.nodes_min = 2, .nodes_max = 2, .join_timeout_s = 600},
+                               .beat_s = 1,
+                               .lease_s = 10,
+                               .dead_s = 15,
+                               .retry_s = 0.5,
+                               .self = {.id = 1, .order = -1, .host = "a"}};
+    struct member_hooks h = {.send = lead_send, .act = lead_act, .connect = count_connect, .drop = nothing_drop, .say = lead_say};
+    member_init(&m, &o, &h);
+    member_seek(&m, 1);
+    double last_s = seek_until(&m, 1, 1.1);
+    assert_true(tries >= 4);
+    assert_true(last_s > 1.05); /* for as long as we have been waiting, we wait at most as much again */
+    (void)seek_until(&m, 1.1, 3);
+    tries = 0;
+    (void)seek_until(&m, 3, 13);
+    assert_in_range(tries, 19, 21); /* one in retry_s */
+    member_clear(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_thousand_nodes_join),        cmocka_unit_test(other_options_are_refused),
         cmocka_unit_test(a_node_rank_belongs_to_one),     cmocka_unit_test(those_who_wait_are_told_for_what),
-        cmocka_unit_test(who_comes_and_goes_has_to_stay),
+        cmocka_unit_test(who_comes_and_goes_has_to_stay), cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
