@@ -54,6 +54,7 @@ struct run {
     bool oom_seen, oom_again; /* a worker of ours was killed for memory, the last one in step oom_step; and the one before it in the same step */
     int64_t oom_step;
     bool cause_late, cause_due;  /* its cause is still to be said; now at the latest */
+    bool cause_seen;             /* what was seen here first has been said meanwhile */
     int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
     char no_start[512];          /* why the workers of the round could not be started */
     char *output_dir, *events_path;
@@ -106,6 +107,8 @@ int run_restarts_used(const struct run *r, bool failed);
 char *run_first_failure(struct run *r, struct event *e);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
+/* What was seen here, while the cause is kept back. */
+void run_say_first_seen(const struct run *r);
 /* A cause that was kept back, because another host may know better, is said now. */
 void run_say_late(struct run *r);
 /* Some workers have ended with 0, others run on: for whom we wait. */

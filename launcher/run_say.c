@@ -118,6 +118,7 @@ static bool say_cause_elsewhere(struct run *r)
     const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
     if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
         r->cause_late = true;
+        r->cause_seen = false;
         (void)uv_timer_start(&r->late, r->late.timer_cb, LATE_MS, 0);
         return true;
     }
@@ -233,6 +234,19 @@ void run_say_waiting(const struct run *r)
                   r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, named == 1 ? "" : "s", dt_text_str(&ranks),
                   r->workers.running_count > named ? ", ..." : "");
     dt_text_clear(&ranks);
+}
+
+void run_say_first_seen(const struct run *r)
+{
+    const struct failures *f = &r->failures;
+    struct dt_text line;
+    if (f->list[f->root].stopped_by_us) { /* nothing was: it was told to end */
+        return;
+    }
+    dt_text_init(&line);
+    report_cause(&f->list[f->root], 1, 0, &line);
+    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for the other hosts to say why\n", dt_text_str(&line), r->o->dead_after_s);
+    dt_text_clear(&line);
 }
 
 void run_say_late(struct run *r)

@@ -127,9 +127,17 @@ static void on_barrier(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
+/* The host of the first cause may be slow to say so, or lost, which shows after dead_after_s: meanwhile what was seen here. */
 static void on_late(uv_timer_t *timer)
 {
-    run_say_late(timer->data);
+    struct run *r = timer->data;
+    if (r->cause_late && !r->cause_seen) {
+        r->cause_seen = true;
+        run_say_first_seen(r);
+        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(r->o->dead_after_s * 1e3), 0);
+        return;
+    }
+    run_say_late(r);
 }
 
 static void on_wake(uv_timer_t *timer)
