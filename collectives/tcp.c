@@ -145,6 +145,7 @@ static void list_parts(struct dt_comm *c)
     t->nodes = dt_alloc((size_t)c->size * sizeof(*t->nodes));
     t->parts = dt_alloc((size_t)c->size * sizeof(*t->parts));
     t->merge_in = dt_alloc((size_t)c->size * sizeof(*t->merge_in));
+    t->sums = dt_alloc((size_t)c->size * sizeof(*t->sums));
     for (int first = 0, end; first < c->size; first = end) {
         int j = t->host_of[first];
         for (end = first + 1; end < c->size && t->host_of[end] == j; end++) {
@@ -295,7 +296,7 @@ struct staged {
     const struct dt_collective *x;
     size_t width;
     int64_t at, n, total; /* total: elements of the pass, slots together */
-    const char **sums;
+    const char **sums;    /* the communicator's */
     char *result;
 };
 
@@ -411,11 +412,10 @@ static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct t
 {
     struct tcp *t = c->state;
     bool slots = x->kind == DT_REDUCE_SCATTER || x->kind == DT_ALL_GATHER;
-    struct staged s = {.c = c, .t = t, .x = x, .width = dt_dtype_size(x->type)};
+    struct staged s = {.c = c, .t = t, .x = x, .width = dt_dtype_size(x->type), .sums = t->sums};
     int64_t count = x->kind == DT_BARRIER ? 0 : x->count, slot_count = slots ? c->size : 1;
     int64_t most = pass_count(c, x);
     size_t parts = (size_t)t->hosts[t->here].part_count;
-    s.sums = dt_alloc(parts * sizeof(*s.sums));
     s.result = t->common + parts * 2 * TCP_STAGE_BYTES;
     int rc = 0;
     do {
@@ -426,7 +426,6 @@ static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct t
         rc = rc == 0 ? pass(&s, p, call, err) : rc;
         s.at += s.n;
     } while (rc == 0 && s.at < count);
-    free(s.sums);
     return rc;
 }
 
@@ -519,6 +518,7 @@ static void close_tcp(struct dt_comm *c)
     free(t->nodes);
     free(t->parts);
     free(t->merge_in);
+    free(t->sums);
     free(t->polls);
     free(t->blocks);
     free(t);

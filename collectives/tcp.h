@@ -91,6 +91,7 @@ struct tcp {
     struct dt_tree_part *nodes; /* all hosts' nodes in rank order, with their owners */
     struct tcp_part *parts;
     const void **merge_in; /* room for one merge */
+    const char **sums;     /* where this host's parts of the running pass lie */
     struct tcp_head head;
     void *polls;               /* struct pollfd, 2 per host */
     double spin_s, spin_now_s; /* how long to try again before sleeping: at most, and as experience goes */

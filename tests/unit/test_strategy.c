@@ -236,15 +236,18 @@ static void remember(int rank, int64_t step)
 static void test_no_allocation_in_a_step(void **state)
 {
     (void)state;
-    static const char *const rows[] = {"single_device", "zero3"};
-    for (int i = 0; i < 2; i++) {
+    static const struct {
+        const char *strategy, *hosts;
+        int ranks;
+    } rows[] = {{"single_device", NULL, 1}, {"zero3", NULL, 2}, {"zero3", "ab", 2}, {"ddp", "aab", 3}, {"zero3", "aabb", 4}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct ranks_outcome out;
         struct job job;
         ranks_job(&job, folder);
-        job.training.strategy = rows[i];
+        job.training.strategy = rows[i].strategy;
         job.training.gradient_accumulation_steps = 2;
         job.training.max_steps = 7;
-        ranks_train(&job, 1 + i, &(struct ranks_options){.on_step = remember}, &out);
+        ranks_train(&job, rows[i].ranks, &(struct ranks_options){.on_step = remember, .hosts = rows[i].hosts}, &out);
         assert_int_equal(out.rc[0], 0);
         assert_int_equal(at_step[6] - at_step[2], 0); /* on all ranks: they share the counter */
         ranks_clear(&out);
