@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+enum { PEER_MS = 120000 };
 
 static int compare(const void *a, const void *b)
 {
@@ -165,6 +168,7 @@ int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
 {
     int to[2], from[2];
     *p = (struct dt_bench_peer){.pid = -1};
+    (void)signal(SIGPIPE, SIG_IGN); /* orders to one that has ended */
     if (pipe2(to, O_CLOEXEC) != 0) {
         return -1;
     }
@@ -176,6 +180,8 @@ int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
     p->pid = fork();
     if (p->pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)setpgid(0, 0); /* so that what it starts can be ended with it */
         (void)dup2(to[0], 0);
         (void)dup2(from[1], 1);
         (void)execvp(argv[0], argv);
@@ -188,6 +194,18 @@ int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
     return p->pid > 0 && p->orders != NULL && p->answers != NULL ? 0 : -1;
 }
 
+/* An answer is one line, so nothing is left in the stream before the next. */
+static bool answers_in_time(struct dt_bench_peer *p)
+{
+    struct pollfd answer = {.fd = fileno(p->answers), .events = POLLIN};
+    int ready = poll(&answer, 1, PEER_MS);
+    if (ready == 0) {
+        (void)fprintf(stderr, "bench: the other program (pid %d) has not answered for %d s: ended and left out\n", (int)p->pid, PEER_MS / 1000);
+        (void)kill(-p->pid, SIGKILL);
+    }
+    return ready > 0;
+}
+
 double dt_bench_peer_ask(struct dt_bench_peer *p, const char *fmt, ...)
 {
     char line[64];
@@ -196,7 +214,7 @@ double dt_bench_peer_ask(struct dt_bench_peer *p, const char *fmt, ...)
     va_start(args, fmt);
     bool asked = vfprintf(p->orders, fmt, args) > 0 && fputc('\n', p->orders) != EOF && fflush(p->orders) == 0;
     va_end(args);
-    if (!asked || fgets(line, sizeof line, p->answers) == NULL) {
+    if (!asked || !answers_in_time(p) || fgets(line, sizeof line, p->answers) == NULL) {
         return -1;
     }
     line[strcspn(line, "\n")] = 0;
@@ -217,7 +235,7 @@ void dt_bench_peer_close(struct dt_bench_peer *p)
         dt_sleep_s(ended ? 0 : 0.01);
     }
     if (!ended) {
-        (void)kill(p->pid, SIGKILL);
+        (void)kill(-p->pid, SIGKILL);
         (void)waitpid(p->pid, NULL, 0);
     }
     *p = (struct dt_bench_peer){.pid = -1};

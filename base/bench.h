@@ -39,7 +39,7 @@ struct dt_bench_peer {
 };
 /* argv[0] is looked for in PATH. -1: it could not be started (that it runs, the first answer shows). */
 int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv);
-/* Seconds, or negative when it has ended or does not answer with a number. */
+/* Seconds, or negative when it has ended or does not answer with a number. One that says nothing for two minutes is said on stderr and killed. */
 double dt_bench_peer_ask(struct dt_bench_peer *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void dt_bench_peer_close(struct dt_bench_peer *p);
 

@@ -211,6 +211,9 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     for (int k = 0; k < peer_count; k++) {
         const char *name = b->set->peers->names[k];
         double peer = peer_s[k][REPEATS / 2];
+        if (peer_s[k][0] <= 0) { /* it ended, or hung */
+            continue;
+        }
         printf(", \"%s_us\": %.3f, \"%s_us_min\": %.3f, \"to_%s\": %.3f", name, peer * 1e6, name, peer_s[k][0] * 1e6, name, s / peer);
     }
     printf(", \"load\": %.2f}\n", load);
