@@ -87,6 +87,7 @@ struct options {
 };
 
 static _Atomic(struct dt_page *) signal_page; /* null until the page is there */
+static _Atomic int failed_code;               /* what it ends with already, whoever tells it to end; 0: nothing has failed */
 
 /* The first signal asks for a stop after this step; alone, the second one ends the process. An agent says by itself when it is over. */
 static void on_signal(int number)
@@ -97,7 +98,8 @@ static void on_signal(int number)
         return;
     }
     if (!page || getenv("DTRUN_PAGE") == NULL || order == DT_ORDER_ABORT) {
-        _exit(128 + number);
+        int code = atomic_load(&failed_code);
+        _exit(code != 0 ? code : 128 + number);
     }
 }
 
@@ -349,6 +351,7 @@ static int run(const struct job *job)
     atomic_store(&signal_page, w.page);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
         code = trainer_exit_code(&err);
+        atomic_store(&failed_code, code);
         code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));
         fflush(NULL);
         _exit(code); /* peers may be gone: nothing here waits for them */

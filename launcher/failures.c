@@ -157,6 +157,7 @@ static void follow(struct failures *f, struct report_failure *x)
         if (cause->rank == named) {
             if (cause->stopped_by_us) {
                 cause->stopped_by_us = false;
+                cause->exit_code = x->exit_code; /* its own would have been the same, had it not been told to end */
                 (void)snprintf(cause->note, sizeof cause->note, "%s", rest);
             }
             x->stopped_by_us = true;

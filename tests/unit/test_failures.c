@@ -62,7 +62,12 @@ static void test_named_rank(void **state)
     add(&f, 1, 100, "rank 0: checkpoint: No space left on device");
     add(&f, 0, 111, "step 3: told to stop, the round is over");
     f.list[1].stopped_by_us = true;
-    cause_is(&f, true, 0, "exit code 111: checkpoint: No space left on device; 1 other rank stopped because of it");
+    cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 1 other rank stopped because of it");
+    failures_begin(&f);
+    add(&f, 1, 100, "rank 0: step 3: the loss is not finite");
+    add(&f, 0, 143, "");
+    f.list[1].stopped_by_us = true;
+    cause_is(&f, true, 0, "exit code 100: step 3: the loss is not finite; 1 other rank stopped because of it");
 
     failures_begin(&f); /* each lost the other: nobody's word against the other's */
     add(&f, 0, 111, "rank 1: the connection ended");
