@@ -1,23 +1,17 @@
-/* The plan's stdout is taken through a pipe, at most PLAN_BYTES of it; its stderr is ours, so its messages are seen as they are. */
+/* The plan's stdout is taken through a pipe; its stderr is ours, so its messages are seen as they are. */
 #include "launcher/plan.h"
 
-#include "base/clock.h"
+#include "launcher/capture.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-#define PLAN_BYTES (16u << 20)
 
 static bool is_one_of(const char *s, const char *const *words)
 {
@@ -40,58 +34,6 @@ bool plan_is_all(const struct options *o)
         }
     }
     return o->arg_count == 0; /* its own usage line is better than ours */
-}
-
-/* A stop that comes while the plan runs. Returns the exit code, or -1 when the signal says nothing to us. */
-static int take_signal(int signal_fd, pid_t pid)
-{
-    struct signalfd_siginfo info;
-    if (read(signal_fd, &info, sizeof info) != (ssize_t)sizeof info) {
-        return -1;
-    }
-    switch (info.ssi_signo) {
-    case SIGCHLD:
-    case SIGCONT:
-    case SIGUSR2:
-        return -1;
-    case SIGTSTP:
-        (void)kill(-pid, SIGSTOP);
-        (void)raise(SIGSTOP);
-        (void)kill(-pid, SIGCONT);
-        return -1;
-    default:
-        (void)kill(-pid, SIGKILL);
-        return 128 + (int)info.ssi_signo;
-    }
-}
-
-/* Reads until the plan has ended and its output is taken (or a grandchild holds the pipe for more than a second). */
-static int collect(int fd, int signal_fd, pid_t pid, struct dt_text *text, int *status)
-{
-    bool open = fd >= 0, running = true;
-    int code = -1;
-    double end_s = 0;
-    while (running || (open && dt_now_s() < end_s)) {
-        struct pollfd p[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = open ? fd : -1, .events = POLLIN}};
-        (void)poll(p, 2, running ? -1 : 100);
-        if ((p[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
-            char part[65536];
-            ssize_t size = read(fd, part, sizeof part);
-            open = size > 0 || (size < 0 && (errno == EINTR || errno == EAGAIN));
-            if (size > 0 && text->size + (size_t)size <= PLAN_BYTES) {
-                dt_text_add(text, part, (size_t)size);
-            }
-        }
-        if ((p[0].revents & POLLIN) != 0) {
-            int wish = take_signal(signal_fd, pid);
-            code = code < 0 ? wish : code;
-        }
-        if (running && waitpid(pid, status, WNOHANG) == pid) {
-            running = false;
-            end_s = dt_now_s() + 1;
-        }
-    }
-    return code;
 }
 
 static char *read_output_dir(const struct dt_text *text, bool *is_json)
@@ -167,7 +109,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
         (void)close(ends[1]);
         ends[1] = -1;
     }
-    code = collect(ends[0], signal_fd, pid, &text, &status);
+    code = capture(ends[0], signal_fd, pid, 0, &text, &status);
     (void)guard_end_descendants(1);
     if (code >= 0) {
         goto out;
