@@ -202,6 +202,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     set(&b, "DTRUN_PAGE", w->page);
     set(&b, "DTRUN_LOG_DIR", w->log_dir);
     set(&b, "DTRUN_OUTPUT_DIR", w->output_dir);
+    set(&b, "DTRUN_CPU_SHARERS", w->cpu_sharers > 0 ? dt_arena_printf(arena, "%d", w->cpu_sharers) : NULL);
     if (o->port_lo > 0) { /* what workers open between hosts stays in the range, too */
         char range[32];
         (void)snprintf(range, sizeof range, "%d-%d", o->port_lo, o->port_hi);

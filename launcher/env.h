@@ -21,6 +21,7 @@ struct env_worker {
     const char *error_file; /* "" or null: none */
     const char *log_dir;    /* this worker's folder, DTRUN_LOG_DIR; null: none */
     const char *output_dir; /* DTRUN_OUTPUT_DIR; null: none */
+    int cpu_sharers;        /* DTRUN_CPU_SHARERS: workers of this host, itself included, that may run on its CPUs; 0: all of them */
     const char *timer_file; /* TORCHELASTIC_TIMER_FILE; null: left as inherited */
 };
 

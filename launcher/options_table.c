@@ -71,7 +71,7 @@ const struct option_row option_rows[] = {
     {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "run the worker store alone until INT or TERM; port 0: any free one", false, NULL, option_parse_text, AT(serve_store), 0, 0},
     /* devices and surroundings */
     {"virtual_local_rank", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0},
-    {"numa_binding", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind workers to CPUs near their GPU", false, "binding to CPUs is not there yet; leave it out, or use numactl", option_parse_word, AT(numa_binding), 0, 0},
+    {"numa_binding", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind each worker to CPUs near the GPU of its local rank; without GPUs, evenly over the NUMA nodes", false, NULL, option_parse_word, AT(numa_binding), 0, 0},
     {"cluster", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME", "take this scheduler's variables instead of detecting one", false, NULL, option_parse_text, AT(cluster), 0, 0},
     /* about dtrun */
     {"print_completion", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "bash|zsh|tcsh", "print a completion script", false, NULL, option_parse_word, AT(completion), 0, 0},

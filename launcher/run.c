@@ -81,7 +81,8 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .sizes = shared             ? NULL
                                     : r->nodes != NULL ? r->sizes
                                                        : dt_arena_printf(arena, "%d", p->local_world_size),
-                           .output_dir = r->output_dir};
+                           .output_dir = r->output_dir,
+                           .cpu_sharers = r->bindings != NULL && !shared ? r->bindings[i].sharers : 0};
     if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
         logs_streams(r->logs, i, fds, err) != 0) {
         return -1;
@@ -93,6 +94,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     s.path = path;
     s.argv = argv;
     s.envp = envp;
+    s.cpus = r->bindings != NULL ? &r->bindings[i].cpus : NULL;
     bool reads = o->stdin_rank == OPTIONS_STDIN_ALL || o->stdin_rank == w.rank;
     s.stdin_fd = reads ? -1 : r->null_fd;
     s.stdout_fd = fds[0];
@@ -573,6 +575,7 @@ static void close_all(struct run *r)
     free(r->output_dir);
     free(r->events_path);
     free(r->entry_point);
+    free(r->bindings);
 }
 
 int run_job(const struct options *o, char *const *env)
@@ -592,6 +595,13 @@ int run_job(const struct options *o, char *const *env)
             workers_close(&r->workers);
             return code;
         }
+    }
+    int refused = run_numa_open(r);
+    if (refused >= 0) {
+        free(r->bindings);
+        workers_close(&r->workers);
+        free(r->output_dir);
+        return refused;
     }
     agent_init(&r->agent, &(struct agent_options){.bundled = o->bundled,
                                                   .exit_code_worker = o->exit_code_worker,

@@ -4,6 +4,7 @@
 
 #include "launcher/agent.h"
 #include "launcher/coordinator.h"
+#include "launcher/cpus.h"
 #include "launcher/failures.h"
 #include "launcher/leash.h"
 #include "launcher/logs.h"
@@ -21,6 +22,11 @@
 #define RUN_STUCK_S 10.0 /* after KILL: it hangs in the kernel */
 #define QUEUE 64         /* events of one turn that are not yet handled; each worker's end is handled at once */
 
+struct run_binding { /* of one worker, with --numa_binding */
+    struct cpus cpus;
+    int sharers; /* workers of this host that may run on one of these CPUs, itself included */
+};
+
 struct run {
     const struct options *o;
     char *const *env;
@@ -33,6 +39,7 @@ struct run {
     int signal_count[65]; /* by the guard's hand */
     bool is_train;        /* the bundled program that saves when told to */
     struct workers workers;
+    struct run_binding *bindings; /* (nproc); null: workers run where we may */
     struct watch_options watch_options;
     struct agent agent;
     struct coordinator coordinator;
@@ -127,6 +134,8 @@ void run_starts_say(struct run *r);
 /* --event_log_handler=console: the workers of a round were started; the job is over. */
 void run_torch_round(struct run *r);
 void run_torch_end(const struct run *r);
+/* run_numa.c: finds r->bindings, if they are asked for. Returns -1 to go on, or the exit code when they cannot be had, which is said then. */
+int run_numa_open(struct run *r);
 /* Appends what `dtrun --status` is told; user is the run. */
 void run_status(void *user, struct dt_text *out);
 /* What our workers do, a JSON object per line; user is the run, as in the next two. */

@@ -105,6 +105,9 @@ static int child_main(void *arg)
     if ((c->s->stdout_fd >= 0 && dup2(c->s->stdout_fd, 1) < 0) || (c->s->stderr_fd >= 0 && dup2(c->s->stderr_fd, 2) < 0)) {
         give_up(c, "its output");
     }
+    if (c->s->cpus != NULL && syscall(SYS_sched_setaffinity, 0, sizeof c->s->cpus->words, c->s->cpus->words) != 0) {
+        give_up(c, "its CPUs");
+    }
     (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC); /* what we inherited ourselves; an old kernel leaves it open */
     (void)setrlimit(RLIMIT_NOFILE, c->files);
     sigset_t none;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/page.h"
+#include "launcher/cpus.h"
 
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -45,6 +46,7 @@ struct spawn {
     const char *path;
     char *const *argv, *const *envp;
     int stdin_fd, stdout_fd, stderr_fd; /* -1: ours; closed by the caller */
+    const struct cpus *cpus;            /* where it may run; null: where we may */
 };
 /* Starts one worker; returns when its program runs or could not be executed. Status DT_INVALID when another try fails the same
  * way (no such file, not executable, arguments too long), DT_IO otherwise. The text names the path and the reason. */

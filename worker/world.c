@@ -34,11 +34,16 @@ static int cores(void)
 /* Device, streams, communicators; rank, sizes, page and store are there. */
 static int open_inside(struct world *w, const struct world_options *o, struct dt_error *err)
 {
-    w->threads = o->threads > 0 ? o->threads : cores() / w->local_size;
+    int sharers; /* ranks that run on our cores; fewer than on this host when the launcher bound us to some of them */
+    if (env_int("DTRUN_CPU_SHARERS", w->local_size, &sharers, err) != 0) {
+        return -1;
+    }
+    sharers = sharers > 0 ? sharers : 1;
+    w->threads = o->threads > 0 ? o->threads : cores() / sharers;
     if (w->threads < 1) {
         w->threads = 1;
     }
-    struct dt_device_options device = {.thread_count = w->threads, .local_rank_count = w->local_size};
+    struct dt_device_options device = {.thread_count = w->threads, .local_rank_count = sharers};
     w->device = dt_alloc(sizeof *w->device);
     if (dt_device_open(w->device, o->device && strcmp(o->device, "auto") != 0 ? o->device : "cpu", &device, err) != 0) {
         return -1;

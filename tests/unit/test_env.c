@@ -70,8 +70,9 @@ static void test_table(void **state)
 {
     (void)state;
     OPEN("--nproc_per_node=2", "--role=trainer", "--max_restarts=4", "--standalone", "x.py");
-    char *inherited[] = {"HOME=/h",       "RANK=99", "MINE=kept", "RANK=98", "DTRUN_PAGE=stale",  "DTRUN_OUTPUT_DIR=stale",
-                         "MASTER_PORT=1", "odd",     "=x",        "EMPTY=",  "DTRUN_KEY_FILE=/k", NULL};
+    char *inherited[] = {
+        "HOME=/h", "RANK=99",           "MINE=kept",           "RANK=98", "DTRUN_PAGE=stale", "DTRUN_OUTPUT_DIR=stale", "MASTER_PORT=1", "odd", "=x",
+        "EMPTY=",  "DTRUN_KEY_FILE=/k", "DTRUN_CPU_SHARERS=9", NULL};
     struct env_worker w = worker();
     char **env;
     assert_int_equal(env_build(&o, &w, inherited, &arena, &env, &err), 0);
@@ -107,11 +108,15 @@ static void test_table(void **state)
         assert_string_equal(options_getenv(env, table[i][0]), table[i][1]);
     }
     assert_string_equal(options_getenv(env, "TORCHELASTIC_RUN_ID"), o.run_id);
-    static const char *const absent[] = {"DTRUN_KEY_FILE", "DTRUN_OUTPUT_DIR", "TORCHELASTIC_TIMER_FILE", "CUDA_VISIBLE_DEVICES",
-                                         "NCCL_ASYNC_ERROR_HANDLING"};
+    static const char *const absent[] = {"DTRUN_KEY_FILE",       "DTRUN_OUTPUT_DIR",          "TORCHELASTIC_TIMER_FILE",
+                                         "CUDA_VISIBLE_DEVICES", "NCCL_ASYNC_ERROR_HANDLING", "DTRUN_CPU_SHARERS"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
         assert_int_equal(count(env, absent[i]), 0);
     }
+    w.cpu_sharers = 3;
+    assert_int_equal(env_build(&o, &w, inherited, &arena, &env, &err), 0);
+    assert_int_equal(count(env, "DTRUN_CPU_SHARERS"), 1);
+    assert_string_equal(options_getenv(env, "DTRUN_CPU_SHARERS"), "3");
     close_options();
 }
 

@@ -1,10 +1,12 @@
 /* Sums and addresses of the plan; what the world says about surroundings that make no sense. */
 #include "worker/plan.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -84,8 +86,39 @@ static void test_surroundings(void **state)
     unsetenv("RANK");
 }
 
+/* Ranks that are bound to CPUs of their own have these to themselves. */
+static void test_threads(void **state)
+{
+    (void)state;
+    struct world w;
+    struct dt_error err;
+    struct world_options o = {.device = "cpu"};
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    int cores = CPU_COUNT(&set);
+    char more[16];
+    (void)snprintf(more, sizeof more, "%d", cores + 1);
+    struct {
+        const char *sharers;
+        int threads;
+    } rows[] = {{NULL, cores}, {"1", cores}, {more, 1}, {"0", cores}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rows[i].sharers != NULL ? setenv("DTRUN_CPU_SHARERS", rows[i].sharers, 1) : unsetenv("DTRUN_CPU_SHARERS");
+        assert_int_equal(world_open_thread(&w, &o, NULL, 0, 1, &err), 0);
+        int threads = w.threads;
+        world_close(&w);
+        assert_int_equal(threads, rows[i].threads);
+    }
+    setenv("DTRUN_CPU_SHARERS", "some", 1);
+    assert_int_equal(world_open_thread(&w, &o, NULL, 0, 1, &err), -1);
+    assert_non_null(strstr(err.text, "DTRUN_CPU_SHARERS: some: not a number of ranks"));
+    world_close(&w);
+    unsetenv("DTRUN_CPU_SHARERS");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_available), cmocka_unit_test(test_surroundings)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_available), cmocka_unit_test(test_surroundings),
+                                       cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
