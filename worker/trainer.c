@@ -391,6 +391,7 @@ static bool due(int64_t step, int64_t interval)
 }
 
 #define SECOND_TRY_S 1.0
+#define TOLD_S 60.0 /* all ranks learn at about the same time that the last save failed */
 
 /* "reason; needs 1.2 GiB, 0.3 GiB free there" */
 static void add_room(struct trainer *t, struct dt_error *err)
@@ -445,8 +446,11 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     (void)snprintf(err->text + used, sizeof err->text - used, "; put that right, and the same command continues %s", where);
     err->status = DT_INVALID;
     trainer_say_cause(t, err); /* all ranks know */
-    bool said = true;
-    (void)trainer_agree(t, "train/told", &said, &(struct dt_error){0}); /* fails when the end of rank 0 was seen first: it has said it */
+    struct dt_text said;
+    dt_text_init(&said);
+    (void)trainer_share(t, "train/told", &said, NULL, TOLD_S,
+                        &(struct dt_error){0}); /* fails when the end of rank 0 was seen first: it has said it */
+    dt_text_clear(&said);
     return -1;
 }
 

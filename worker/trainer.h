@@ -39,6 +39,7 @@ struct trainer {
 
     int64_t micro_steps; /* of a full step */
     int64_t step, epoch, position, tokens, total_steps;
+    int64_t save_tries; /* begun in this round, the same on all ranks: each has words of its own in the store */
     int64_t saved_step;
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;                  /* by any rank, known to all */

@@ -199,7 +199,7 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
     entries[0] = dt_text_str(own);
     for (int r = 1; r < t->size; r++) {
         char key[64];
-        snprintf(key, sizeof key, "train/save/%lld/%d", (long long)state->step, r);
+        snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->save_tries, r);
         dt_text_init(&texts[r]);
         if (rc == 0 && trainer_await(t, key, &texts[r], save_timeout_s(t), err) != 0) {
             rc = dt_wrap(err, "checkpoint of step %lld: rank %d", (long long)state->step, r);
@@ -259,7 +259,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         trainer_tell_failure(&entry, &why);
     }
     char key[64];
-    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->step, t->rank);
+    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->save_tries, t->rank);
     int rc = 0;
     bool refused = false;
     if (t->rank == 0) {
@@ -271,7 +271,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
     }
     if (rc == 0) {
-        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->step);
+        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->save_tries);
         /* Rank 0 waits for each of the others in turn, and then writes. */
         rc = trainer_share(t, key, &verdict, refused ? &why : NULL, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
     }

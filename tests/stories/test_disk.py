@@ -64,6 +64,23 @@ def test_full(place):
     assert "(step 10)" in second and p.stdout.split()[-1] == expected, p
 
 
+def test_room_before_the_second_try(place):
+    """The last save fails, somebody makes room, and the second try is a save like any other: every rank ends, and nothing is left to do."""
+    folder, job, expected = place
+    mount = folder / "second"
+    mount.mkdir()
+    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
+        pytest.skip("no private mounts here (unshare -m needs root)")
+    support.program("train")
+    go = (f"timeout {support.DEADLINE_S / 2} '{support.DTRUN}' --nproc_per_node=2 train '{job}' --output_dir '{mount}/run' "
+          "--set checkpointing.save_every_n_steps=1000")
+    line = (f"mount -t tmpfs -o size=300k none '{mount}'; {go} & until grep -qs 'trying once more' '{mount}'/run/logs/*; do kill -0 $! || exit 9; sleep 0.05; "
+            f"done; mount -o remount,size=64m '{mount}'; wait $!; echo code $? >&2; '{support.program('dtckpt')}' hash '{mount}/run'; ls '{mount}/run/model'")
+    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)
+    assert re.findall(r"^code (\d+)$", p.stderr, re.M) == ["0"] and "put that right" not in p.stderr, p
+    assert f"done at step {STEPS}" in p.stderr and p.stdout.split()[0] == expected and "model.safetensors" in p.stdout, p
+
+
 def aside(err):
     """(folders, bytes as people read them, command) of the line about what is set aside; None without one."""
     found = [re.search(r"checkpoints: (\d+) folders? of earlier courses (?:is|are) set aside and takes? (.+?); what you do not need goes with: (rm .*)", x)
