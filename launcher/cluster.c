@@ -14,18 +14,19 @@
 enum form {
     FORM_NONE,
     FORM_SLURM,
-    FORM_FILE,          /* the variable names a file with a host per slot */
-    FORM_FILE_BUT_FIRST /* its first line is the host that launches, which has no part in the job */
+    FORM_FILE, /* the variable names a file with a host per slot */
+    FORM_LSF   /* the same, or it is MCPU_HOSTS; one slot may be of the host that launches, which has no part in the job */
 };
 
 /* One environment. `sign` gives it away; `launch` is set only where its own launcher started us (null: wherever the sign is). A value has
- * up to two variables, the first one that is set counts. */
+ * up to three variables, the first one that is set counts. */
 struct row {
     const char *name, *sign, *launch;
     enum form form;
     bool only_forced; /* its variables are too common to be a sign */
-    const char *variables[CLUSTER_VALUE_COUNT][2];
+    const char *variables[CLUSTER_VALUE_COUNT][3];
 };
+static const char mcpu_hosts[] = "LSB_MCPU_HOSTS";
 
 /* The order of rows is the order of detection. What is written for torchrun (PET_*) comes first; a scheduler's own launcher (mpirun, jsrun)
  * before the allocation it runs in; PMI last, for srun sets its variables too. */
@@ -76,29 +77,31 @@ static const struct row rows[] = {
     {.name = "lsf",
      .sign = "LSB_JOBID",
      .launch = "JSM_NAMESPACE_RANK",
-     .form = FORM_FILE_BUT_FIRST,
+     .form = FORM_LSF,
      .variables = {[CLUSTER_TASK_COUNT] = {"JSM_NAMESPACE_LOCAL_SIZE"},
                    [CLUSTER_TASK_RANK] = {"JSM_NAMESPACE_LOCAL_RANK"},
                    [CLUSTER_TASK_TOTAL] = {"JSM_NAMESPACE_SIZE"},
                    [CLUSTER_TASK_INDEX] = {"JSM_NAMESPACE_RANK"},
                    [CLUSTER_JOB_ID] = {"LSB_JOBID"},
                    [CLUSTER_STEP_ID] = {"LSB_JOBINDEX"},
-                   [CLUSTER_NODES] = {"LSB_DJOB_RANKFILE"},
+                   [CLUSTER_NODES] = {"LSB_DJOB_RANKFILE", mcpu_hosts, "LSB_DJOB_HOSTFILE"}, /* MCPU_HOSTS needs no file on every host */
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
     {.name = "pbs", /* nothing tells a batch script from what pbsdsh or ssh started: --cluster=pbs does */
      .sign = "PBS_JOBID",
      .launch = "",
      .form = FORM_FILE,
-     .variables = {[CLUSTER_JOB_ID] = {"PBS_JOBID"},
+     .variables = {[CLUSTER_NODE_RANK] = {"PBS_NODENUM"}, /* of whatever pbsdsh starts; 0 in the batch script */
+                   [CLUSTER_JOB_ID] = {"PBS_JOBID"},
                    [CLUSTER_STEP_ID] = {"PBS_ARRAY_INDEX"},
                    [CLUSTER_NODES] = {"PBS_NODEFILE"},
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
-    {.name = "flux", /* its nodes are numbered by broker, not from 0: only with a task per host, tasks are hosts */
+    {.name = "flux", /* how many tasks a host has, and the host's number, follow from how many there are in all */
      .sign = "FLUX_JOB_ID",
      .launch = "FLUX_TASK_RANK",
-     .variables = {[CLUSTER_TASK_RANK] = {"FLUX_TASK_LOCAL_ID"},
+     .variables = {[CLUSTER_NODE_COUNT] = {"FLUX_JOB_NNODES"},
+                   [CLUSTER_TASK_RANK] = {"FLUX_TASK_LOCAL_ID"},
                    [CLUSTER_TASK_TOTAL] = {"FLUX_JOB_SIZE"},
                    [CLUSTER_TASK_INDEX] = {"FLUX_TASK_RANK"},
                    [CLUSTER_JOB_ID] = {"FLUX_JOB_ID"},
@@ -140,7 +143,7 @@ static bool is_name(const char *word)
 /* Text of a value, with *from its variable; null when no variable is set, or it is empty. */
 static const char *look_up(const struct row *row, enum cluster_value what, char *const *env, const char **from)
 {
-    for (int i = 0; i < 2 && row->variables[what][i] != NULL; i++) {
+    for (int i = 0; i < 3 && row->variables[what][i] != NULL; i++) {
         const char *text = options_getenv(env, row->variables[what][i]);
         if (text != NULL && text[0] != '\0') {
             *from = row->variables[what][i];
@@ -214,11 +217,19 @@ static void read_row(struct cluster *c, const struct row *row, char *const *env,
         c->task_count = 1;
         from[CLUSTER_TASK_COUNT] = NULL;
     }
-    /* With a task per host, tasks are hosts; of several per host (alike on all) we know at least how many hosts. */
-    if (from[CLUSTER_NODE_COUNT] == NULL && from[CLUSTER_TASK_TOTAL] != NULL) {
+    if (from[CLUSTER_TASK_TOTAL] == NULL) {
+        return;
+    }
+    /* With a task per host, tasks are hosts; of several per host (alike on all) we know how many from how many hosts, or the other way round. */
+    if (from[CLUSTER_NODE_COUNT] == NULL) {
         c->node_count = (c->task_total + c->task_count - 1) / c->task_count;
-        c->node_rank = c->task_index / c->task_count;
         from[CLUSTER_NODE_COUNT] = from[CLUSTER_TASK_TOTAL];
+    } else if (from[CLUSTER_TASK_COUNT] == NULL && c->task_total % c->node_count == 0) {
+        c->task_count = c->task_total / c->node_count;
+        from[CLUSTER_TASK_COUNT] = from[CLUSTER_NODE_COUNT];
+    }
+    if (from[CLUSTER_NODE_RANK] == NULL && c->task_count * c->node_count >= c->task_total) { /* else hosts differ, and nobody says how */
+        c->node_rank = c->task_index / c->task_count;
         from[CLUSTER_NODE_RANK] = from[CLUSTER_TASK_INDEX];
     }
 }
@@ -260,6 +271,18 @@ static enum form form_of(const struct cluster *c)
     return FORM_NONE;
 }
 
+/* jsrun's launch host stands first, once. Where a host's own launcher (blaunch) was used, the first host has its share like the others. */
+static void drop_launch_host(const struct cluster *c, struct hostlist *l)
+{
+    bool drop = l->count > 1 && l->hosts[0].slots == 1;
+    for (size_t i = 1; i < l->count; i++) {
+        drop = drop && l->hosts[i].slots > 1;
+    }
+    if (drop || (l->count > 1 && c->from[CLUSTER_TASK_TOTAL] != NULL)) {
+        hostlist_drop_first_slot(l);
+    }
+}
+
 int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error *err)
 {
     enum form form = form_of(c);
@@ -269,25 +292,28 @@ int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error
     if (form == FORM_SLURM) {
         return hostlist_read_slurm(out, c->nodes, err) != 0 ? dt_wrap(err, "%s", c->from[CLUSTER_NODES]) : 0;
     }
-    struct dt_text text;
-    dt_text_init(&text);
-    int result = dt_file_read(c->nodes, FILE_BYTES, &text, err);
-    if (result == 0) {
-        const char *rest = dt_text_str(&text);
-        const char *second = strchr(rest, '\n');
-        if (form == FORM_FILE_BUT_FIRST && second != NULL && second[1] != '\0') {
-            rest = second + 1;
+    int result;
+    if (strcmp(c->from[CLUSTER_NODES], mcpu_hosts) == 0) {
+        result = hostlist_read_counts(out, c->nodes, err);
+    } else {
+        struct dt_text text;
+        dt_text_init(&text);
+        result = dt_file_read(c->nodes, FILE_BYTES, &text, err);
+        if (result == 0 && hostlist_read_words(out, dt_text_str(&text), err) != 0) {
+            result = dt_wrap(err, "%.200s", c->nodes);
         }
-        result = hostlist_read_words(out, rest, err) != 0 ? dt_wrap(err, "%.200s", c->nodes) : 0;
+        dt_text_clear(&text);
     }
-    dt_text_clear(&text);
+    if (result == 0 && form == FORM_LSF) {
+        drop_launch_host(c, out);
+    }
     return result != 0 ? dt_wrap(err, "%s", c->from[CLUSTER_NODES]) : 0;
 }
 
 int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err)
 {
     enum form form = form_of(c);
-    if ((form != FORM_FILE && form != FORM_FILE_BUT_FIRST) || c->nodes == NULL || (c->from[CLUSTER_NODE_COUNT] != NULL && c->task_count == 1)) {
+    if ((form != FORM_FILE && form != FORM_LSF) || c->nodes == NULL || (c->from[CLUSTER_NODE_COUNT] != NULL && c->task_count == 1)) {
         return 0;
     }
     struct hostlist hosts;
@@ -298,13 +324,17 @@ int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err
     int place = hostlist_find(&hosts, host_name);
     size_t count = hosts.count;
     hostlist_clear(&hosts);
-    if (place < 0 && c->launched) {
+    bool numbered = c->from[CLUSTER_NODE_RANK] != NULL && (size_t)c->node_rank < count; /* a name that differs is no harm then */
+    if (place < 0 && c->launched && !numbered) {
         return dt_fail(err, DT_NOT_FOUND, "%s: %.60s is not one of its %zu hosts; use --node_rank, or --cluster=none", c->from[CLUSTER_NODES],
                        host_name, count);
     }
     c->node_count = (int)count;
-    c->node_rank = place < 0 ? 0 : place;
-    c->from[CLUSTER_NODE_COUNT] = c->from[CLUSTER_NODE_RANK] = c->from[CLUSTER_NODES];
+    c->from[CLUSTER_NODE_COUNT] = c->from[CLUSTER_NODES];
+    if (place >= 0 || !numbered) {
+        c->node_rank = place < 0 ? 0 : place;
+        c->from[CLUSTER_NODE_RANK] = c->from[CLUSTER_NODES];
+    }
     return 0;
 }
 
@@ -355,8 +385,10 @@ int cluster_port(const struct cluster *c)
 
 void cluster_one_per_host(const struct cluster *c, struct dt_text *out)
 {
-    static const char *const lines[][2] = {
-        {"slurm", "srun --ntasks-per-node=1"}, {"lsf", "jsrun --rs_per_host=1 --tasks_per_rs=1"}, {"mpi", "mpirun --map-by ppr:1:node"}};
+    static const char *const lines[][2] = {{"slurm", "srun --ntasks-per-node=1"},
+                                           {"lsf", "jsrun --rs_per_host=1 --tasks_per_rs=1"},
+                                           {"mpi", "mpirun --map-by ppr:1:node"},
+                                           {"flux", "flux run --tasks-per-node=1"}};
     bool hosts_known = c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_NODE_COUNT] != c->from[CLUSTER_TASK_TOTAL];
     dt_text_printf(out, "%s: it started %d tasks on ", c->name, hosts_known ? c->task_total : c->task_count);
     if (hosts_known) {

@@ -285,6 +285,36 @@ int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *e
     return finish(l, result, err);
 }
 
+int hostlist_read_counts(struct hostlist *l, const char *text, struct dt_error *err)
+{
+    int result = 0;
+    for (const char *p = text + strspn(text, separators); *p != '\0' && result == 0;) {
+        const char *name = p;
+        size_t size = strcspn(p, separators);
+        int digits;
+        p += size;
+        p += strspn(p, separators);
+        long count = read_number(&p, &digits);
+        if (count < 1 || count > HOSTLIST_MAX_SLOTS || (*p != '\0' && strchr(separators, *p) == NULL)) {
+            result = wrong(err, name, "after a host its number of slots is wanted, from 1 to 65536");
+        } else {
+            result = add_slots(l, name, size, (int)count, err);
+        }
+        p += strspn(p, separators);
+    }
+    return finish(l, result, err);
+}
+
+void hostlist_drop_first_slot(struct hostlist *l)
+{
+    if (l->count > 0 && --l->hosts[0].slots <= 0) {
+        free(l->hosts[0].name);
+        free(l->hosts[0].chosen);
+        l->count--;
+        memmove(l->hosts, l->hosts + 1, l->count * sizeof *l->hosts);
+    }
+}
+
 /* "slots=4" or "max_slots=4" (also with blanks around the =) at *p, which moves behind it. */
 static int read_setting(const char **p, int *slots, struct dt_error *err)
 {

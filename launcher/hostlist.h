@@ -33,6 +33,8 @@ int hostlist_read_slurm(struct hostlist *l, const char *text, struct dt_error *e
 /* A name per slot, between blanks, newlines or commas: LSB_HOSTS, LSB_DJOB_RANKFILE, PBS_NODEFILE. A name that comes again is one slot
  * more; order of first appearance. */
 int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *err);
+/* A name and a count in turn, "a 4 b 2" (LSB_MCPU_HOSTS). */
+int hostlist_read_counts(struct hostlist *l, const char *text, struct dt_error *err);
 /* Lines "host slots=N" (DeepSpeed's), also "host" alone and Open MPI's "max_slots=N", which is ignored; comments from #, empty lines.
  * A host that comes twice is an error: DeepSpeed refuses it too. Messages name the line. */
 int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error *err);
@@ -41,6 +43,9 @@ int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error
  * stays. A host that is named twice is named once with both its slots. Unlike the readers it leaves l as it is when it fails with what was written; when
  * no host is left, l is empty. */
 int hostlist_filter(struct hostlist *l, const char *text, bool exclude, struct dt_error *err);
+
+/* Takes one slot from the first host, which goes when it was its last. */
+void hostlist_drop_first_slot(struct hostlist *l);
 
 /* Index of a host: the same name in full, else the same up to the first dot where one of both has none, in any
  * case of letters; -1. */

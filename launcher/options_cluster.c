@@ -69,7 +69,12 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     if (nnodes == NULL) {
         const char *variable = c->from[per_worker ? CLUSTER_TASK_TOTAL : CLUSTER_NODE_COUNT];
         give_from_cluster(o, g, "nnodes", dt_arena_printf(&o->arena, "%d", agents), variable);
-        if (per_worker) { /* the workers of a host are one group, whoever started them */
+        if (per_worker && c->from[CLUSTER_TASK_COUNT] != NULL) { /* the workers of a host are one group, whoever started them */
+            if (c->task_rank >= c->task_count) {
+                return dt_fail(err, DT_INVALID,
+                               "%s: this is task %d of this host (%s), where %s and %s leave %d for each; start one launcher per host", c->name,
+                               c->task_rank, c->from[CLUSTER_TASK_RANK], c->from[CLUSTER_TASK_TOTAL], c->from[CLUSTER_TASK_COUNT], c->task_count);
+            }
             o->local_first = c->task_rank;
             o->local_total = c->task_count;
             bool numbered = c->from[CLUSTER_NODE_RANK] != NULL && c->from[CLUSTER_NODE_RANK] != c->from[CLUSTER_TASK_INDEX];

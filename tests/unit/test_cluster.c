@@ -77,6 +77,10 @@ static void test_rows(void **state)
         {"PBS_JOBID=12.server PBS_NODEFILE=/none", "pbs", "pbs", true, 1, 0, 1, 1, 0, 0},
         {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", NULL, "flux", true, 3, 2, 1, 3, 2, 0},
         {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3", NULL, "flux", false, 1, 0, 1, 1, 0, 0},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", NULL, "flux", true, 3, 2, 1, 3, 2, 0},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=6 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=5 FLUX_TASK_LOCAL_ID=1", NULL, "flux", true, 3, 2, 2, 6, 5, 0},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=5 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=4 FLUX_TASK_LOCAL_ID=0", NULL, "flux", true, 3, 0, 1, 5, 4, 0},
+        {"PBS_JOBID=12.server PBS_NODENUM=3", "pbs", "pbs", true, 1, 3, 1, 1, 0, 0},
         {"JOB_COMPLETION_INDEX=3", NULL, "kubernetes", true, 1, 3, 1, 1, 0, 0},
         {"WORLD_SIZE=4 RANK=2 MASTER_ADDR=x MASTER_PORT=23456", "pytorchjob", "pytorchjob", true, 4, 2, 1, 1, 0, 0},
     };
@@ -130,9 +134,11 @@ static void test_each_value_is_shown_with_its_variable(void **state)
         {"LSB_JOBID=5 LSB_JOBINDEX=2 LSB_DJOB_RANKFILE=/none JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=0 "
          "JSM_NAMESPACE_LOCAL_SIZE=1",
          NULL},
-        {"PBS_JOBID=12 PBS_ARRAY_INDEX=3 PBS_NODEFILE=/none", "pbs"},
+        {"PBS_JOBID=12 PBS_ARRAY_INDEX=3 PBS_NODENUM=1 PBS_NODEFILE=/none", "pbs"},
+        {"LSB_JOBID=5 LSB_MCPU_HOSTS=a", "lsf"},
+        {"LSB_JOBID=5 LSB_DJOB_HOSTFILE=/none", "lsf"},
         {"PET_NNODES=3 PET_NODE_RANK=2 PET_MASTER_ADDR=x PET_MASTER_PORT=4000", NULL},
-        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", NULL},
+        {"FLUX_JOB_ID=f7 FLUX_JOB_SIZE=3 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0", NULL},
         {"JOB_COMPLETION_INDEX=3", NULL},
         {"WORLD_SIZE=4 RANK=2 MASTER_ADDR=x MASTER_PORT=23456", "pytorchjob"},
         {"PMIX_RANK=3 PMIX_NAMESPACE=ns", NULL},
@@ -225,6 +231,16 @@ static void test_hosts(void **state)
     c = detect(words, "pbs");
     assert_int_equal(cluster_place(&c, "elsewhere", &err), -1);
     assert_string_equal(err.text, "PBS_NODEFILE: elsewhere is not one of its 3 hosts; use --node_rank, or --cluster=none");
+    (void)snprintf(words, sizeof words, "PBS_JOBID=1 PBS_NODEFILE=%s PBS_NODENUM=2", path); /* a host of another name than in the list */
+    c = detect(words, "pbs");
+    assert_int_equal(cluster_place(&c, "elsewhere", &err), 0);
+    assert_true(c.node_count == 3 && c.node_rank == 2 && strcmp(c.from[CLUSTER_NODE_RANK], "PBS_NODENUM") == 0);
+    c = detect(words, "pbs"); /* its name counts where it is there: the first of the list is where hosts meet */
+    assert_int_equal(cluster_place(&c, "n1", &err), 0);
+    assert_true(c.node_rank == 0 && strcmp(c.from[CLUSTER_NODE_RANK], "PBS_NODEFILE") == 0);
+    (void)snprintf(words, sizeof words, "PBS_JOBID=1 PBS_NODEFILE=%s PBS_NODENUM=3", path);
+    c = detect(words, "pbs");
+    assert_int_equal(cluster_place(&c, "elsewhere", &err), -1);
     assert_int_equal(unlink(path), 0);
     c = detect(words, "pbs");
     assert_int_equal(cluster_place(&c, "n2", &err), -1);
@@ -238,6 +254,67 @@ static void test_hosts(void **state)
     assert_true(l.count == 2 && strcmp(l.hosts[0].name, "n1") == 0);
     hostlist_clear(&l);
     assert_int_equal(unlink(path), 0);
+}
+
+/* The lists of LSF: what stands first is the launch host of a machine with jsrun, which has one slot, or one of the hosts. */
+static void test_hosts_of_lsf(void **state)
+{
+    static const struct {
+        const char *rankfile, *hostfile, *mcpu, *more; /* null: not set; in place of blanks, commas */
+        const char *forced, *from, *hosts;             /* "a:1 b:2" */
+        int rank;                                      /* of host "b" */
+    } cases[] = {
+        {NULL, NULL, "a,4,b,2", "", "lsf", "LSB_MCPU_HOSTS", "a:4 b:2", 1},
+        {NULL, NULL, "launch,1,a,4,b,4", "", "lsf", "LSB_MCPU_HOSTS", "a:4 b:4", 1},
+        {NULL, NULL, "a,1,b,1", "", "lsf", "LSB_MCPU_HOSTS", "a:1 b:1", 1},
+        {NULL, NULL, "launch,1,a,1,b,1", " JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=0", NULL, "LSB_MCPU_HOSTS", "a:1 b:1",
+         1},
+        {NULL, "a\na\nb\nb\n", NULL, "", "lsf", "LSB_DJOB_HOSTFILE", "a:2 b:2", 1},
+        {NULL, "a\nb\n", NULL, "", "lsf", "LSB_DJOB_HOSTFILE", "a:1 b:1", 1},
+        {NULL, "launch\na\na\nb\nb\n", NULL, "", NULL, "LSB_DJOB_HOSTFILE", "a:2 b:2", 1},
+        {"b\nb\na\na\n", "a\nb\n", "a,1,b,1", "", "lsf", "LSB_DJOB_RANKFILE", "b:2 a:2", 0},
+        {NULL, "x\n", "b,2,a,2", "", "lsf", "LSB_MCPU_HOSTS", "b:2 a:2", 0},
+        {NULL, NULL, "b,8", "", "lsf", "LSB_MCPU_HOSTS", "b:8", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char rankfile[64], hostfile[64], mcpu[64], words[512], found[256] = "";
+        size_t used = 0;
+        struct hostlist l;
+        used += (size_t)snprintf(words, sizeof words, "LSB_JOBID=1%s", cases[i].more);
+        if (cases[i].rankfile != NULL) {
+            write_file(rankfile, cases[i].rankfile);
+            used += (size_t)snprintf(words + used, sizeof words - used, " LSB_DJOB_RANKFILE=%s", rankfile);
+        }
+        if (cases[i].hostfile != NULL) {
+            write_file(hostfile, cases[i].hostfile);
+            used += (size_t)snprintf(words + used, sizeof words - used, " LSB_DJOB_HOSTFILE=%s", hostfile);
+        }
+        if (cases[i].mcpu != NULL) {
+            (void)snprintf(mcpu, sizeof mcpu, "%s", cases[i].mcpu);
+            (void)snprintf(words + used, sizeof words - used, " LSB_MCPU_HOSTS=%s", mcpu);
+        }
+        struct cluster c = detect(words, cases[i].forced);
+        hostlist_init(&l);
+        if (cluster_hosts(&c, &l, &err) != 0 || cluster_place(&c, "b", &err) != 0) {
+            fail_msg("case %zu: %s", i, err.text);
+        }
+        for (size_t k = 0; k < l.count; k++) {
+            size_t n = strlen(found);
+            (void)snprintf(found + n, sizeof found - n, "%s%s:%d", k > 0 ? " " : "", l.hosts[k].name, l.hosts[k].slots);
+        }
+        assert_string_equal(found, cases[i].hosts);
+        assert_string_equal(c.from[CLUSTER_NODES], cases[i].from);
+        assert_true(c.node_count == (int)l.count && c.node_rank == cases[i].rank);
+        hostlist_clear(&l);
+        assert_true(cases[i].rankfile == NULL || unlink(rankfile) == 0);
+        assert_true(cases[i].hostfile == NULL || unlink(hostfile) == 0);
+    }
+    struct hostlist l;
+    hostlist_init(&l);
+    struct cluster c = detect("LSB_JOBID=1 LSB_MCPU_HOSTS=a,b", "lsf");
+    assert_int_equal(cluster_hosts(&c, &l, &err), -1);
+    assert_string_equal(err.text, "LSB_MCPU_HOSTS: a,b: after a host its number of slots is wanted, from 1 to 65536");
 }
 
 /* What the options make of it. */
@@ -295,6 +372,12 @@ static void test_a_task_per_worker(void **state)
          2, 1, 1, 2, 0, 1},
         /* mpirun says nothing of hosts: by core and by node number alike */
         {OMPI " MASTER_ADDR=a MASTER_PORT=3", 8, 5, 1, 4, 0, 0},
+        /* flux says how many hosts, but not which one this is: tasks may be dealt out in blocks or in turn */
+        {"FLUX_JOB_ID=f FLUX_JOB_SIZE=6 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=5 FLUX_TASK_LOCAL_ID=1 MASTER_ADDR=a", 6, 5, 1, 2, 0, 0},
+        {"FLUX_JOB_ID=f FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=1 FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=1 MASTER_ADDR=a", 2, 1, 1, 2, 0, 1},
+        {"FLUX_JOB_ID=f FLUX_JOB_SIZE=3 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=0 MASTER_ADDR=a", 3, 2, 0, 0, 0, 0},
+        /* not alike on all: nobody says how many are here, and each is a host */
+        {"FLUX_JOB_ID=f FLUX_JOB_SIZE=5 FLUX_JOB_NNODES=3 FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=1 MASTER_ADDR=a", 5, 3, 0, 0, 0, 0},
     };
     static struct options o;
     char *plain[] = {"dtrun", "p", NULL};
@@ -308,6 +391,13 @@ static void test_a_task_per_worker(void **state)
         }
         options_clear(&o);
     }
+    assert_int_equal(options_read(&o, 2, plain,
+                                  environment("FLUX_JOB_ID=f FLUX_JOB_SIZE=4 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=2 FLUX_TASK_LOCAL_ID=2 MASTER_ADDR=a"),
+                                  &err),
+                     -1);
+    assert_string_equal(err.text,
+                        "flux: this is task 2 of this host (FLUX_TASK_LOCAL_ID), where FLUX_JOB_SIZE and FLUX_JOB_NNODES leave 2 for each; start one "
+                        "launcher per host");
 }
 
 static void expect_requeue(const char *words, const char *command, bool batch)
@@ -345,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_ids_stay_apart),
         cmocka_unit_test(test_conflicts),
         cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_hosts_of_lsf),
         cmocka_unit_test(test_options_take_them),
         cmocka_unit_test(test_a_task_per_worker),
         cmocka_unit_test(test_what_is_run_again),

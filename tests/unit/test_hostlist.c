@@ -116,6 +116,30 @@ static void test_words(void **state)
     assert_string_equal(read_list(hostlist_read_words, "a[1]"), "a[1]: a host name has letters, digits and _ . : - only");
 }
 
+static void test_counts(void **state)
+{
+    (void)state;
+    assert_string_equal(read_list(hostlist_read_counts, "a 4 b.x 2 "), "a:4 b.x:2");
+    assert_string_equal(read_list(hostlist_read_counts, "a 4 b 2 a 1"), "a:5 b:2");
+    assert_string_equal(read_list(hostlist_read_counts, "a 4 b"), "b: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a b 4"), "a b 4: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 0"), "a 0: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 65537"), "a 65537: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 4x"), "a 4x: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 65536 a 1"), "a 1: more than 65536 slots on one host");
+    assert_string_equal(read_list(hostlist_read_counts, " "), "the list of hosts is empty");
+    struct hostlist l;
+    struct dt_error err;
+    hostlist_init(&l);
+    hostlist_drop_first_slot(&l);
+    assert_int_equal(hostlist_read_counts(&l, "a 2 b 3", &err), 0);
+    hostlist_drop_first_slot(&l);
+    assert_true(l.count == 2 && l.hosts[0].slots == 1);
+    hostlist_drop_first_slot(&l);
+    assert_true(l.count == 1 && strcmp(l.hosts[0].name, "b") == 0 && l.hosts[0].slots == 3);
+    hostlist_clear(&l);
+}
+
 static void test_hostfile(void **state)
 {
     (void)state;
@@ -228,7 +252,7 @@ static void test_find_and_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words),
+        cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words),   cmocka_unit_test(test_counts),
         cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts), cmocka_unit_test(test_filters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
