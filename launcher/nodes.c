@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "launcher/claim.h"
@@ -15,22 +14,19 @@
 #include "launcher/link.h"
 #include "launcher/member.h"
 #include "launcher/nodes_etcd.h"
+#include "launcher/nodes_place.h"
 
 #include <math.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-#define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
-
 #define SKEWED_NOTED 16
 
 static const double skew_s = 30;      /* between two clocks; what a message may be on its way is no skew */
 static const double wait_line_s = 10; /* between two lines about a wait */
-static const double name_s = 1;       /* for the endpoint's name at the start; then it is looked up beside everything else */
 static const double name_line_s = 5;  /* a name that means nothing is told after this */
 
 struct nodes {
@@ -44,10 +40,9 @@ struct nodes {
     struct claim *claim;     /* on the endpoint's port, while somebody else has it */
     struct nodes_etcd *etcd; /* in place of the endpoint; or null */
     uv_timer_t tick, news;
-    struct lookup_list endpoint; /* count 0: not known */
-    bool hosts;                  /* we hold the endpoint */
-    double waiting_s;            /* since when our node waits for a round; -1: it does not */
-    char trouble[256];           /* why the endpoint cannot be reached, newest */
+    struct nodes_place place;
+    double waiting_s;  /* since when our node waits for a round; -1: it does not */
+    char trouble[256]; /* why the endpoint cannot be reached, newest */
     double open_s;
     bool told_name;    /* that the endpoint's means nothing */
     struct message in; /* decoded */
@@ -83,12 +78,6 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- from the links ---- */
 
-/* Only this machine reaches it, or it is not known yet. */
-static bool is_loopback_text(const char *address)
-{
-    return address[0] == '\0' || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
-}
-
 static void on_up(void *user, uint64_t peer, const char *host)
 {
     struct nodes *n = user;
@@ -97,8 +86,8 @@ static void on_up(void *user, uint64_t peer, const char *host)
     (void)snprintf(who.address, sizeof who.address, "%s", host);
     struct peer_info *self = &n->member.options.self;
     char local[sizeof self->address];
-    bool others_reach = !is_loopback_text(self->address);
-    if (!others_reach && link_local_address(n->link, peer, local, sizeof local) == 0 && (self->address[0] == '\0' || !is_loopback_text(local))) {
+    bool others_reach = !nodes_is_loopback(self->address);
+    if (!others_reach && link_local_address(n->link, peer, local, sizeof local) == 0 && (self->address[0] == '\0' || !nodes_is_loopback(local))) {
         memcpy(self->address, local, sizeof local); /* where a peer came is where peers come */
     }
     n->trouble[0] = '\0';
@@ -163,7 +152,7 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
         (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text);
         if (denied) { /* another key or another run: waiting will hardly help */
             say(n->trouble);
-        } else if (n->endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
+        } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
             n->told_name = true;
             (void)fprintf(stderr, "dtrun: endpoint %s; trying on\n", n->trouble);
         }
@@ -286,7 +275,7 @@ static void connect_to(void *user, const struct peer_info *to)
         witness_ask(nodes_etcd_witness(n->etcd));
     } else if (to != NULL) {
         link_connect(n->link, to->id, from_here(n, to->address, address, sizeof address), to->port);
-    } else if (!n->hosts) {
+    } else if (!n->place.hosts) {
         link_connect(n->link, 0, n->o->master_addr, n->o->master_port);
     }
 }
@@ -414,137 +403,6 @@ static void start_news(struct nodes *n)
 
 /* ---- begin ---- */
 
-/* Of train: what its job file says, wherever it lies, and the other arguments. */
-static void add_job(const struct options *o, struct dt_text *out)
-{
-    struct dt_text arguments, file;
-    struct dt_error ignored;
-    dt_text_init(&arguments);
-    dt_text_init(&file);
-    for (int i = 0; i < o->arg_count; i++) {
-        size_t n = strlen(o->args[i]);
-        if (file.size == 0 && n > 5 && strcmp(o->args[i] + n - 5, ".json") == 0 && dt_file_read(o->args[i], JOB_BYTES, &file, &ignored) == 0) {
-            unsigned char hash[crypto_generichash_BYTES_MIN];
-            char hex[2 * sizeof hash + 1];
-            (void)crypto_generichash(hash, sizeof hash, (const unsigned char *)file.data, file.size, NULL, 0);
-            dt_text_printf(out, "job file %.16s\n", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash));
-        } else {
-            dt_text_printf(&arguments, " %s", o->args[i]);
-        }
-    }
-    for (size_t i = 0; i < arguments.size; i++) {
-        arguments.data[i] = (char)(arguments.data[i] == '\n' ? ' ' : arguments.data[i]);
-    }
-    dt_text_printf(out, "arguments%.500s\n", dt_text_str(&arguments));
-    dt_text_clear(&arguments);
-    dt_text_clear(&file);
-}
-
-/* What must be alike on all hosts. The program is compared by its name: folders may differ. */
-static void write_digest(const struct options *o, char *out, size_t out_bytes)
-{
-    const char *name = strrchr(o->program, '/');
-    struct dt_text job;
-    dt_text_init(&job);
-    if (o->bundled && strcmp(o->program, "train") == 0) {
-        add_job(o, &job);
-    }
-    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--rdzv_backend %s\nprogram %.200s\n%s", DT_VERSION, o->nnodes_min,
-                   o->nnodes_max, o->max_restarts, o->rdzv_backend, name != NULL ? name + 1 : o->program, dt_text_str(&job));
-    dt_text_clear(&job);
-}
-
-static int publish(struct nodes *n, struct peer_info *self, struct dt_error *err)
-{
-    const struct options *o = n->o;
-    struct lookup_list local;
-    const char *warning = NULL;
-    if (o->local_addr != NULL && o->local_addr[0] != '\0') {
-        if (lookup_now(o->local_addr, self->port, &local, err) != 0) {
-            return dt_wrap(err, "--local_addr");
-        }
-        (void)lookup_host((struct sockaddr *)&local.addresses[0], self->address, sizeof self->address);
-        return 0;
-    }
-    if (n->hosts) {
-        if (endpoint_published(&n->endpoint, self->address, sizeof self->address, &warning, err) != 0) {
-            return -1;
-        }
-        bool plain = is_loopback_text(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
-        if (warning != NULL && !plain) {
-            char here[LOOKUP_NAME_BYTES] = "nothing"; /* the list may be empty */
-            if (n->endpoint.count > 0) {
-                (void)lookup_host((struct sockaddr *)&n->endpoint.addresses[0], here, sizeof here);
-            }
-            (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
-        } else if (warning != NULL) {
-            (void)fprintf(stderr, "dtrun: %s\n", warning);
-        }
-        return 0;
-    }
-    for (int i = 0; i < n->endpoint.count; i++) {
-        struct dt_error ignored;
-        if (endpoint_route((struct sockaddr *)&n->endpoint.addresses[i], self->address, sizeof self->address, &ignored) == 0) {
-            if (o->etcd.endpoint_count == 0 || !is_loopback_text(self->address)) {
-                return 0;
-            }
-            break;
-        }
-    }
-    if (o->etcd.endpoint_count > 0) { /* an etcd, or a gateway to it, on this host: others come by another way */
-        return endpoint_published(&(struct lookup_list){0}, self->address, sizeof self->address, NULL, err);
-    }
-    self->address[0] = '\0'; /* the first link will tell */
-    return 0;
-}
-
-static enum endpoint_choice choice_of(const struct options *o)
-{
-    if (o->etcd.endpoint_count > 0) {
-        return ENDPOINT_JOIN;
-    }
-    if (strcmp(o->rdzv_backend, "static") == 0) {
-        return o->node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
-    }
-    return o->is_host < 0 ? ENDPOINT_AUTO : o->is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
-}
-
-/* Who we are, and a socket that listens. Returns it, or -1. */
-static int open_endpoint(struct nodes *n, struct peer_info *self, struct dt_error *err)
-{
-    const struct options *o = n->o;
-    struct endpoint decided = {.fd = -1, .why = "an etcd"};
-    enum endpoint_choice choice = choice_of(o);
-    n->open_s = dt_now_s();
-    if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &n->endpoint, err) != 0) { /* a name server may know it later */
-        n->endpoint.count = 0;
-        (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text);
-        if (choice == ENDPOINT_HOST) {
-            (void)fprintf(stderr, "dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text, o->master_port);
-        }
-        choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
-    }
-    if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &n->endpoint, o->master_port, err) != 0) {
-        return -1;
-    }
-    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
-           decided.why);
-    n->hosts = decided.hosts;
-    if (!decided.hosts && choice == ENDPOINT_HOST) {
-        (void)fprintf(stderr, "dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
-    }
-    int fd = decided.fd;
-    self->port = decided.port;
-    if (!decided.hosts && endpoint_listen(0, o->port_lo, o->port_hi, &fd, &self->port, err) != 0) {
-        return -1;
-    }
-    if (publish(n, self, err) != 0) {
-        (void)close(fd);
-        return -1;
-    }
-    return fd;
-}
-
 /* The endpoint's port is ours now: whoever comes late finds the job again. */
 static void on_claimed(void *user, int fd, const struct lookup_list *list)
 {
@@ -563,8 +421,8 @@ static void on_claimed(void *user, int fd, const struct lookup_list *list)
     }
     (void)fprintf(stderr, "dtrun: endpoint %s port %d: held by this host now\n", n->o->master_addr, n->o->master_port);
     struct peer_info *self = &n->member.options.self;
-    n->endpoint = *list;
-    n->hosts = true;
+    n->place.endpoint = *list;
+    n->place.hosts = true;
     self->port = n->o->master_port;
     link_set_port(n->link, self->port);
     if (self->address[0] == '\0') {
@@ -593,7 +451,8 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
         return -1;
     }
     m->self.id += m->self.id == 0;
-    int fd = open_endpoint(n, &m->self, err);
+    n->open_s = dt_now_s();
+    int fd = nodes_place_open(&n->place, o, &m->self, n->trouble, sizeof n->trouble, err);
     if (fd < 0) {
         return -1;
     }
@@ -608,8 +467,8 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
         (void)close(fd);
         return -1;
     }
-    if (!l.key.given && (n->hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
-        bool nobody_else = is_loopback_text(o->master_addr) || strcmp(o->master_addr, "localhost") == 0;
+    if (!l.key.given && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
+        bool nobody_else = nodes_is_loopback(o->master_addr) || strcmp(o->master_addr, "localhost") == 0;
         if (!nobody_else) {
             (void)fprintf(stderr, "dtrun: %s\n", secure_no_key_warning());
         }
@@ -641,7 +500,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     n->hooks = *hooks;
     n->waiting_s = -1;
     dt_text_init(&n->out);
-    write_digest(o, m->digest, sizeof m->digest);
+    nodes_digest(o, m->digest, sizeof m->digest);
     (void)gethostname(m->self.host, sizeof m->self.host - 1);
     (void)uv_timer_init(loop, &n->tick);
     (void)uv_timer_init(loop, &n->news);
@@ -657,10 +516,10 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
         result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
     }
     if (result == 0) {
-        (n->hosts ? member_lead : member_seek)(&n->member, dt_now_s());
-        if (!n->hosts && choice_of(o) != ENDPOINT_JOIN) {
+        (n->place.hosts ? member_lead : member_seek)(&n->member, dt_now_s());
+        if (!n->place.hosts && nodes_choice(o) != ENDPOINT_JOIN) {
             struct claim_options c = {.host = o->master_addr, .port = o->master_port, .every_s = 1 / o->time_scale, .user = n, .got = on_claimed};
-            claim_open(&n->claim, loop, &c, n->endpoint.count > 0 ? &n->endpoint : NULL);
+            claim_open(&n->claim, loop, &c, n->place.endpoint.count > 0 ? &n->place.endpoint : NULL);
         }
         follow_up(n);
     }

@@ -1,0 +1,153 @@
+/* The address is the one that --local_addr names; else, where the endpoint is held, the endpoint's own; else that of the interface on the way there. */
+#include "launcher/nodes_place.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
+
+static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up beside everything else */
+
+bool nodes_is_loopback(const char *address)
+{
+    return address[0] == '\0' || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
+/* ---- what must be alike ---- */
+
+/* Of train: what its job file says, wherever it lies, and the other arguments. */
+static void add_job(const struct options *o, struct dt_text *out)
+{
+    struct dt_text arguments, file;
+    struct dt_error ignored;
+    dt_text_init(&arguments);
+    dt_text_init(&file);
+    for (int i = 0; i < o->arg_count; i++) {
+        size_t n = strlen(o->args[i]);
+        if (file.size == 0 && n > 5 && strcmp(o->args[i] + n - 5, ".json") == 0 && dt_file_read(o->args[i], JOB_BYTES, &file, &ignored) == 0) {
+            unsigned char hash[crypto_generichash_BYTES_MIN];
+            char hex[2 * sizeof hash + 1];
+            (void)crypto_generichash(hash, sizeof hash, (const unsigned char *)file.data, file.size, NULL, 0);
+            dt_text_printf(out, "job file %.16s\n", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash));
+        } else {
+            dt_text_printf(&arguments, " %s", o->args[i]);
+        }
+    }
+    for (size_t i = 0; i < arguments.size; i++) {
+        arguments.data[i] = (char)(arguments.data[i] == '\n' ? ' ' : arguments.data[i]);
+    }
+    dt_text_printf(out, "arguments%.500s\n", dt_text_str(&arguments));
+    dt_text_clear(&arguments);
+    dt_text_clear(&file);
+}
+
+/* The program is compared by its name: folders may differ. */
+void nodes_digest(const struct options *o, char *out, size_t out_bytes)
+{
+    const char *name = strrchr(o->program, '/');
+    struct dt_text job;
+    dt_text_init(&job);
+    if (o->bundled && strcmp(o->program, "train") == 0) {
+        add_job(o, &job);
+    }
+    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--rdzv_backend %s\nprogram %.200s\n%s", DT_VERSION, o->nnodes_min,
+                   o->nnodes_max, o->max_restarts, o->rdzv_backend, name != NULL ? name + 1 : o->program, dt_text_str(&job));
+    dt_text_clear(&job);
+}
+
+/* ---- the endpoint ---- */
+
+enum endpoint_choice nodes_choice(const struct options *o)
+{
+    if (o->etcd.endpoint_count > 0) {
+        return ENDPOINT_JOIN;
+    }
+    if (strcmp(o->rdzv_backend, "static") == 0) {
+        return o->node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
+    }
+    return o->is_host < 0 ? ENDPOINT_AUTO : o->is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
+}
+
+/* self->address; "" when only the first link will tell. */
+static int publish(const struct nodes_place *p, const struct options *o, struct peer_info *self, struct dt_error *err)
+{
+    struct lookup_list local;
+    const char *warning = NULL;
+    if (o->local_addr != NULL && o->local_addr[0] != '\0') {
+        if (lookup_now(o->local_addr, self->port, &local, err) != 0) {
+            return dt_wrap(err, "--local_addr");
+        }
+        (void)lookup_host((struct sockaddr *)&local.addresses[0], self->address, sizeof self->address);
+        return 0;
+    }
+    if (p->hosts) {
+        if (endpoint_published(&p->endpoint, self->address, sizeof self->address, &warning, err) != 0) {
+            return -1;
+        }
+        bool plain = nodes_is_loopback(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
+        if (warning != NULL && !plain) {
+            char here[LOOKUP_NAME_BYTES] = "nothing"; /* the list may be empty */
+            if (p->endpoint.count > 0) {
+                (void)lookup_host((struct sockaddr *)&p->endpoint.addresses[0], here, sizeof here);
+            }
+            (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
+        } else if (warning != NULL) {
+            (void)fprintf(stderr, "dtrun: %s\n", warning);
+        }
+        return 0;
+    }
+    for (int i = 0; i < p->endpoint.count; i++) {
+        struct dt_error ignored;
+        if (endpoint_route((struct sockaddr *)&p->endpoint.addresses[i], self->address, sizeof self->address, &ignored) == 0) {
+            if (o->etcd.endpoint_count == 0 || !nodes_is_loopback(self->address)) {
+                return 0;
+            }
+            break;
+        }
+    }
+    if (o->etcd.endpoint_count > 0) { /* an etcd, or a gateway to it, on this host: others come by another way */
+        return endpoint_published(&(struct lookup_list){0}, self->address, sizeof self->address, NULL, err);
+    }
+    self->address[0] = '\0'; /* the first link will tell */
+    return 0;
+}
+
+int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble, size_t trouble_bytes,
+                     struct dt_error *err)
+{
+    struct endpoint decided = {.fd = -1, .why = "an etcd"};
+    enum endpoint_choice choice = nodes_choice(o);
+    if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &p->endpoint, err) != 0) { /* a name server may know it later */
+        p->endpoint.count = 0;
+        (void)snprintf(trouble, trouble_bytes, "%s", err->text);
+        if (choice == ENDPOINT_HOST) {
+            (void)fprintf(stderr, "dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text, o->master_port);
+        }
+        choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
+    }
+    if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &p->endpoint, o->master_port, err) != 0) {
+        return -1;
+    }
+    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
+           decided.why);
+    p->hosts = decided.hosts;
+    if (!decided.hosts && choice == ENDPOINT_HOST) {
+        (void)fprintf(stderr, "dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
+    }
+    int fd = decided.fd;
+    self->port = decided.port;
+    if (!decided.hosts && endpoint_listen(0, o->port_lo, o->port_hi, &fd, &self->port, err) != 0) {
+        return -1;
+    }
+    if (publish(p, o, self, err) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
