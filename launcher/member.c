@@ -1,4 +1,4 @@
-/* Three parts: what every member does (messages, seeking), elections, and leading (member_lead.c). */
+/* What every member does: seeking and following a leader, messages, links and time. Elections and records are in member_elect.c, leading in member_lead.c. */
 #include "launcher/member.h"
 
 #include "launcher/member_parts.h"
@@ -51,7 +51,7 @@ void member_act(struct member *m, enum action_kind kind, int code, const char *w
     m->hooks.act(m->hooks.user, &a, &m->record, why);
 }
 
-static struct member_past *find_past(struct member *m, const uint64_t *nonce)
+struct member_past *member_find_past(struct member *m, const uint64_t *nonce)
 {
     for (int i = 0; i < m->past_count; i++) {
         if (memcmp(nonce, m->past[i].record.nonce, sizeof m->past[i].record.nonce) == 0) {
@@ -64,7 +64,7 @@ static struct member_past *find_past(struct member *m, const uint64_t *nonce)
 /* What we promised and keep in a run before is not forgotten: should we come back to it, it counts again. */
 void member_change_run(struct member *m, const uint64_t *nonce)
 {
-    struct member_past was = {m->record, m->promised}, *back = find_past(m, nonce);
+    struct member_past was = {m->record, m->promised}, *back = member_find_past(m, nonce);
     if (back != NULL) {
         m->record = back->record;
         m->promised = back->promised;
@@ -94,7 +94,7 @@ void member_send(struct member *m, uint64_t peer, struct message *message)
     m->hooks.send(m->hooks.user, peer, message);
 }
 
-static int place_of(const struct peer_info *list, int count, uint64_t id)
+int member_place_of(const struct peer_info *list, int count, uint64_t id)
 {
     for (int i = 0; i < count; i++) {
         if (list[i].id == id) {
@@ -140,7 +140,7 @@ static void send_join(struct member *m, uint64_t peer)
 
 static void seek(struct member *m, double now_s)
 {
-    int place = place_of(m->record.council, m->record.council_count, m->options.self.id);
+    int place = member_place_of(m->record.council, m->record.council_count, m->options.self.id);
     m->role = MEMBER_SEEKING;
     m->wait_text[0] = '\0';
     m->spare = false;
@@ -174,7 +174,8 @@ void member_seek(struct member *m, double now_s)
 static bool is_keeper(const struct member *m)
 {
     const struct record *r = &m->record;
-    return place_of(r->council, r->council_count, m->options.self.id) >= 0 || place_of(r->before, r->before_count, m->options.self.id) >= 0;
+    return member_place_of(r->council, r->council_count, m->options.self.id) >= 0 ||
+           member_place_of(r->before, r->before_count, m->options.self.id) >= 0;
 }
 
 /* All others need their leader only. What they opened to find it is closed again: ten thousand links to each keeper would stay for nothing. */
@@ -196,7 +197,7 @@ void member_hold(struct member *m, double now_s)
     }
 }
 
-static void follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
+void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
     bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term; /* the same agent may lead again without our news */
     if (m->role == MEMBER_LEADING) {
@@ -249,176 +250,7 @@ static double pause_of(const struct member *m, double now_s)
     return m->record.round == 0 ? fmin(pause_s, most_s) : most_s;
 }
 
-/* ---- elections ---- */
-
-static bool has_vote(const struct member *m, uint64_t id, const void *arg)
-{
-    (void)arg;
-    for (int i = 0; i < m->vote_count; i++) {
-        if (m->votes[i] == id) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void count_votes(struct member *m, double now_s)
-{
-    if (m->campaign != 0 && member_quorum(m, &m->record, has_vote, NULL)) {
-        m->record.term = m->campaign;
-        m->campaign = 0;
-        member_begin_leading(m, now_s);
-    }
-}
-
-static void campaign(struct member *m, double now_s)
-{
-    const struct record *r = &m->record;
-    int place = place_of(r->council, r->council_count, m->options.self.id);
-    member_bury_all_predecessors(m);
-    m->campaign_at_s = now_s + m->options.beat_s * (1 + 0.2 * (place > 0 ? place : 0));
-    if (place < 0 || r->nonce[0] == 0) {
-        return; /* not one of those that hold the state */
-    }
-    m->campaign = (m->promised > r->term ? m->promised : r->term) + 1;
-    m->campaign = m->campaign > m->campaigned ? m->campaign : m->campaigned + 1;
-    m->campaigned = m->campaign;
-    m->vote_count = 0;
-    struct message out = {.kind = MESSAGE_VOTE_ASK, .term = m->campaign, .record = *r};
-    for (int i = 0; i < m->peer_count; i++) {
-        uint64_t id = m->peers[i].id;
-        if (place_of(r->council, r->council_count, id) >= 0 || place_of(r->before, r->before_count, id) >= 0) {
-            member_send(m, id, &out);
-        }
-    }
-    count_votes(m, now_s);
-}
-
-static void on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s)
-{
-    if (m->role == MEMBER_SEEKING && m->record.round == 0 && find_past(m, in->record.nonce) != NULL) {
-        member_change_run(m, in->record.nonce); /* nothing came of the new run, and the old one is not lost */
-    }
-    struct message out = {.kind = MESSAGE_VOTE, .term = in->term, .record = m->record};
-    if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
-        return;
-    }
-    if (m->role == MEMBER_FOLLOWING && m->leader == peer) { /* it does not lead any more */
-        member_lose_leader(m, true, now_s);
-    }
-    const struct peer_info *leader = member_leader(m);
-    if (leader != NULL && m->role != MEMBER_SEEKING && leader->id != peer) {
-        struct message redirect = {.kind = MESSAGE_REDIRECT, .info = *leader};
-        member_send(m, peer, &redirect);
-        return;
-    }
-    out.granted = m->role == MEMBER_SEEKING && now_s >= m->vote_after_s && record_grants(m->promised, &m->record, in);
-    if (out.granted) {
-        m->promised = in->term;
-        m->campaign = 0;
-    }
-    member_send(m, peer, &out);
-}
-
-static void on_vote(struct member *m, uint64_t peer, const struct message *in, double now_s)
-{
-    if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
-        return;
-    }
-    if (m->role == MEMBER_LEADING && !in->granted && in->term > m->record.term) { /* its vote went to another meanwhile: we need a newer term */
-        m->promised = in->term > m->promised ? in->term : m->promised;
-        member_stop_leading(m);
-        member_lose_leader(m, true, now_s);
-    }
-    if (m->role != MEMBER_SEEKING) {
-        return;
-    }
-    if (record_newer(&in->record, &m->record)) {
-        m->record = in->record; /* somebody knows more: ask again with that */
-        m->campaign = 0;
-        return;
-    }
-    if (in->granted && in->term == m->campaign && !has_vote(m, peer, NULL) && m->vote_count < 2 * MESSAGE_COUNCIL) {
-        m->votes[m->vote_count++] = peer;
-        count_votes(m, now_s);
-    }
-}
-
 /* ---- messages ---- */
-
-/* Our vote belongs to a newer term: the sender must know. */
-static bool refuse_old_term(struct member *m, uint64_t peer, const struct message *in)
-{
-    if (in->term >= m->promised) {
-        return false;
-    }
-    struct message out = {.kind = MESSAGE_VOTE, .term = m->promised, .record = m->record};
-    member_send(m, peer, &out);
-    return true;
-}
-
-/* To everybody linked who keeps records with us. */
-static void tell(struct member *m, const struct record *r)
-{
-    m->told_term = r->term;
-    m->told_round = r->round;
-    m->told_finished = r->finished;
-    struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .record = *r};
-    const struct record *both[2] = {r, &m->record};
-    uint64_t told[4 * MESSAGE_COUNCIL];
-    int told_count = 0;
-    for (int b = 0; b < 2; b++) {
-        for (int k = 0; k < both[b]->council_count + both[b]->before_count; k++) {
-            uint64_t id = k < both[b]->council_count ? both[b]->council[k].id : both[b]->before[k - both[b]->council_count].id;
-            bool again = id == m->options.self.id || id == r->leader;
-            for (int i = 0; i < told_count && !again; i++) {
-                again = told[i] == id;
-            }
-            if (!again) {
-                told[told_count++] = id;
-                member_send(m, id, &out);
-            }
-        }
-    }
-}
-
-static void on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s)
-{
-    bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
-    p->same_run = same;
-    p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
-    if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {
-        return;
-    }
-    if (m->role == MEMBER_LEADING && in->record.term == m->record.term) {
-        return; /* our own, on its way back */
-    }
-    m->record = in->record;
-    m->promised = in->record.term > m->promised ? in->record.term : m->promised;
-    m->campaign = 0;
-    if (m->role == MEMBER_LEADING) { /* another one leads since */
-        m->leader_heard_s = now_s;
-        member_stop_leading(m);
-        member_lose_leader(m, true, now_s);
-    }
-}
-
-static void on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s)
-{
-    bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
-    if (!same || refuse_old_term(m, peer, in) || in->record.term != in->term || record_newer(&m->record, &in->record)) {
-        return;
-    }
-    if (m->told_term != in->record.term || m->told_round != in->record.round || m->told_finished != in->record.finished) {
-        tell(m, &in->record);
-    }
-    m->record = in->record;
-    if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
-        follow(m, peer, in->term, now_s);
-    }
-    struct message out = {.kind = MESSAGE_ACK, .term = in->term, .round = in->record.round, .finished = in->record.finished};
-    member_send(m, peer, &out);
-}
 
 /* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one: we may begin anew with the others. Whoever never was in a
  * round has nothing to hope for. */
@@ -446,7 +278,7 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
             return;
         }
     }
-    if (same && (in->term < m->record.term || refuse_old_term(m, peer, in))) {
+    if (same && (in->term < m->record.term || member_refuse_old_term(m, peer, in))) {
         return;
     }
     if (m->role == MEMBER_LEADING && (same ? in->term <= m->record.term : in->round == 0)) {
@@ -458,7 +290,7 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
     if (in->granted && in->term == m->record.term && in->round == m->record.round) {
         m->record.committed = true;
     }
-    follow(m, peer, in->term, now_s);
+    member_follow(m, peer, in->term, now_s);
     m->leader_info = in->info;
     struct member_peer *p = member_find(m, peer);
     memcpy(p->info.host, in->info.host, sizeof p->info.host); /* the link knew its address only */
@@ -589,7 +421,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         on_redirect(m, in);
         break;
     case MESSAGE_PREPARE:
-        on_prepare(m, peer, in, now_s);
+        member_on_prepare(m, peer, in, now_s);
         break;
     case MESSAGE_PROBE:
         if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
@@ -610,13 +442,13 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         on_beat(m, peer, in, now_s);
         break;
     case MESSAGE_VOTE_ASK:
-        on_vote_ask(m, peer, in, now_s);
+        member_on_vote_ask(m, peer, in, now_s);
         break;
     case MESSAGE_VOTE:
-        on_vote(m, peer, in, now_s);
+        member_on_vote(m, peer, in, now_s);
         break;
     case MESSAGE_KEEP:
-        on_keep(m, p, in, now_s);
+        member_on_keep(m, p, in, now_s);
         break;
     case MESSAGE_BYE:
         p->left = true;
@@ -693,7 +525,7 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         tell_loss(m, text);
         member_lose_leader(m, end != MEMBER_LOST, now_s);
     } else if (m->role == MEMBER_SEEKING) {
-        count_votes(m, now_s); /* one less to ask */
+        member_count_votes(m, now_s); /* one less to ask */
     }
 }
 
@@ -747,7 +579,7 @@ static double tick_seeking(struct member *m, double now_s)
         look_around(m);
     }
     if (m->role == MEMBER_SEEKING && now_s >= m->campaign_at_s) {
-        campaign(m, now_s);
+        member_campaign(m, now_s);
     }
     if (m->role != MEMBER_SEEKING) {
         return now_s;

@@ -37,6 +37,24 @@ void member_note_loss(struct member *m, const struct peer_info *info);
 double member_fenced_until(struct member *m);
 const struct peer_info *member_info_of_node(struct member *m, int node);
 void member_put_out(struct member *m, struct member_peer *p, double now_s);
+/* What we kept of a run before, by its nonce; or null. */
+struct member_past *member_find_past(struct member *m, const uint64_t *nonce);
+/* Index of id in a council, or -1. */
+int member_place_of(const struct peer_info *list, int count, uint64_t id);
+/* `leader` leads in this term: our workers end if they are of another one's round, and our wish to join goes to it. */
+void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s);
+/* member_elect.c */
+/* Asks the council for votes, if we are of it, and sets when to try again. */
+void member_campaign(struct member *m, double now_s);
+/* Begins to lead when they are enough; to be called when one came, or when there is one less to ask. */
+void member_count_votes(struct member *m, double now_s);
+void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s);
+void member_on_vote(struct member *m, uint64_t peer, const struct message *in, double now_s);
+/* Our vote belongs to a newer term than the message's: tells its sender, and is true. */
+bool member_refuse_old_term(struct member *m, uint64_t peer, const struct message *in);
+/* A record that a peer keeps; one that a leader asks us to keep. */
+void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s);
+void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
 /* member_reach.c */
 bool member_all_reached(struct member *m);
 void member_tick_reach(struct member *m, double now_s);

@@ -1,0 +1,175 @@
+/* Who may lead next, and the record by which that is decided: a member gives its vote once per term, to one that knows no less than itself, and a leader's
+ * newest record is kept by a quorum before anything follows from it. */
+#include "launcher/member_parts.h"
+
+#include <string.h>
+
+/* ---- elections ---- */
+
+static bool has_vote(const struct member *m, uint64_t id, const void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < m->vote_count; i++) {
+        if (m->votes[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void member_count_votes(struct member *m, double now_s)
+{
+    if (m->campaign != 0 && member_quorum(m, &m->record, has_vote, NULL)) {
+        m->record.term = m->campaign;
+        m->campaign = 0;
+        member_begin_leading(m, now_s);
+    }
+}
+
+void member_campaign(struct member *m, double now_s)
+{
+    const struct record *r = &m->record;
+    int place = member_place_of(r->council, r->council_count, m->options.self.id);
+    member_bury_all_predecessors(m);
+    m->campaign_at_s = now_s + m->options.beat_s * (1 + 0.2 * (place > 0 ? place : 0));
+    if (place < 0 || r->nonce[0] == 0) {
+        return; /* not one of those that hold the state */
+    }
+    m->campaign = (m->promised > r->term ? m->promised : r->term) + 1;
+    m->campaign = m->campaign > m->campaigned ? m->campaign : m->campaigned + 1;
+    m->campaigned = m->campaign;
+    m->vote_count = 0;
+    struct message out = {.kind = MESSAGE_VOTE_ASK, .term = m->campaign, .record = *r};
+    for (int i = 0; i < m->peer_count; i++) {
+        uint64_t id = m->peers[i].id;
+        if (member_place_of(r->council, r->council_count, id) >= 0 || member_place_of(r->before, r->before_count, id) >= 0) {
+            member_send(m, id, &out);
+        }
+    }
+    member_count_votes(m, now_s);
+}
+
+void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    if (m->role == MEMBER_SEEKING && m->record.round == 0 && member_find_past(m, in->record.nonce) != NULL) {
+        member_change_run(m, in->record.nonce); /* nothing came of the new run, and the old one is not lost */
+    }
+    struct message out = {.kind = MESSAGE_VOTE, .term = in->term, .record = m->record};
+    if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
+        return;
+    }
+    if (m->role == MEMBER_FOLLOWING && m->leader == peer) { /* it does not lead any more */
+        member_lose_leader(m, true, now_s);
+    }
+    const struct peer_info *leader = member_leader(m);
+    if (leader != NULL && m->role != MEMBER_SEEKING && leader->id != peer) {
+        struct message redirect = {.kind = MESSAGE_REDIRECT, .info = *leader};
+        member_send(m, peer, &redirect);
+        return;
+    }
+    out.granted = m->role == MEMBER_SEEKING && now_s >= m->vote_after_s && record_grants(m->promised, &m->record, in);
+    if (out.granted) {
+        m->promised = in->term;
+        m->campaign = 0;
+    }
+    member_send(m, peer, &out);
+}
+
+void member_on_vote(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
+        return;
+    }
+    if (m->role == MEMBER_LEADING && !in->granted && in->term > m->record.term) { /* its vote went to another meanwhile: we need a newer term */
+        m->promised = in->term > m->promised ? in->term : m->promised;
+        member_stop_leading(m);
+        member_lose_leader(m, true, now_s);
+    }
+    if (m->role != MEMBER_SEEKING) {
+        return;
+    }
+    if (record_newer(&in->record, &m->record)) {
+        m->record = in->record; /* somebody knows more: ask again with that */
+        m->campaign = 0;
+        return;
+    }
+    if (in->granted && in->term == m->campaign && !has_vote(m, peer, NULL) && m->vote_count < 2 * MESSAGE_COUNCIL) {
+        m->votes[m->vote_count++] = peer;
+        member_count_votes(m, now_s);
+    }
+}
+
+/* ---- records ---- */
+
+bool member_refuse_old_term(struct member *m, uint64_t peer, const struct message *in)
+{
+    if (in->term >= m->promised) {
+        return false;
+    }
+    struct message out = {.kind = MESSAGE_VOTE, .term = m->promised, .record = m->record};
+    member_send(m, peer, &out);
+    return true;
+}
+
+/* To everybody linked who keeps records with us. */
+static void tell(struct member *m, const struct record *r)
+{
+    m->told_term = r->term;
+    m->told_round = r->round;
+    m->told_finished = r->finished;
+    struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .record = *r};
+    const struct record *both[2] = {r, &m->record};
+    uint64_t told[4 * MESSAGE_COUNCIL];
+    int told_count = 0;
+    for (int b = 0; b < 2; b++) {
+        for (int k = 0; k < both[b]->council_count + both[b]->before_count; k++) {
+            uint64_t id = k < both[b]->council_count ? both[b]->council[k].id : both[b]->before[k - both[b]->council_count].id;
+            bool again = id == m->options.self.id || id == r->leader;
+            for (int i = 0; i < told_count && !again; i++) {
+                again = told[i] == id;
+            }
+            if (!again) {
+                told[told_count++] = id;
+                member_send(m, id, &out);
+            }
+        }
+    }
+}
+
+void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
+    p->same_run = same;
+    p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
+    if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {
+        return;
+    }
+    if (m->role == MEMBER_LEADING && in->record.term == m->record.term) {
+        return; /* our own, on its way back */
+    }
+    m->record = in->record;
+    m->promised = in->record.term > m->promised ? in->record.term : m->promised;
+    m->campaign = 0;
+    if (m->role == MEMBER_LEADING) { /* another one leads since */
+        m->leader_heard_s = now_s;
+        member_stop_leading(m);
+        member_lose_leader(m, true, now_s);
+    }
+}
+
+void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
+    if (!same || member_refuse_old_term(m, peer, in) || in->record.term != in->term || record_newer(&m->record, &in->record)) {
+        return;
+    }
+    if (m->told_term != in->record.term || m->told_round != in->record.round || m->told_finished != in->record.finished) {
+        tell(m, &in->record);
+    }
+    m->record = in->record;
+    if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
+        member_follow(m, peer, in->term, now_s);
+    }
+    struct message out = {.kind = MESSAGE_ACK, .term = in->term, .round = in->record.round, .finished = in->record.finished};
+    member_send(m, peer, &out);
+}
