@@ -7,12 +7,21 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
-enum { FRAMES = 48, STACK_BYTES = 64 * 1024, OWN_FRAMES = 2 /* the handler and the kernel's return from it */ };
+enum {
+    FRAMES = 48,
+    STACK_BYTES = 64 * 1024,
+    OWN_FRAMES = 2,        /* the handler and the kernel's return from it */
+    FEW_FRAMES = 3,        /* fewer: the unwinder was stopped */
+    SCAN_BYTES = 32 * 1024 /* of the stack */
+};
 
 static char name[64];
 static char log_path[PATH_MAX];
@@ -38,7 +47,42 @@ static void put_hex(int fd, unsigned long value)
     put(fd, text);
 }
 
-static void write_report(int fd, int number, const siginfo_t *info, void *const *frames, int count)
+/* The unwinder stops at code that was generated at run time (matrix products), or in the kernel's page (clocks). Then return addresses into this program that lie on the stack tell
+ * where it came from, though some may be left over from calls that have ended. Returns how many. */
+static int scan_stack(const ucontext_t *at, void **out)
+{
+#if defined(__x86_64__)
+    uintptr_t sp = (uintptr_t)at->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+    uintptr_t sp = (uintptr_t)at->uc_mcontext.sp;
+#else
+    uintptr_t sp = 0;
+#endif
+    extern const char __executable_start, etext; /* the linker's */
+    static uintptr_t words[SCAN_BYTES / sizeof(uintptr_t)];
+    enum { PIECE = 4096 };
+    size_t size = 0;
+    int count = 0;
+    while (sp != 0 && size + PIECE <= sizeof words) { /* through the kernel, which says where the stack ends */
+        struct iovec to = {(char *)words + size, PIECE}, from = {(void *)(sp + size), PIECE};
+        ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+        if (got <= 0) {
+            break;
+        }
+        size += (size_t)got;
+        if (got < PIECE) {
+            break;
+        }
+    }
+    for (size_t i = 0; i < size / sizeof *words && count < FRAMES; i++) {
+        if (words[i] > (uintptr_t)&__executable_start && words[i] < (uintptr_t)&etext) {
+            out[count++] = (void *)words[i];
+        }
+    }
+    return count;
+}
+
+static void write_report(int fd, int number, const siginfo_t *info, void *const *frames, int count, void *const *perhaps, int perhaps_count)
 {
     const char *word = sigabbrev_np(number);
     put(fd, name);
@@ -52,18 +96,22 @@ static void write_report(int fd, int number, const siginfo_t *info, void *const 
     }
     put(fd, "; the calls that led there:\n");
     backtrace_symbols_fd(frames, count, fd);
+    if (perhaps_count > 0) {
+        put(fd, "from code that cannot be followed back; on its stack, perhaps these:\n");
+        backtrace_symbols_fd(perhaps, perhaps_count, fd);
+    }
 }
 
 static void on_crash(int number, siginfo_t *info, void *context)
 {
-    void *frames[FRAMES];
-    (void)context;
+    void *frames[FRAMES], *perhaps[FRAMES];
     if (atomic_exchange(&crashing, 1) == 0) { /* of several threads the first one speaks */
         int count = backtrace(frames, FRAMES), skip = count > OWN_FRAMES ? OWN_FRAMES : 0;
-        write_report(STDERR_FILENO, number, info, frames + skip, count - skip);
+        int more = count - skip < FEW_FRAMES ? scan_stack(context, perhaps) : 0;
+        write_report(STDERR_FILENO, number, info, frames + skip, count - skip, perhaps, more);
         int fd = log_path[0] != '\0' ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644) : -1;
         if (fd >= 0) {
-            write_report(fd, number, info, frames + skip, count - skip);
+            write_report(fd, number, info, frames + skip, count - skip, perhaps, more);
         }
     }
     (void)raise(number); /* SA_RESETHAND: once we return, the usual end */

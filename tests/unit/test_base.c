@@ -1,6 +1,8 @@
 /* base/: errors, text, numbers, files. */
 #include "base/arena.h"
 #include "base/bench.h"
+#include "base/clock.h"
+#include "base/crash.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/page.h"
@@ -8,12 +10,15 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -207,6 +212,58 @@ static void page_is_shared_by_name(void **state)
     dt_page_close(worker, -1);
 }
 
+/* A loop that was generated at run time, without tables for an unwinder. */
+static void spin_in_generated_code(void)
+{
+#if defined(__x86_64__)
+    static const uint8_t code[] = {0xeb, 0xfe};
+#else
+    static const uint8_t code[] = {0x00, 0x00, 0x00, 0x14}; /* aarch64 */
+#endif
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(page, code, sizeof code);
+    (void)mprotect(page, 4096, PROT_READ | PROT_EXEC);
+    void (*spin)(void);
+    memcpy(&spin, &page, sizeof spin);
+    (void)alarm(1);
+    spin();
+    abort(); /* no tail call */
+}
+
+static void a_crash_in_generated_code_shows_who_called_it(void **state)
+{
+    (void)state;
+#ifdef DT_SANITIZED
+    skip();
+#endif
+    char text[8192] = "";
+    size_t size = 0;
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)dup2(ends[1], STDERR_FILENO);
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        dt_crash_open("test");
+        (void)signal(SIGALRM, SIG_DFL);
+        spin_in_generated_code();
+    }
+    (void)close(ends[1]);
+    dt_sleep_s(0.2);
+    (void)kill(pid, SIGABRT); /* the alarm is for a child that it does not end */
+    for (ssize_t got; (got = read(ends[0], text + size, sizeof text - 1 - size)) > 0;) {
+        size += (size_t)got;
+    }
+    (void)close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    assert_non_null(strstr(text, "test: crashed: SIGABRT, sent by a process"));
+    const char *perhaps = strstr(text, "cannot be followed back; on its stack, perhaps these:\n");
+    assert_non_null(perhaps);
+    assert_non_null(strstr(perhaps, "test_base")); /* an address of this program */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +277,7 @@ int main(void)
         cmocka_unit_test(arena_is_aligned_and_zeroed),
         cmocka_unit_test(files_are_written_whole_or_not),
         cmocka_unit_test(page_is_shared_by_name),
+        cmocka_unit_test(a_crash_in_generated_code_shows_who_called_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
