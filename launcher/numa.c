@@ -9,12 +9,12 @@
 #include "base/file.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FILE_BYTES ((size_t)64 << 10)
-#define CACHES_MAX 64 /* index0 and up, of one CPU */
 
 static const char *const mode_names[] = {"node", "socket", "exclusive", "core-complex"};
 
@@ -188,27 +188,43 @@ static bool is_for_data(const char *folder, int index)
     return is;
 }
 
+/* Takes one of a CPU's caches for the last one, if it is of a higher level than those before. */
+static int look_at_cache(const char *folder, int index, long long *highest, struct cpus *out, struct dt_error *err)
+{
+    char path[512];
+    long long level;
+    if (!is_for_data(folder, index)) {
+        return 0;
+    }
+    (void)snprintf(path, sizeof path, "%s/index%d/level", folder, index);
+    if (read_number(path, &level, err) != 0) {
+        return -1;
+    }
+    (void)snprintf(path, sizeof path, "%s/index%d/shared_cpu_list", folder, index);
+    if (level > *highest && read_list(path, out, err) != 0) {
+        return -1;
+    }
+    *highest = level > *highest ? level : *highest;
+    return 0;
+}
+
 /* The highest level that holds data. */
 static int last_cache_of(const struct numa *n, int cpu, struct cpus *out, struct dt_error *err)
 {
-    char folder[400], path[512];
-    long long level, highest = -1;
+    char folder[400];
+    long long highest = -1;
+    int index, result = 0;
     (void)snprintf(folder, sizeof folder, "%s/devices/system/cpu/cpu%d/cache", n->sys, cpu);
-    for (int i = 0; i < CACHES_MAX; i++) {
-        if (!is_for_data(folder, i)) {
-            continue;
+    DIR *d = opendir(folder);
+    for (const struct dirent *e; d != NULL && result == 0 && (e = readdir(d)) != NULL;) {
+        if (sscanf(e->d_name, "index%d", &index) == 1) {
+            result = look_at_cache(folder, index, &highest, out, err);
         }
-        (void)snprintf(path, sizeof path, "%s/index%d/level", folder, i);
-        if (read_number(path, &level, err) != 0) {
-            return -1;
-        }
-        (void)snprintf(path, sizeof path, "%s/index%d/shared_cpu_list", folder, i);
-        if (level > highest && read_list(path, out, err) != 0) {
-            return -1;
-        }
-        highest = level > highest ? level : highest;
     }
-    return highest >= 0 ? 0 : dt_fail(err, DT_NOT_FOUND, "%s: the kernel knows no cache of CPU %d", folder, cpu);
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return result != 0 || highest >= 0 ? result : dt_fail(err, DT_NOT_FOUND, "%s: the kernel knows no cache of CPU %d", folder, cpu);
 }
 
 /* A core, or the sharers of a cache. */

@@ -133,6 +133,9 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     describe_meeting(o, out);
     dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
     dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
+    if (o->numa_binding != NULL) {
+        dt_text_printf(out, "binding   by %s (--numa_binding)\n", o->numa_binding);
+    }
     bool files = false;
     for (int i = 0; i < o->nproc; i++) {
         files = files || o->redirects[i] != 0 || o->tee[i] != 0;

@@ -6,6 +6,7 @@ run: timeout 240"""
 import json
 import os
 import random
+import socket
 import subprocess
 import time
 
@@ -175,6 +176,27 @@ def test_without_gpus_workers_are_spread(machine):
 
 @needs_mounts
 @needs_two
+def test_an_agent_per_worker(machine):
+    """As a scheduler starts them that has a task per worker: they share this host as if one agent had started them."""
+    def both(mode, **env):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        task = {"SLURM_JOB_ID": 7, "SLURM_STEP_NODELIST": "a", "SLURM_NNODES": 1, "SLURM_NODEID": 0, "SLURM_STEP_TASKS_PER_NODE": 2, "SLURM_NTASKS": 2,
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **env}
+        args = [f"--numa_binding={mode}", PYTHON, "-c", SHOW.replace("os.environ[\"DTRUN_CPU_SHARERS\"]", "os.environ.get(\"DTRUN_CPU_SHARERS\")")]
+        with machine(args, SLURM_PROCID=0, SLURM_LOCALID=0, **task) as a, machine(args, SLURM_PROCID=1, SLURM_LOCALID=1, **task) as b:
+            return [job.finish() for job in (a, b)]
+
+    assert [r.out for r in both("exclusive")] == ["0 [1] None\n", "1 [0] None\n"]  # GPU 0 is near node 1
+    assert [r.out for r in both("exclusive", FAKE_COUNT="0")] == ["0 [0] None\n", "1 [1] None\n"]
+    assert [r.out for r in both("node", FAKE_COUNT="1")] == ["0 [1] None\n", "1 [1] None\n"]  # each sees one GPU, which is its own
+    for result in both("exclusive", FAKE_COUNT="1"):
+        assert result.code == 2 and "dtrun: --numa_binding: exclusive: this launcher sees only its own worker's GPU" in result.err, result
+
+
+@needs_mounts
+@needs_two
 def test_refusals(machine):
     rows = [
         (["--nproc_per_node=3", "--numa_binding=node"], {},
@@ -188,6 +210,8 @@ def test_refusals(machine):
         with machine([*args, "true"], **env) as job:
             result = job.finish()
         assert (result.code, result.out, result.err) == (2, "", text), result
+    result = run(["--dry_run", "--numa_binding=core-complex", "true"])
+    assert result.code == 0 and "binding   by core-complex (--numa_binding)\n" in result.out, result
     result = run(["--numa_binding=socks", "true"])
     assert result.code == 2 and "--numa_binding: socks: must be one of node|socket|exclusive|core-complex" in result.err, result
 
