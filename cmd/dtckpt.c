@@ -89,16 +89,19 @@ static bool is_aside(const char *name)
     return strstr(name, ".old-") != NULL;
 }
 
-/* What a kill left of a checkpoint; null for one that should be whole. A removal begins with the manifest and at the oldest. */
+/* Why this is no checkpoint: what a kill left of one, or never one; null for one that should be whole. */
 static const char *cut_short(const char *folder, const char *name, bool newest)
 {
+    if (strstr(name, ".tmp-gone-") != NULL) {
+        return "cut short while it was removed; the next save goes on";
+    }
     if (strstr(name, ".tmp-") != NULL) {
         return "cut short while it was written; the next save removes it";
     }
-    char *manifest = dt_format("%s/%s/manifest.json", folder, name);
-    bool removed = !newest && !dt_file_exists(manifest);
-    free(manifest);
-    return !removed ? NULL : is_aside(name) ? "cut short while it was removed" : "cut short while it was removed; the next save goes on";
+    char *path = dt_format("%s/%s", folder, name);
+    bool whole = newest || checkpoint_looks_whole(path);
+    free(path);
+    return whole ? NULL : "no checkpoint: it holds no manifest.json";
 }
 
 /* One line of `list`; false for a damaged one. */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "worker/course.h"
 #include "worker/manifest.h"
 #include "worker/safetensors.h"
 
@@ -185,16 +186,20 @@ static int check_owner(const char *dir, const struct checkpoint_state *state, st
     return result;
 }
 
-/* Step number of "step-00000300", or -1; a leftover ("step-00000300.tmp-2") sets *leftover. */
+/* Step number of "step-00000300", or -1; a leftover ("step-00000300.tmp-2") sets *leftover. Other ways to write the number are not ours. */
 static int64_t step_of(const char *name, bool *leftover)
 {
     if (strncmp(name, "step-", 5) != 0 || strspn(name + 5, "0123456789") < 1) {
         return -1;
     }
-    char *end;
+    char *end, own[32];
     errno = 0;
     long long step = strtoll(name + 5, &end, 10);
     if (errno != 0 || step < 0 || (*end != 0 && strncmp(end, ".tmp-", 5) != 0)) {
+        return -1;
+    }
+    int size = snprintf(own, sizeof own, "step-%08lld", step);
+    if (end - name != size || memcmp(name, own, (size_t)size) != 0) {
         return -1;
     }
     *leftover = *end != 0;
@@ -295,12 +300,38 @@ static int take_from_frozen(const char *dir, int round, struct dt_error *err)
     return lock;
 }
 
-/* Removes complete checkpoints beyond the newest keep_last_n, counted from the one just written, and what earlier tries left behind. Later steps are of
- * another course of training: they neither count nor go. Failing here is a warning: the new checkpoint is safe. */
+bool checkpoint_looks_whole(const char *path)
+{
+    char *manifest = dt_format("%s/manifest.json", path);
+    bool there = dt_file_exists(manifest);
+    free(manifest);
+    return there;
+}
+
+/* Removes DIR/NAME unless a newer round has begun: what that one reads is not ours. A failure is a warning. A checkpoint first gets a passing name, so that
+ * a removal that is cut short is known for one, and ended by the next save. */
+static void remove_one(const char *dir, const char *name, bool leftover, const struct checkpoint_state *state)
+{
+    struct dt_error err;
+    char *path = dt_format("%s/%s", dir, name), *gone = leftover ? dt_strdup(path) : dt_format("%s.tmp-gone-%d", path, state->round);
+    bool ours = check_owner(dir, state, NULL) == 0;
+    int rc = ours && !leftover && rename(path, gone) != 0 ? dt_fail_errno(&err, "%s: cannot remove", path) : 0;
+    if (rc == 0 && ours) {
+        rc = dt_file_remove_tree(gone, &err);
+    }
+    if (rc != 0) {
+        dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
+    }
+    free(gone);
+    free(path);
+}
+
+/* Removes what earlier tries and removals left behind, then complete checkpoints beyond the newest keep_last_n, counted from the one just written. Later
+ * steps are of another course of training, and what has no manifest is not ours: they neither count nor go. */
 static void prune(const char *dir, const struct checkpoint_state *state, const struct checkpoint_keep *keep)
 {
     struct dt_error err;
-    for (int leftovers = 0; leftovers <= 1; leftovers++) {
+    for (int leftovers = 1; leftovers >= 0; leftovers--) {
         struct listing steps;
         if (list_steps(dir, leftovers, &steps, &err) != 0) {
             dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
@@ -309,27 +340,28 @@ static void prune(const char *dir, const struct checkpoint_state *state, const s
         for (size_t i = 0; i < steps.count; i++) {
             int64_t step = steps.items[i].step;
             char *path = dt_format("%s/%s", dir, steps.items[i].name);
-            char *manifest = dt_format("%s/manifest.json", path);
-            bool whole = !leftovers && dt_file_exists(manifest); /* without: a removal that was cut short */
+            bool whole = !leftovers && checkpoint_looks_whole(path);
             complete += whole && step <= state->step;
-            bool goes = !whole || (keep->last_n > 0 && complete > keep->last_n && step != keep->named_step);
-            if (goes && check_owner(dir, state, &err) == 0) { /* what a newer round has begun is not ours to remove */
-                (void)unlink(manifest);                       /* first, so that a removal cut short leaves nothing that looks complete */
-                if (dt_file_remove_tree(path, &err) != 0) {
-                    dt_log(DT_LOG_WARN, "checkpoint", "%s", err.text);
-                }
+            if (leftovers || (whole && keep->last_n > 0 && complete > keep->last_n && step != keep->named_step)) {
+                remove_one(dir, steps.items[i].name, leftovers, state);
             }
-            free(manifest);
             free(path);
         }
         listing_clear(&steps);
     }
 }
 
-/* Gives the finished folder its name. One of that name (saved before at the same step) is swapped out in one call: *swapped. */
+/* Gives the finished folder its name. A checkpoint of that name (saved before at the same step) is swapped out in one call: *swapped. Whatever else has the
+ * name is somebody's, and gets another. */
 static int put_in_place(const char *from, const char *to, bool *swapped, struct dt_error *err)
 {
     *swapped = false;
+    if (dt_file_exists(to) && !checkpoint_looks_whole(to)) {
+        if (course_set_aside(to, err) != 0) {
+            return -1;
+        }
+        dt_log(DT_LOG_WARN, "checkpoint", "%s: what had this name held no manifest.json and is no checkpoint; it is set aside (.old-N)", to);
+    }
     if (rename(from, to) == 0) {
         return 0;
     }

@@ -54,7 +54,7 @@ int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_e
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err);
 /* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes leftovers and what
- * `keep` does not hold. A checkpoint cut short at any system call is never loaded and never hides the one before it.
+ * `keep` does not hold. Other things in DIR stay; one that has the name of this checkpoint is set aside (step-N.old-1) with a warning. A checkpoint cut short at any system call is never loaded and never hides the one before it.
  * Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks,
                       const struct checkpoint_keep *keep, struct dt_error *err);
@@ -62,6 +62,8 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
 void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
 /* DIR/step-N; the caller frees. */
 char *checkpoint_path(const char *dir, int64_t step);
+/* It has a manifest, so it was complete once: what does not is no checkpoint, whatever its name. */
+bool checkpoint_looks_whole(const char *path);
 /* Steps of the checkpoints in DIR, the newest first, complete or not; a DIR that is not there has none. The caller frees *steps. */
 int checkpoint_steps(const char *dir, int64_t **steps, int *count, struct dt_error *err);
 /* The newest complete checkpoint in DIR (by step; `latest` is for people); DT_NOT_FOUND when there is none. path: the caller frees. Reads all of it and

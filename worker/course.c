@@ -88,13 +88,12 @@ int course_leave_behind(const char *dir, int64_t after, int64_t *first, int64_t 
     int64_t *steps = NULL;
     int count = 0, left = 0, rc = checkpoint_steps(dir, &steps, &count, err);
     for (int i = 0; rc == 0 && i < count && steps[i] > after; i++) {
-        char *path = checkpoint_path(dir, steps[i]), *manifest = dt_format("%s/manifest.json", path);
-        if (dt_file_exists(manifest)) { /* without: a removal that was cut short, which the next save ends */
+        char *path = checkpoint_path(dir, steps[i]);
+        if (checkpoint_looks_whole(path)) {
             rc = course_set_aside(path, err);
             *last = left++ == 0 ? steps[i] : *last;
             *first = steps[i];
         }
-        free(manifest);
         free(path);
     }
     free(steps);

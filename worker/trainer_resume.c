@@ -119,15 +119,6 @@ static int64_t step_in(const char *resume)
     return *digits && strspn(digits, "0123456789") == strlen(digits) ? strtoll(digits, NULL, 10) : -1;
 }
 
-/* It looks complete, so it was one: an unfinished removal has no manifest. */
-static bool was_complete(const char *path)
-{
-    char *manifest = dt_format("%s/manifest.json", path);
-    bool there = dt_file_exists(manifest);
-    free(manifest);
-    return there;
-}
-
 /* checkpointing.resume as a path: a folder, or the name of one of this run's checkpoints. What is not there is told with what is. */
 static int find_named(struct search *s, const char *dir, const char *resume, struct dt_error *err)
 {
@@ -138,7 +129,7 @@ static int find_named(struct search *s, const char *dir, const char *resume, str
         s->path = checkpoint_path(dir, step);
     }
     if (dt_file_exists(s->path)) {
-        return was_complete(s->path)
+        return checkpoint_looks_whole(s->path)
                    ? 0
                    : dt_fail(err, DT_INVALID, "checkpointing.resume: %s: is no checkpoint (it holds no manifest.json); name a folder step-N",
                              s->path);
@@ -241,7 +232,7 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
         if (checkpoint_open(&c, path, &why) == 0) {
             dt_text_puts(out, path);
         } else {
-            s->damaged += was_complete(path);
+            s->damaged += checkpoint_looks_whole(path);
             pass_over(t, s, why.text);
         }
         checkpoint_close(c);

@@ -334,9 +334,15 @@ void trainer_check_disk(struct trainer *t)
     if (saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
         return;
     }
+    int whole = 0;
+    for (int i = 0; i < there; i++) {
+        char *path = checkpoint_path(job->checkpoint_dir, steps[i]);
+        whole += checkpoint_looks_whole(path);
+        free(path);
+    }
     free(steps);
     if (job->keep_last_n > 0) { /* the new one is complete before the oldest goes */
-        int64_t more = job->keep_last_n + 1 - there;
+        int64_t more = job->keep_last_n + 1 - whole;
         saves = saves < more ? saves : more;
         saves = saves > 1 ? saves : 1;
     }

@@ -199,20 +199,65 @@ static void old_ones_and_leftovers_are_removed(void **unused)
         assert_int_equal(newest(NULL, 0), step);
     }
     char *leftover = dt_format("%s/step-00000055.tmp-0/x", dir), *gone = dt_format("%s/step-00000030", dir),
-         *kept = dt_format("%s/step-00000040", dir);
+         *kept = dt_format("%s/step-00000040", dir), *cut = dt_format("%s.tmp-gone-1", kept);
     assert_false(dt_file_exists(gone));
     assert_true(dt_file_exists(kept));
     assert_int_equal(dt_file_mkdirs(leftover, &err), 0);
-    char *manifest = dt_format("%s/manifest.json", kept);
-    assert_int_equal(unlink(manifest), 0); /* its removal was cut short: it does not count */
-    free(manifest);
+    assert_int_equal(rename(kept, cut), 0); /* its removal was cut short */
+    assert_int_equal(newest(NULL, 0), 50);
     assert_int_equal(save(50, 3, 1, 2, &err), 0); /* the same step again, by others */
     assert_int_equal(newest(NULL, 0), 50);
     assert_false(dt_file_exists(leftover));
-    assert_false(dt_file_exists(kept));
+    assert_false(dt_file_exists(cut));
+    free(cut);
     free(leftover);
     free(gone);
     free(kept);
+}
+
+/* What has no manifest was never a checkpoint of ours, whatever its name, and does not count as one; what has the name of the next is renamed. */
+static void what_is_not_ours_stays(void **unused)
+{
+    (void)unused;
+    static const char *const folders[] = {"step-5", "step-1000", "step-00000005", "step-00001000", "step-00000020", "step-5.tmp-1"};
+    struct dt_error err;
+    fresh_dir();
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char *path = dt_format("%s/%s", dir, folders[i]), *file = dt_format("%s/model.bin", path);
+        assert_int_equal(dt_file_mkdirs(path, &err), 0);
+        assert_int_equal(dt_file_write(file, "theirs", 6, &err), 0);
+        free(file);
+        free(path);
+    }
+    char *first = dt_format("%s/step-77", dir), *second = dt_format("%s/step-00000030", dir);
+    assert_int_equal(dt_file_write(first, "theirs", 6, &err), 0);
+    assert_int_equal(dt_file_write(second, "theirs", 6, &err), 0);
+    for (int step = 10; step <= 40; step += 10) {
+        assert_int_equal(save(step, 1, 0, 2, &err), 0);
+        assert_int_equal(newest(NULL, 0), step);
+    }
+    static const char *const there[] = {"step-5/model.bin",
+                                        "step-1000/model.bin",
+                                        "step-00000005/model.bin",
+                                        "step-00001000/model.bin",
+                                        "step-5.tmp-1/model.bin",
+                                        "step-00000020.old-1/model.bin",
+                                        "step-00000030.old-1",
+                                        "step-77",
+                                        "step-00000030/manifest.json",
+                                        "step-00000040/manifest.json"};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++) {
+        char *path = dt_format("%s/%s", dir, there[i]);
+        if (!dt_file_exists(path)) {
+            fail_msg("%s is gone", path);
+        }
+        free(path);
+    }
+    char *gone = dt_format("%s/step-00000020", dir);
+    assert_false(dt_file_exists(gone));
+    free(gone);
+    free(second);
+    free(first);
 }
 
 /* Later steps are another course: they push nothing out. What the job names stays. */
@@ -606,6 +651,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_ranks_write_anyone_reads),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),
+        cmocka_unit_test(what_is_not_ours_stays),
         cmocka_unit_test(a_save_never_removes_itself_or_the_named),
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean),
         cmocka_unit_test(older_rounds_are_refused),
