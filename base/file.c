@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,6 +229,9 @@ int dt_file_append_line(const char *path, const char *line, size_t size, struct 
 
 int dt_file_mkdirs(const char *path, struct dt_error *err)
 {
+    if (*path == '\0') {
+        return dt_fail(err, DT_INVALID, "the name of the folder is empty");
+    }
     char *copy = dt_strdup(path);
     int result = 0;
     for (char *p = copy + 1; result == 0; p++) {
@@ -266,12 +271,27 @@ int dt_file_remove_tree(const char *path, struct dt_error *err)
     return 0;
 }
 
-void dt_file_remove_cut(const char *dir)
+/* NAME.tmp-PID of one of these names: PID, else 0. */
+static long writer_of(const char *name, const char *const *names)
+{
+    for (size_t i = 0; names[i] != NULL; i++) {
+        size_t n = strlen(names[i]);
+        if (strncmp(name, names[i], n) == 0 && strncmp(name + n, ".tmp-", 5) == 0) {
+            const char *digits = name + n + 5;
+            bool number = *digits != '\0' && strspn(digits, "0123456789") == strlen(digits);
+            return number ? strtol(digits, NULL, 10) : 0;
+        }
+    }
+    return 0;
+}
+
+void dt_file_remove_cut(const char *dir, const char *const *names)
 {
     DIR *d = opendir(dir);
     for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        const char *mark = strstr(e->d_name, ".tmp-");
-        if (mark != NULL && mark[5] != 0 && strspn(mark + 5, "0123456789") == strlen(mark + 5)) {
+        long pid = writer_of(e->d_name, names);
+        bool gone = pid > 0 && (pid > INT_MAX || pid == (long)getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH));
+        if (gone) {
             (void)unlinkat(dirfd(d), e->d_name, 0); /* a folder stays */
         }
     }

@@ -31,14 +31,15 @@ int dt_file_write_all(int fd, const void *data, size_t size, const char *path, s
 int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
 /* Appends one line (newline added) by a single O_APPEND write; makes the file (dt_file_open_own). Allocates nothing. */
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err);
-/* mkdir -p. */
+/* mkdir -p. DT_INVALID for an empty name. */
 int dt_file_mkdirs(const char *path, struct dt_error *err);
 /* fsync of a folder. */
 int dt_file_sync_dir(const char *path, struct dt_error *err);
 /* Removes a file or a whole folder; 0 when it is not there. Does not follow links. */
 int dt_file_remove_tree(const char *path, struct dt_error *err);
-/* Removes the NAME.tmp-PID files in dir that a dt_file_write left when it was killed. Only where nobody else is writing. */
-void dt_file_remove_cut(const char *dir);
+/* Removes the NAME.tmp-PID files in dir that a dt_file_write left when it was killed: those of `names` (ends with null) whose process this machine does
+ * not have. A process of another machine looks gone: only where none writes. */
+void dt_file_remove_cut(const char *dir, const char *const *names);
 bool dt_file_exists(const char *path);
 /* Bytes that this user may still write where path (a folder) is; -1 when unknown. */
 double dt_file_free_bytes(const char *path);

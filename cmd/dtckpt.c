@@ -255,6 +255,10 @@ static int hash(const char *path, bool show_path)
 static int export_or_diff(bool export, const char *first, const char *second)
 {
     struct dt_error err;
+    if (export && *second == '\0') {
+        (void)dt_fail(&err, DT_INVALID, "export: the name of the folder is empty");
+        return fail(&err, 2);
+    }
     struct checkpoint *a = open_at(first, &err), *b = NULL;
     int code;
     if (a == NULL) {
@@ -282,6 +286,10 @@ static int sample(const char *path, const char *prompt, const char *count)
 {
     struct dt_error err;
     long long tokens = 300;
+    if (*prompt == '\0') {
+        (void)dt_fail(&err, DT_INVALID, "sample: the prompt is empty; give at least one character");
+        return fail(&err, 2);
+    }
     if (count != NULL && (!dt_parse_int64(count, &tokens) || tokens < 1 || tokens > 100000)) {
         (void)dt_fail(&err, DT_INVALID, "sample: %s: must be a number from 1 to 100000", count);
         return fail(&err, 2);

@@ -156,7 +156,8 @@ int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_e
         result = dt_fail(err, DT_STOPPED, "%s: round %d has begun; this is round %d", dir, before, round);
     }
     if (result == 0) {
-        dt_file_remove_cut(dir); /* all who write here hold the lock */
+        static const char *const names[] = {"owner.json", "course.json", "latest", NULL};
+        dt_file_remove_cut(dir, names); /* all who write here hold the lock */
         result = dt_file_write(path, text.data, text.size, err);
     }
     dt_text_clear(&text);

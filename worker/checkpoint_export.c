@@ -58,7 +58,8 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error 
     char step[32];
     (void)snprintf(step, sizeof step, "%lld", (long long)checkpoint_get_state(c)->step);
     const char *metadata[] = {"format", "pt", "step", step, NULL};
-    dt_file_remove_cut(folder);
+    static const char *const names[] = {"config.json", "model.safetensors", NULL};
+    dt_file_remove_cut(folder, names);
     if (dt_file_mkdirs(folder, err) != 0 || dt_file_write(config_path, config, strlen(config), err) != 0 ||
         st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
         goto out;

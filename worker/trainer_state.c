@@ -413,7 +413,8 @@ int trainer_write_folder(struct trainer *t, struct dt_error *err)
     struct dt_text text;
     dt_text_init(&text);
     int rc = dt_file_mkdirs(logs, err);
-    dt_file_remove_cut(dir);
+    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", NULL};
+    dt_file_remove_cut(dir, names);
     if (rc == 0 && t->job->text) {
         rc = dt_file_write(job, t->job->text, strlen(t->job->text), err);
     }

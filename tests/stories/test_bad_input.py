@@ -236,6 +236,21 @@ def test_verify_names_each_damaged_checkpoint(place, kind):
     assert training.dtckpt("verify", out / "checkpoints" / "step-00000015")[0] == 2
 
 
+def test_dtckpt_refuses_empty_words_and_keeps_what_is_not_its_own(place):
+    """The folder of an export is a person's: what lies there stays, but for what a killed export left."""
+    run, folder = place[0] / "plain", place[0] / "exported"
+    assert training.dtckpt("export", run, "") == (2, "", "dtckpt: export: the name of the folder is empty\n")
+    assert training.dtckpt("sample", run, "") == (2, "", "dtckpt: sample: the prompt is empty; give at least one character\n")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folder.mkdir()
+    kept = ["notes.tmp-5", f"model.safetensors.tmp-{os.getpid()}"]
+    for name in [*kept, f"model.safetensors.tmp-{gone.pid}"]:
+        (folder / name).write_text("mine")
+    assert training.dtckpt("export", run, folder)[0] == 0
+    assert sorted(os.listdir(folder)) == sorted([*kept, "config.json", "model.safetensors"])
+
+
 def test_all_checkpoints_damaged(place):
     """A named checkpoint that is damaged is refused, not replaced."""
     folder, job, _ = place

@@ -186,6 +186,46 @@ static void files_are_written_whole_or_not(void **state)
     free(deep);
 }
 
+/* A folder may hold anything of its owner, and what another process writes just now. */
+static void only_our_own_leftovers_are_removed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"config.json", "model", NULL};
+    char dir[] = "/tmp/dtrun-test-XXXXXX";
+    struct dt_error err;
+    assert_non_null(mkdtemp(dir));
+    pid_t gone = fork();
+    assert_true(gone >= 0);
+    if (gone == 0) {
+        _exit(0);
+    }
+    assert_int_equal(waitpid(gone, NULL, 0), gone);
+    struct {
+        const char *name, *tail;
+        long pid;
+        bool stays;
+    } files[] = {
+        {"config.json", "", gone, false},     {"model", "", gone, false},          {"model", "", (long)getpid(), false},
+        {"model", "", (long)getppid(), true}, {"notes", "", gone, true},           {"my-config.json", "", gone, true},
+        {"config.json", "x", gone, true},     {"config.json.bak", "", gone, true}, {"model", "999999999999", 9, false},
+    };
+    char *paths[sizeof files / sizeof *files];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        paths[i] = dt_format("%s/%s.tmp-%ld%s", dir, files[i].name, files[i].pid, files[i].tail);
+        assert_int_equal(dt_file_write(paths[i], "x", 1, &err), 0);
+    }
+    dt_file_remove_cut(dir, names);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (dt_file_exists(paths[i]) != files[i].stays) {
+            fail_msg("%s: %s", paths[i], files[i].stays ? "is gone" : "stayed");
+        }
+        free(paths[i]);
+    }
+    assert_int_equal(dt_file_remove_tree(dir, &err), 0);
+    assert_int_equal(dt_file_mkdirs("", &err), -1);
+    assert_string_equal(err.text, "the name of the folder is empty");
+}
+
 static void page_is_shared_by_name(void **state)
 {
     (void)state;
@@ -276,6 +316,7 @@ int main(void)
         cmocka_unit_test(bytes_as_people_read_them),
         cmocka_unit_test(arena_is_aligned_and_zeroed),
         cmocka_unit_test(files_are_written_whole_or_not),
+        cmocka_unit_test(only_our_own_leftovers_are_removed),
         cmocka_unit_test(page_is_shared_by_name),
         cmocka_unit_test(a_crash_in_generated_code_shows_who_called_it),
     };
