@@ -30,6 +30,13 @@ struct scanner {
     XXH128_hash_t *keys; /* open addressing; all zero is free */
     size_t key_count, key_capacity;
     struct dt_text decoded;
+    /* dt_scan_record */
+    bool record;        /* data of others: nobody needs its numbers exactly */
+    const char *wanted; /* key */
+    struct dt_text *found;
+    enum dt_scan_found state;
+    bool string;  /* the last value is one */
+    bool no_text; /* decoded has a character that no text has */
     struct dt_error *err;
 };
 
@@ -179,6 +186,10 @@ static int scan_escape(struct scanner *s)
             code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
         }
     }
+    if (s->record && (code == 0 || (code >= 0xd800 && code < 0xe000))) {
+        s->no_text = true;
+        code = 0xfffd;
+    }
     if (code >= 0xd800 && code < 0xe000) {
         return fail_at(s, line, column, "\\u%04x is half of a surrogate pair", code);
     }
@@ -194,6 +205,7 @@ static int scan_string(struct scanner *s)
 {
     uint32_t line = s->line, column = s->column;
     dt_text_reset(&s->decoded);
+    s->no_text = false;
     s->at++;
     s->column++;
     while (s->at < s->size) {
@@ -275,6 +287,11 @@ static int scan_number(struct scanner *s)
         }
     }
     size_t length = at - first;
+    if (s->record) {
+        s->at = at;
+        s->column += (uint32_t)length;
+        return 0;
+    }
     char buffer[512];
     if (length >= sizeof buffer) {
         return fail(s, "a number of %zu characters; the limit is %zu", length, sizeof buffer - 1);
@@ -388,7 +405,7 @@ static int scan_key(struct scanner *s, uint32_t *line, uint32_t *column)
         return -1;
     }
     uint64_t object = s->levels[s->depth - 1].id;
-    if (!key_is_new(s, XXH3_128bits_withSeed(dt_text_str(&s->decoded), s->decoded.size, object))) {
+    if (!s->no_text && !key_is_new(s, XXH3_128bits_withSeed(dt_text_str(&s->decoded), s->decoded.size, object))) {
         return fail_at(s, *line, *column, "%.100s: the key stands twice in one object", dt_text_str(&s->decoded));
     }
     skip_space(s);
@@ -411,6 +428,7 @@ static int scan_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
     if (note_value(s, key_line, key_column) != 0) {
         return -1;
     }
+    s->string = c == '"';
     if (c == '{' || c == '[') {
         if (s->depth == DT_SCAN_DEPTH) {
             return fail(s, "nested deeper than %d levels", DT_SCAN_DEPTH);
@@ -420,7 +438,7 @@ static int scan_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
         s->column++;
         return 0;
     }
-    return c == '"' ? scan_string(s) : c == '-' || (c >= '0' && c <= '9') ? scan_number(s) : scan_word(s);
+    return s->string ? scan_string(s) : c == '-' || (c >= '0' && c <= '9') ? scan_number(s) : scan_word(s);
 }
 
 /* After a value: closes brackets and eats the comma. 1: another value follows in the innermost bracket; 0: all is closed. */
@@ -454,6 +472,13 @@ static int scan_end(struct scanner *s, bool just_opened)
     return 0;
 }
 
+/* After scan_key. */
+static bool is_wanted(const struct scanner *s)
+{
+    size_t size = strlen(s->wanted);
+    return !s->no_text && s->decoded.size == size && memcmp(dt_text_str(&s->decoded), s->wanted, size) == 0;
+}
+
 static int scan_all(struct scanner *s)
 {
     if (s->size > DT_SCAN_BYTES) {
@@ -476,8 +501,13 @@ static int scan_all(struct scanner *s)
         if (depth > 0 && s->levels[depth - 1].object && scan_key(s, &line, &column) != 0) {
             return -1;
         }
+        bool wanted = s->record && depth == 1 && s->levels[0].object && is_wanted(s);
         if (scan_value(s, line, column) != 0) {
             return -1;
+        }
+        if (wanted && s->string) {
+            s->state = s->no_text ? DT_SCAN_NO_TEXT : DT_SCAN_FOUND;
+            dt_text_add(s->found, s->decoded.data, s->decoded.size);
         }
         more = scan_end(s, s->depth > depth);
         if (more < 0) {
@@ -488,22 +518,47 @@ static int scan_all(struct scanner *s)
     return s->at < s->size ? unexpected(s, "the end of the text") : 0;
 }
 
-int dt_scan(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err)
+static struct scanner *begin(const char *text, size_t size, const char *where, struct dt_error *err)
 {
     struct scanner *s = dt_alloc(sizeof *s);
     s->text = (const unsigned char *)text;
     s->size = size;
     s->line = s->column = 1;
     s->where = where;
-    s->out = out;
     s->err = err;
+    return s;
+}
+
+static void end(struct scanner *s)
+{
+    free(s->keys);
+    dt_text_clear(&s->decoded);
+    free(s);
+}
+
+int dt_scan(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err)
+{
+    struct scanner *s = begin(text, size, where, err);
+    s->out = out;
     if (out != NULL) {
         out->count = 0;
     }
     int result = scan_all(s);
-    free(s->keys);
-    dt_text_clear(&s->decoded);
-    free(s);
+    end(s);
+    return result;
+}
+
+int dt_scan_record(const char *text, size_t size, const char *where, const char *key, struct dt_text *out, enum dt_scan_found *found,
+                   struct dt_error *err)
+{
+    struct scanner *s = begin(text, size, where, err);
+    s->record = true;
+    s->wanted = key;
+    s->found = out;
+    dt_text_reset(out);
+    int result = scan_all(s);
+    *found = s->state;
+    end(s);
     return result;
 }
 

@@ -4,6 +4,7 @@
 #define DT_BASE_SCAN_H
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,6 +28,17 @@ struct dt_scan {
  * surrogates, numbers that a double does not hold (1e999) and integers beyond 2^53. The caller clears `out`, also after errors. */
 int dt_scan(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err);
 void dt_scan_clear(struct dt_scan *s);
+
+/* A record of somebody's data, one line of a .jsonl: the string under `key` of its outermost object goes to `out` (initialised; no NUL in it).
+ * Grammar, UTF-8 and limits as in dt_scan; numbers may be of any size, since nobody keeps them, and escapes that no text has (\u0000, half of a
+ * surrogate pair) do no harm outside that string. */
+enum dt_scan_found {
+    DT_SCAN_NONE, /* no such key, or no string under it */
+    DT_SCAN_FOUND,
+    DT_SCAN_NO_TEXT, /* the string has such an escape; `out` holds U+FFFD in its place */
+};
+int dt_scan_record(const char *text, size_t size, const char *where, const char *key, struct dt_text *out, enum dt_scan_found *found,
+                   struct dt_error *err);
 
 struct cJSON;
 /* dt_scan, then cJSON: the tree (cJSON_Delete frees it), or null. `out` may be null. */

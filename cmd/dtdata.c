@@ -28,8 +28,9 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "      --shard_tokens N    most tokens per shard [100000000]\n"
                            "      --text_key KEY      where the text is in .jsonl records [text]\n"
                            "      --overwrite         replace shards that are in DIR\n"
-                           "                      Hidden names are passed over, binary and empty files left\n"
-                           "                      out and counted.\n"
+                           "                      Hidden names, shards and DIR are passed over; binary and\n"
+                           "                      empty files, and records with \\u0000 or half of a\n"
+                           "                      surrogate pair in the text, left out and counted.\n"
                            "\n"
                            "  inspect FILE...     header, counts, tokenizer and hash of shards\n"
                            "\n"
@@ -105,11 +106,11 @@ static int write_record(void *context, const unsigned char *text, size_t size, s
     return write_bytes(context, text, size, err) == 0 ? write_end(context, err) : -1;
 }
 
-static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct dt_error *err)
+static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct corpus_left_out *left_out, struct dt_error *err)
 {
     shard_writer_source(w, path);
     if (corpus_is_records(path)) {
-        return corpus_read_records(path, text_key, write_record, w, err);
+        return corpus_read_records(path, text_key, write_record, w, left_out, err);
     }
     return corpus_read(path, write_bytes, w, err) == 0 ? write_end(w, err) : -1;
 }
@@ -125,7 +126,7 @@ static void say(const char *what, size_t files, const struct shard_writer *w, co
                  shard_writer_shards(w), shard_writer_shards(w) == 1 ? "" : "s", dir, what);
 }
 
-static int write_all(const struct corpus *c, const struct tokenize_options *o, struct dt_error *err)
+static int write_all(const struct corpus *c, const struct tokenize_options *o, struct corpus_left_out *left_out, struct dt_error *err)
 {
     struct shard_writer *train = NULL, *val = NULL;
     size_t held_out = 0;
@@ -135,7 +136,7 @@ static int write_all(const struct corpus *c, const struct tokenize_options *o, s
     }
     for (size_t i = 0; i < c->count; i++) {
         held_out += c->files[i].held_out;
-        if (write_file(c->files[i].held_out ? val : train, c->files[i].path, o->text_key, err) != 0) {
+        if (write_file(c->files[i].held_out ? val : train, c->files[i].path, o->text_key, left_out, err) != 0) {
             goto out;
         }
     }
@@ -156,7 +157,8 @@ out:
 
 static int tokenize_paths(char **paths, int count, const struct tokenize_options *o)
 {
-    struct corpus c = {0};
+    struct corpus c = {.output = o->dir};
+    struct corpus_left_out left_out = {0};
     struct dt_error err = {0};
     int code = DT_EXIT_FAILED;
     bool piped = false;
@@ -182,7 +184,7 @@ static int tokenize_paths(char **paths, int count, const struct tokenize_options
         code = fail(&err, DT_EXIT_USAGE);
         goto out;
     }
-    if (write_all(&c, o, &err) != 0) {
+    if (write_all(&c, o, &left_out, &err) != 0) {
         if (stopped != 0) {
             (void)dt_fail(&err, DT_STOPPED, "stopped by signal %d; nothing was written", (int)stopped);
         }
@@ -193,6 +195,13 @@ static int tokenize_paths(char **paths, int count, const struct tokenize_options
     }
     if (c.binary_count + c.empty_count > 0) {
         (void)fprintf(stderr, "dtdata: left out %zu binary and %zu empty files\n", c.binary_count, c.empty_count);
+    }
+    if (c.output_met) {
+        (void)fprintf(stderr, "dtdata: left out %s, where the shards go\n", o->dir);
+    }
+    if (left_out.count > 0) {
+        (void)fprintf(stderr, "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s\n",
+                      left_out.count, left_out.count == 1 ? "" : "s", left_out.first);
     }
     code = DT_EXIT_DONE;
 out:
@@ -214,6 +223,9 @@ static int run_tokenize(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
         switch (c) {
         case 'o':
+            if (*optarg == 0) {
+                return usage("-o: the name of the folder is empty");
+            }
             o.dir = optarg;
             break;
         case 't':

@@ -106,6 +106,70 @@ def test_records(tmp_path):
     assert os.listdir(tmp_path / "q") == []
 
 
+def test_records_of_others(tmp_path):
+    """What stands beside the text may be anything that JSON has; a text that is none is left out and counted."""
+    (tmp_path / "t.jsonl").write_text(
+        '{"id": 1212092628029698048, "text": "a"}\n'
+        '{"n": 1e999, "d": 0.%s1, "x\\u0000": "\\u0000 \\ud83d", "text": "b", "in": {"text": "no"}}\n'
+        '{"text": "c\\u0000d"}\n{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00"}\n' % ("0" * 600)
+    )
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t.jsonl")
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == "a\0b\0whole \U0001f600\0".encode()
+    assert err == f"dtdata: left out 2 records with \\u0000 or half of a surrogate pair in the text; the first is {tmp_path}/t.jsonl: record 3\n"
+    (tmp_path / "u.jsonl").write_text('{"text": "a"}\n{"in": {"text": "no"}}\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / "u.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/u.jsonl: record 2: no string under \"text\"; name the key with --text_key\n"
+
+
+def test_own_files_are_no_text(tmp_path):
+    text = tmp_path / "text"
+    (text / "sub").mkdir(parents=True)
+    (text / "a.txt").write_bytes(b"one")
+    (text / "sub" / "b.txt").write_bytes(b"two")
+    (text / "mine.bin.json").write_bytes(b"stays")  # no shard beside it
+    dtdata("tokenize", "-o", text / "old", "--val", "0", text)
+    (text / "old" / "train-00001.bin.tmp-77").write_bytes(bytes(1024))
+    (text / "old" / "train-00001.bin.json.tmp-77").write_bytes(b"{}")
+    (text / "old" / "train-00001.bin.json.tmp-77.tmp-77").write_bytes(b"{")
+    wanted = [str(text / "a.txt"), str(text / "mine.bin.json"), str(text / "sub" / "b.txt")]
+    dtdata("tokenize", "-o", tmp_path / "out", "--val", "0", text)
+    assert json.load(open(tmp_path / "out/train-00000.bin.json"))["sources"] == wanted
+    (text / "old" / "more.txt").write_bytes(b"nobody asked for this")
+    _, err = dtdata("tokenize", "-o", text / "sub/../old", "--overwrite", "--val", "0", text)
+    assert err == f"dtdata: left out {text}/sub/../old, where the shards go\n"
+    assert json.load(open(text / "old/train-00000.bin.json"))["sources"] == wanted
+
+
+def test_packed(tmp_path):
+    """Members that follow each other are one text, zeros behind them nothing; anything else would be lost."""
+    one, two = gzip.compress(b"one "), gzip.compress(b"two" * 100000)
+    for name, data in ("plain.gz", b"not packed"), ("two.gz", one + two), ("tape.gz", one + bytes(700) + two + bytes(70000)), ("short.gz", b"\x1f"):
+        (tmp_path / name).write_bytes(data)
+        dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", tmp_path / name)
+        wanted = data if name in ("plain.gz", "short.gz") else b"one " + b"two" * 100000
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == wanted + b"\0"
+    for name, data in ("a.gz", one + b"garbage\n"), ("b.gz", one + bytes(3) + b"\x1f"), ("c.gz", one + b"\x1f\x00" + two[2:]):
+        (tmp_path / name).write_bytes(data)
+        _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / name, code=1)
+        assert err == f"dtdata: {tmp_path}/{name}: what follows the packed data is no gzip, and would be lost; unpack it, or cut it off\n"
+    damaged = bytearray(two)
+    damaged[-6] ^= 1
+    (tmp_path / "d.gz").write_bytes(one + damaged)
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / "d.gz", code=1)
+    assert err == f"dtdata: {tmp_path}/d.gz: damaged or cut short (incorrect data check)\n"
+
+
+def test_devices(tmp_path):
+    for device in "/dev/zero", "/dev/null":
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", device, code=1, limit_bytes=1000000)
+        assert err == f"dtdata: {device}: is a device; give text files, folders of them, or - for standard input\n"
+    with open("/dev/zero") as zero:
+        p = subprocess.run([DTDATA, "tokenize", "-o", str(tmp_path / "o"), "-"], stdin=zero, capture_output=True, text=True, timeout=60,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000000, 1000000)))
+    assert (p.returncode, p.stderr) == (1, "dtdata: -: binary, not text: a NUL among its first bytes\n")
+    assert os.listdir(tmp_path / "o") == []
+
+
 def test_existing_shards_are_kept(tmp_path):
     (tmp_path / "t").write_bytes(b"old")
     dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t")
@@ -193,4 +257,5 @@ def test_usage():
     assert "dtdata: --tokenizer gpt2: not there yet; bytes is what there is\n" in dtdata("tokenize", "--tokenizer", "gpt2", "x", code=2)[1]
     assert "dtdata: --val 2: give a fraction from 0 to below 1\n" in dtdata("tokenize", "--val", "2", "x", code=2)[1]
     assert "dtdata: --shard_tokens 0: " in dtdata("tokenize", "--shard_tokens", "0", "x", code=2)[1]
+    assert "dtdata: -o: the name of the folder is empty\n" in dtdata("tokenize", "-o", "", "x", code=2)[1]
     assert "dtdata: tokenize: no files" in dtdata("tokenize", code=2)[1]

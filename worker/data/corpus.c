@@ -1,66 +1,40 @@
-/* Collecting and reading text. zlib's reader passes plain files through, so one path serves both. */
+/* Collecting and reading text. */
 #include "worker/data/corpus.h"
 
 #include "base/scan.h"
 #include "base/text.h"
+#include "worker/data/unpack.h"
 
-#include <cjson/cJSON.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
-#include <zlib.h>
 
 enum { LOOK_BYTES = 8192, PIECE_BYTES = 65536, DEPTH_MAX = 64, FILES_MAX = 10000000 };
 
 enum content { CONTENT_TEXT, CONTENT_BINARY, CONTENT_EMPTY };
 
-static int open_input(const char *path, gzFile *out, struct dt_error *err)
-{
-    int fd = strcmp(path, "-") == 0 ? fcntl(0, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return dt_fail_errno(err, "%s", path);
-    }
-    *out = gzdopen(fd, "rb");
-    if (*out == NULL) {
-        (void)close(fd);
-        return dt_fail(err, DT_NO_MEMORY, "%s: no memory to read it", path);
-    }
-    return 0;
-}
-
-/* After a read that returned n < 0, or at the end of the file. */
-static int check_end(const char *path, gzFile in, int n, struct dt_error *err)
-{
-    int code = Z_OK;
-    const char *text = gzerror(in, &code);
-    if (code == Z_ERRNO) {
-        return dt_fail_errno(err, "%s", path);
-    }
-    if (n < 0 || code != Z_OK) {
-        return dt_fail(err, DT_INVALID, "%s: damaged or cut short (%s)", path, code == Z_BUF_ERROR ? "unexpected end" : text);
-    }
-    return 0;
-}
-
 /* A NUL among the first bytes makes a file binary. */
+static bool is_binary(const unsigned char *head, size_t size)
+{
+    return memchr(head, 0, size < LOOK_BYTES ? size : LOOK_BYTES) != NULL;
+}
+
 static int look(const char *path, enum content *out, struct dt_error *err)
 {
-    gzFile in;
+    struct unpack *in;
     unsigned char head[LOOK_BYTES];
-    if (open_input(path, &in, err) != 0) {
+    size_t n;
+    if (unpack_open(&in, path, err) != 0) {
         return -1;
     }
-    int n = gzread(in, head, sizeof head);
-    int result = n <= 0 ? check_end(path, in, n, err) : 0;
-    (void)gzclose_r(in);
+    int result = unpack_read(in, head, sizeof head, &n, err);
+    unpack_close(in);
     if (result == 0) {
-        *out = n == 0 ? CONTENT_EMPTY : memchr(head, 0, (size_t)n) != NULL ? CONTENT_BINARY : CONTENT_TEXT;
+        *out = n == 0 ? CONTENT_EMPTY : is_binary(head, n) ? CONTENT_BINARY : CONTENT_TEXT;
     }
     return result;
 }
@@ -93,6 +67,31 @@ static int by_bytes(const struct dirent **a, const struct dirent **b) /* alphaso
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+/* What dtdata writes: NAME.bin.json beside NAME.bin, and what a run writes just now, NAME.bin.json.tmp-PID beside NAME.bin.tmp-PID. The shards
+ * themselves are binary. */
+static bool is_sidecar(const char *path)
+{
+    const char *mark = strstr(strrchr(path, '/') != NULL ? strrchr(path, '/') : path, ".bin.json");
+    const char *tail = mark != NULL ? mark + strlen(".bin.json") : NULL;
+    if (mark == NULL || (*tail != 0 && strncmp(tail, ".tmp-", 5) != 0)) {
+        return false;
+    }
+    int id = *tail == 0 ? 0 : 5 + (int)strspn(tail + 5, "0123456789"); /* dt_file_write adds another .tmp-PID */
+    int size = (int)(mark - path) + (int)strlen(".bin");
+    char *shard = dt_format("%.*s", size, path), *growing = dt_format("%.*s%.*s", size, path, id, tail);
+    struct stat st;
+    bool is = stat(shard, &st) == 0 || stat(growing, &st) == 0;
+    free(shard);
+    free(growing);
+    return is;
+}
+
+static bool is_output(const struct corpus *c, const struct stat *st)
+{
+    struct stat output;
+    return c->output != NULL && stat(c->output, &output) == 0 && output.st_dev == st->st_dev && output.st_ino == st->st_ino;
+}
+
 static int add_folder(struct corpus *c, const char *path, int depth, struct dt_error *err)
 {
     struct dirent **names = NULL;
@@ -110,7 +109,9 @@ static int add_folder(struct corpus *c, const char *path, int depth, struct dt_e
             struct stat st;
             bool link_to_folder = lstat(inner, &st) == 0 && S_ISLNK(st.st_mode) && (stat(inner, &st) != 0 || S_ISDIR(st.st_mode));
             bool special = !link_to_folder && stat(inner, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
-            if (!link_to_folder && !special) {
+            bool output = !link_to_folder && stat(inner, &st) == 0 && S_ISDIR(st.st_mode) && is_output(c, &st);
+            c->output_met |= output;
+            if (!link_to_folder && !special && !output && !is_sidecar(inner)) {
                 result = add_path(c, inner, depth + 1, err);
             }
             free(inner);
@@ -132,6 +133,11 @@ static int add_path(struct corpus *c, const char *path, int depth, struct dt_err
     }
     if (S_ISDIR(st.st_mode)) {
         return add_folder(c, path, depth, err);
+    }
+    struct stat input;
+    bool is_input = isatty(0) && fstat(0, &input) == 0 && input.st_dev == st.st_dev && input.st_ino == st.st_ino; /* /dev/stdin */
+    if ((S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) && !is_input) {
+        return dt_fail(err, DT_INVALID, "%s: is a device; give text files, folders of them, or - for standard input", path);
     }
     return add_file(c, path, st.st_size, S_ISREG(st.st_mode), err); /* a pipe can be read only once */
 }
@@ -183,24 +189,24 @@ int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err)
 
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct dt_error *err)
 {
-    gzFile in;
-    if (open_input(path, &in, err) != 0) {
+    struct unpack *in;
+    if (unpack_open(&in, path, err) != 0) {
         return -1;
     }
     unsigned char *piece = dt_alloc(PIECE_BYTES);
-    int n, result = 0;
-    while ((n = gzread(in, piece, PIECE_BYTES)) > 0) {
-        result = sink(context, piece, (size_t)n, err);
-        if (result != 0) {
+    size_t n = 0;
+    bool first = true;
+    int result;
+    while ((result = unpack_read(in, piece, PIECE_BYTES, &n, err)) == 0 && n > 0) {
+        if (first && is_binary(piece, n)) { /* a pipe; nobody could look into it before */
+            result = dt_fail(err, DT_INVALID, "%s: binary, not text: a NUL among its first bytes", path);
+        }
+        first = false;
+        if (result != 0 || (result = sink(context, piece, n, err)) != 0) {
             break;
         }
     }
-    if (result == 0) {
-        result = check_end(path, in, n, err);
-    }
-    if (gzclose_r(in) == Z_BUF_ERROR && result == 0) {
-        result = dt_fail(err, DT_INVALID, "%s: damaged or cut short (unexpected end)", path);
-    }
+    unpack_close(in);
     free(piece);
     return result;
 }
@@ -215,8 +221,9 @@ struct records {
     const char *path, *key;
     corpus_sink *sink;
     void *context;
-    struct dt_text line;
+    struct dt_text line, found;
     long long number;
+    struct corpus_left_out *left_out;
 };
 
 static int end_line(struct records *r, struct dt_error *err)
@@ -229,15 +236,16 @@ static int end_line(struct records *r, struct dt_error *err)
         return 0;
     }
     (void)snprintf(where, sizeof where, "%s: record %lld", r->path, r->number);
-    cJSON *tree = dt_scan_parse(text, r->line.size, where, NULL, err);
-    if (tree == NULL) {
-        return -1;
-    }
-    const char *found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tree, r->key));
-    int result = found != NULL ? r->sink(r->context, (const unsigned char *)found, strlen(found), err)
-                               : dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with --text_key", where, r->key);
-    cJSON_Delete(tree);
+    enum dt_scan_found state;
+    int result = dt_scan_record(text, r->line.size, where, r->key, &r->found, &state, err);
     dt_text_reset(&r->line);
+    if (result == 0 && state == DT_SCAN_NONE) {
+        result = dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with --text_key", where, r->key);
+    } else if (result == 0 && state == DT_SCAN_FOUND) {
+        result = r->sink(r->context, (const unsigned char *)dt_text_str(&r->found), r->found.size, err);
+    } else if (result == 0 && r->left_out->count++ == 0) {
+        (void)snprintf(r->left_out->first, sizeof r->left_out->first, "%s", where);
+    }
     return result;
 }
 
@@ -261,14 +269,16 @@ static int split_lines(void *context, const unsigned char *text, size_t size, st
     return 0;
 }
 
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct dt_error *err)
+int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct corpus_left_out *left_out, struct dt_error *err)
 {
-    struct records r = {.path = path, .key = key, .sink = sink, .context = context};
+    struct records r = {.path = path, .key = key, .sink = sink, .context = context, .left_out = left_out};
     dt_text_init(&r.line);
+    dt_text_init(&r.found);
     int result = corpus_read(path, split_lines, &r, err);
     if (result == 0) {
         result = end_line(&r, err); /* a last line without its newline */
     }
+    dt_text_clear(&r.found);
     dt_text_clear(&r.line);
     return result;
 }
