@@ -245,6 +245,13 @@ static void test_hosts(void **state)
     c = detect(words, "pbs");
     assert_int_equal(cluster_place(&c, "n2", &err), -1);
 
+    write_file(path, "n0\nn1\nn1\nn2\nn2\n"); /* PBS lists no launch host */
+    (void)snprintf(words, sizeof words, "PBS_JOBID=1 PBS_NODEFILE=%s", path);
+    c = detect(words, "pbs");
+    assert_int_equal(cluster_place(&c, "n0", &err), 0);
+    assert_true(c.node_count == 3 && c.node_rank == 0);
+    assert_int_equal(unlink(path), 0);
+
     write_file(path, "launch\nn1\nn1\nn2\nn2\n"); /* LSF: the first line has no part in the job */
     (void)snprintf(words, sizeof words, "LSB_JOBID=1 LSB_DJOB_RANKFILE=%s", path);
     c = detect(words, NULL);
