@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HASH_KEY "weights_hash" /* as dtckpt hash prints it: a course of another seed has the same steps and other weights */
+
 enum { CHUNK = 1 << 20 }; /* elements */
 
 struct view {
@@ -55,12 +57,12 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error 
     for (int i = 0; i < count; i++) {
         entries[i] = (struct st_entry){views[i].name, DT_F32, views[i].dims, views[i].shape};
     }
-    char step[32];
-    (void)snprintf(step, sizeof step, "%lld", (long long)checkpoint_get_state(c)->step);
-    const char *metadata[] = {"format", "pt", "step", step, NULL};
+    char step[32], hash[33];
+    (void)snprintf(step, sizeof step, "%" PRId64, checkpoint_get_state(c)->step);
+    const char *metadata[] = {"format", "pt", "step", step, HASH_KEY, hash, NULL};
     static const char *const names[] = {"config.json", "model.safetensors", NULL};
     dt_file_remove_cut(folder, names);
-    if (dt_file_mkdirs(folder, err) != 0 || dt_file_write(config_path, config, strlen(config), err) != 0 ||
+    if (checkpoint_hash(c, hash, err) != 0 || dt_file_mkdirs(folder, err) != 0 || dt_file_write(config_path, config, strlen(config), err) != 0 ||
         st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
         goto out;
     }
@@ -84,13 +86,14 @@ out:
     return result;
 }
 
-bool checkpoint_is_exported(const char *folder, int64_t step)
+bool checkpoint_is_exported(struct checkpoint *c, const char *folder)
 {
-    char *model = dt_format("%s/model.safetensors", folder), text[32];
-    (void)snprintf(text, sizeof text, "%lld", (long long)step);
+    char *model = dt_format("%s/model.safetensors", folder), step[32], hash[33];
+    (void)snprintf(step, sizeof step, "%" PRId64, checkpoint_get_state(c)->step);
     struct st_file *f = NULL;
-    const char *of = st_open(&f, model, NULL) == 0 ? st_metadata(f, "step") : NULL;
-    bool is = of != NULL && strcmp(of, text) == 0;
+    bool whole = st_open(&f, model, NULL) == 0;
+    const char *of_step = whole ? st_metadata(f, "step") : NULL, *of_hash = whole ? st_metadata(f, HASH_KEY) : NULL;
+    bool is = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && checkpoint_hash(c, hash, NULL) == 0 && strcmp(of_hash, hash) == 0;
     st_close(f);
     free(model);
     return is;

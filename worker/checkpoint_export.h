@@ -5,10 +5,10 @@
 #include "worker/checkpoint.h"
 
 /* Writes FOLDER/config.json and FOLDER/model.safetensors (fp32, Hugging Face names) with the checkpoint's weights; model.safetensors comes last, each file
- * atomically. */
+ * atomically. Its metadata holds the step and the hash of the weights. */
 int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error *err);
-/* Whether FOLDER holds a whole export of this step. */
-bool checkpoint_is_exported(const char *folder, int64_t step);
+/* Whether FOLDER holds a whole export of this checkpoint: of its step and weights. Reads the weights; what cannot be read is not exported. */
+bool checkpoint_is_exported(struct checkpoint *c, const char *folder);
 /* A line per tensor that differs (largest difference and where), or that only one has; *differing: how many. */
 int checkpoint_diff(struct checkpoint *a, struct checkpoint *b, struct dt_text *out, int *differing, struct dt_error *err);
 

@@ -151,28 +151,36 @@ static int add_aside(const char *folder, const char *stem, bool whole, int *left
     return count;
 }
 
-int course_aside(const char *dir, double *bytes, struct dt_text *remove)
+/* Adds up PATH.old-N beside PATH, and the words that remove them. */
+static int add_courses(const char *path, int *left, double *bytes, struct dt_text *remove)
 {
-    const char *slash = strrchr(dir, '/'), *dot = dir[0] == '-' ? "./" : ""; /* no option of rm */
-    char *parent = dt_strdup(dir), *whole = dt_format("%s%s" OLD, dot, dir), *steps = dt_format("%s%s/step-", dot, dir);
-    int left = ASIDE_FILES;
-    *bytes = 0;
+    const char *slash = strrchr(path, '/');
+    char *parent = dt_strdup(path), *whole = dt_format("%s%s" OLD, path[0] == '-' ? "./" : "", path); /* no option of rm */
     dt_file_strip(parent);
-    int courses = add_aside(parent, slash != NULL ? slash + 1 : dir, true, &left, bytes);
-    int single = add_aside(dir, "step-", false, &left, bytes);
-    dt_text_puts(remove, "rm -r");
-    if (courses > 0) {
+    int count = add_aside(parent, slash != NULL ? slash + 1 : path, true, left, bytes);
+    if (count > 0) {
         dt_text_puts(remove, " ");
         dt_text_shell(remove, whole);
         dt_text_puts(remove, "[0-9]*");
     }
+    free(whole);
+    free(parent);
+    return count;
+}
+
+int course_aside(const char *dir, const char *model, double *bytes, struct dt_text *remove)
+{
+    char *steps = dt_format("%s%s/step-", dir[0] == '-' ? "./" : "", dir);
+    int left = ASIDE_FILES;
+    *bytes = 0;
+    dt_text_puts(remove, "rm -r");
+    int courses = add_courses(dir, &left, bytes, remove) + add_courses(model, &left, bytes, remove);
+    int single = add_aside(dir, "step-", false, &left, bytes);
     if (single > 0) {
         dt_text_puts(remove, " ");
         dt_text_shell(remove, steps);
         dt_text_puts(remove, "*" OLD "[0-9]*");
     }
     free(steps);
-    free(whole);
-    free(parent);
     return courses + single;
 }

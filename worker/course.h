@@ -22,8 +22,8 @@ int course_set_aside(const char *path, struct dt_error *err);
 /* Sets the complete checkpoints after step `after` aside: nothing that goes on from there may meet them. *first and *last: their steps. Returns how many,
  * or -1. */
 int course_leave_behind(const char *dir, int64_t after, int64_t *first, int64_t *last, struct dt_error *err);
-/* What lies set aside of the courses of DIR, all told: DIR.old-N and DIR/step-N.old-N. Nothing of it is ever removed by us; *remove gets the words of an rm
+/* What lies set aside of the courses of DIR, all told: DIR.old-N and DIR/step-N.old-N, and the exports MODEL.old-N. Nothing of it is ever removed by us; *remove gets the words of an rm
  * that does. *bytes: what it takes on the disk (of very many files: so much at least). Returns how many folders. */
-int course_aside(const char *dir, double *bytes, struct dt_text *remove);
+int course_aside(const char *dir, const char *model, double *bytes, struct dt_text *remove);
 
 #endif

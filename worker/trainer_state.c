@@ -310,7 +310,9 @@ static double say_aside(struct trainer *t)
     double bytes;
     char text[32];
     dt_text_init(&remove);
-    int count = course_aside(t->job->checkpointing.checkpoint_dir, &bytes, &remove);
+    char *model = dt_format("%s/model", t->job->output_dir);
+    int count = course_aside(t->job->checkpointing.checkpoint_dir, model, &bytes, &remove);
+    free(model);
     if (count > 0 && t->world->round <= 1) {
         metrics_say(&t->metrics, "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
                     t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are", count == 1 ? "s" : "",
@@ -363,13 +365,12 @@ int trainer_export(struct trainer *t, struct dt_error *err)
 {
     char *folder = dt_format("%s/model", t->job->output_dir);
     struct checkpoint *c = NULL;
-    int rc = 0;
-    if (t->finished_before && checkpoint_is_exported(folder, t->step)) {
-        goto out;
-    }
-    rc = checkpoint_open(&c, t->saved_path, err);
+    int rc = checkpoint_open(&c, t->saved_path, err);
     if (rc == 0) {
         checkpoint_progress(c, pulse, t->world->page);
+        if (t->finished_before && checkpoint_is_exported(c, folder)) {
+            goto out;
+        }
         rc = checkpoint_export(c, folder, err);
     }
     if (rc == 0) {

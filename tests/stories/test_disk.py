@@ -97,11 +97,11 @@ def test_what_is_set_aside(place):
     points = out / "checkpoints"
     assert aside(training.train(job, out).err) is None
     fresh = aside(training.train(job, out, sets=["checkpointing.resume=never"]).err)
-    assert fresh and fresh[0] == "1" and (out / "checkpoints.old-1" / "step-00000040").exists(), fresh
+    assert fresh and fresh[0] == "2" and (out / "checkpoints.old-1" / "step-00000040").exists() and (out / "model.old-1" / "config.json").exists(), fresh
     named = training.train(job, out, sets=["checkpointing.resume=step-30"])
     count, size, command = aside(named.err)
-    assert count == "2" and (points / "step-00000040.old-1").exists(), named
-    kib = subprocess.run(["du", "-sk", "-c", out / "checkpoints.old-1", points / "step-00000040.old-1"], capture_output=True, text=True, check=True)
+    assert count == "3" and (points / "step-00000040.old-1").exists(), named
+    kib = subprocess.run(["du", "-sk", "-c", out / "checkpoints.old-1", out / "model.old-1", points / "step-00000040.old-1"], capture_output=True, text=True, check=True)
     number, unit = size.split()
     told = float(number) * {"KiB": 1, "MiB": 1024}[unit]
     assert abs(told / int(kib.stdout.split()[-2]) - 1) < 0.02, (size, kib.stdout)

@@ -8,6 +8,7 @@ import glob
 import itertools
 import json
 import os
+import shutil
 import struct
 
 import pytest
@@ -124,6 +125,27 @@ def test_finished_fresh_and_refused(place):
     p = support.run(["--nproc_per_node=2", "train", job, "--output_dir", out, "--fresh"])
     assert p.code == 0 and f"done at step {STEPS}" in p.err, p
     assert training.hash_of(out) == first[0] and (out / "checkpoints.old-1").exists()
+
+
+def test_the_model_is_of_this_course(place):
+    """A kill between the last save and the export leaves the model of the course before: the same command makes it anew."""
+    folder, job = place
+    out, kept = folder / "courses", folder / "kept"
+    sets = ["training.max_steps=10", "training.eval_every_n_steps=0"]
+    assert training.train(job, out, sets=sets).code == 0
+    shutil.copytree(out / "model", kept)
+    again = ["--nproc_per_node=1", "train", job, "--output_dir", out, *(x for s in [*sets, "training.seed=7"] for x in ("--set", s))]
+    p = support.run([*again, "--fresh"])
+    assert p.code == 0 and (out / "model.old-1" / "config.json").exists(), p
+    first, second = ((f / "model.safetensors").read_bytes() for f in (kept, out / "model"))
+    assert first != second
+    shutil.rmtree(out / "model")
+    shutil.copytree(kept, out / "model")
+    p = support.run(again)
+    assert p.code == 0 and "finished at step 10" in p.err, p
+    assert (out / "model" / "model.safetensors").read_bytes() == second
+    written = os.stat(out / "model" / "model.safetensors").st_mtime_ns
+    assert support.run(again).code == 0 and os.stat(out / "model" / "model.safetensors").st_mtime_ns == written
 
 
 def safetensors(path):

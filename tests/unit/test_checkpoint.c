@@ -173,7 +173,17 @@ static void any_ranks_write_anyone_reads(void **unused)
     assert_int_equal(differing, 1);
     assert_string_equal(out.data, "layer.weight: 1 of 300007 elements differ, most at 300006: 1\n");
     dt_text_clear(&out);
+    assert_false(checkpoint_is_exported(b, folder));
     assert_int_equal(checkpoint_export(b, folder, &err), 0);
+    assert_true(checkpoint_is_exported(b, folder));
+    assert_false(checkpoint_is_exported(a, folder));
+    large[LARGE - 1] += 1; /* the same step of another course */
+    assert_int_equal(save(301, 1, 0, 3, &err), 0);
+    large[LARGE - 1] -= 1;
+    struct checkpoint *other;
+    assert_int_equal(checkpoint_open(&other, second, &err), 0);
+    assert_false(checkpoint_is_exported(other, folder));
+    checkpoint_close(other);
     char *model = dt_format("%s/model.safetensors", folder);
     struct st_file *f;
     assert_int_equal(st_open(&f, model, &err), 0);
