@@ -1,11 +1,16 @@
 #include "base/text.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 static void out_of_memory(size_t size_bytes)
 {
@@ -286,4 +291,15 @@ char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes)
     }
     (void)snprintf(out, out_bytes, unit == 0 || fabs(size_bytes) >= 100 ? "%.0f %s" : "%.1f %s", size_bytes, units[unit]);
     return out;
+}
+
+void dt_text_random(char out[33])
+{
+    uint64_t words[2];
+    if (getrandom(words, sizeof words, 0) != (ssize_t)sizeof words) { /* a kernel that forbids it: no other process has our number at this time */
+        double now_s = dt_wall_s();
+        memcpy(&words[0], &now_s, sizeof words[0]);
+        words[1] = (uint64_t)getpid() ^ (uint64_t)(dt_now_s() * 1e9) << 22;
+    }
+    (void)snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, words[0], words[1]);
 }

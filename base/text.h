@@ -45,4 +45,7 @@ void dt_text_wrap(struct dt_text *out, const char *text, int column);
 /* 12345678 -> "11.8 MiB", as people read it. `out` of at least 32 bytes; returns out. */
 char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes);
 
+/* 32 hex digits that nobody else has: from the kernel. */
+void dt_text_random(char out[33]);
+
 #endif

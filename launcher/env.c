@@ -199,6 +199,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     }
     set(&b, "DTRUN_HOST_OF_RANK", host_of_rank(arena, w->sizes));
     set_int(&b, "DTRUN_ROUND", w->round);
+    set(&b, "DTRUN_LAUNCH", w->launch);
     set(&b, "DTRUN_PAGE", w->page);
     set(&b, "DTRUN_LOG_DIR", w->log_dir);
     set(&b, "DTRUN_OUTPUT_DIR", w->output_dir);

@@ -6,8 +6,9 @@
 #include "launcher/options.h"
 
 struct env_worker {
-    int round;         /* 1 for the first */
-    int restart_count; /* failures so far; names attempt_N */
+    int round;          /* 1 for the first */
+    int restart_count;  /* failures so far; names attempt_N */
+    const char *launch; /* DTRUN_LAUNCH: which launch of this run id; null: none yet */
     int local_rank, local_world_size;
     int rank, world_size;
     int group_rank, group_world_size; /* nodes */

@@ -16,6 +16,7 @@
 #include "launcher/nodes_etcd.h"
 #include "launcher/nodes_place.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -537,6 +538,12 @@ const char *nodes_address(const struct nodes *n)
 {
     const char *address = n->member.options.self.address;
     return address[0] != '\0' ? address : NULL;
+}
+
+void nodes_launch(const struct nodes *n, char out[33])
+{
+    const uint64_t *nonce = n->member.record.nonce;
+    (void)snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, nonce[0], nonce[1]);
 }
 
 void nodes_tell(struct nodes *n, const struct event *e)

@@ -31,6 +31,8 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
 struct store_server *nodes_store(const struct nodes *n);
 /* Where others reach this host, numeric; null while that is unknown. */
 const char *nodes_address(const struct nodes *n);
+/* Which launch of its run id this is, 32 hex digits: the same on all hosts, from the first round on. */
+void nodes_launch(const struct nodes *n, char out[33]);
 /* In place of coordinator_step; e->node and e->order are ignored. */
 void nodes_tell(struct nodes *n, const struct event *e);
 /* Restarts that the job has used, as far as is known here; with `failed`, including the one that a failure here is about to cost. */

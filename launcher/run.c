@@ -61,6 +61,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     bool shared = o->local_total > 0, numbered = o->host_count > 0; /* the scheduler started an agent per worker */
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), r->workers.list[i].page_fd);
     struct env_worker w = {.round = p->round,
+                           .launch = r->launch,
                            .restart_count = p->restarts_used,
                            .local_rank = o->local_first + i,
                            .local_world_size = shared ? o->local_total : p->local_world_size,
@@ -444,6 +445,7 @@ static void on_act(void *user, const struct action *a, const char *master_addr, 
         (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", master_addr != NULL ? master_addr : r->o->master_addr);
         r->master_port = master_port;
         (void)snprintf(r->sizes, sizeof r->sizes, "%s", sizes);
+        nodes_launch(r->nodes, r->launch);
     }
     apply(r, a);
 }
@@ -480,6 +482,7 @@ static int open_all(struct run *r, struct dt_error *err)
     if (r->null_fd < 0) {
         return dt_fail_errno(err, "/dev/null");
     }
+    dt_text_random(r->launch); /* of several hosts, one's: it comes with the round */
     if (r->o->nnodes_max > 1) {
         int result = nodes_open(
             &r->nodes, &r->loop, r->o,

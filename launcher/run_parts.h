@@ -45,6 +45,7 @@ struct run {
     struct coordinator coordinator;
     struct actions actions;
     struct place place;    /* of the round */
+    char launch[33];       /* the same on all hosts; no other launch has it, whatever its run id */
     struct nodes *nodes;   /* null: a job on one host, whose coordinator is ours */
     char master_addr[256]; /* with nodes: of the round */
     int master_port;

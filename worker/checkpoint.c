@@ -22,12 +22,15 @@
 
 #define OWNER_MAX_BYTES (4 << 20) /* the run id is a string of the environment: 128 KiB, before its escapes */
 
-#define LOCK_S 60.0  /* claim and commit take a moment */
-#define FROZEN_S 3.0 /* a rank of an older round that does not let go for so long is on a frozen host */
+#define TAKEN "-taken-by-"
+#define GONE ".tmp-gone-" /* what is being removed */
+#define LOCK_S 60.0       /* claim and commit take a moment */
+#define FROZEN_S 3.0      /* a rank of an older round that does not let go for so long is on a frozen host */
 
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
 {
-    return dt_format("%s/step-%08" PRId64 ".tmp-%d", dir, state->step, state->round);
+    bool named = state->launch != NULL && state->launch[0] != '\0'; /* round 1 of a launch before may still write its slices */
+    return dt_format("%s/step-%08" PRId64 ".tmp-%d%s%s", dir, state->step, state->round, named ? "-" : "", named ? state->launch : "");
 }
 
 char *checkpoint_path(const char *dir, int64_t step)
@@ -81,7 +84,7 @@ out:
     return result;
 }
 
-/* DIR/owner.json holds run and round of whoever may commit here; a lock on DIR/owner.lock makes claim and commit one after the other. */
+/* DIR/owner.json holds run, launch and round of whoever may commit here; a lock on DIR/owner.lock makes claim and commit one after the other. */
 static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
@@ -105,23 +108,26 @@ static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
     return fd;
 }
 
-static void owner_text(struct dt_text *out, const char *run_id, int round)
+static void owner_text(struct dt_text *out, const char *run_id, const char *launch, int round)
 {
     dt_text_puts(out, "{\"run_id\":");
     dt_text_json(out, run_id != NULL ? run_id : "", strlen(run_id != NULL ? run_id : ""));
+    if (launch != NULL && launch[0] != '\0') {
+        dt_text_puts(out, ",\"launch\":");
+        dt_text_json(out, launch, strlen(launch));
+    }
     dt_text_printf(out, ",\"round\":%d}\n", round);
 }
 
-/* The round of this run that owns DIR; -1: it has no owner, or another run. */
-static int owner_round(const char *dir, const char *run_id)
+/* The round of this launch that owns DIR; -1: it has no owner, or another launch, whose rounds are not ours to compare with. */
+static int owner_round(const char *dir, const char *run_id, const char *launch)
 {
     char *path = dt_format("%s/owner.json", dir);
     struct dt_text owner, prefix;
     dt_text_init(&owner);
     dt_text_init(&prefix);
-    owner_text(&prefix, run_id, 0);
-    const char *mark = strstr(prefix.data, "\"round\":");
-    size_t same = (size_t)(mark - prefix.data) + strlen("\"round\":");
+    owner_text(&prefix, run_id, launch, 0);
+    size_t same = prefix.size - strlen("0}\n");
     bool ours = dt_file_read(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && owner.size > same && memcmp(owner.data, prefix.data, same) == 0;
     int round = ours ? atoi(owner.data + same) : -1;
     dt_text_clear(&prefix);
@@ -130,27 +136,28 @@ static int owner_round(const char *dir, const char *run_id)
     return round;
 }
 
-static int take_from_frozen(const char *dir, int round, struct dt_error *err);
+static int take_from_frozen(const char *dir, struct dt_error *err);
+static void take_tries(const char *dir, int round);
 
-int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err)
+int checkpoint_claim(const char *dir, const char *run_id, const char *launch, int round, struct dt_error *err)
 {
     if (dt_file_mkdirs(dir, err) != 0) {
         return -1;
     }
-    int before = owner_round(dir, run_id);
+    int before = owner_round(dir, run_id, launch);
     bool older = before >= 0 && before < round;
     int lock = lock_owner(dir, older ? FROZEN_S : LOCK_S, err);
     if (lock < 0 && older && err->status == DT_TIMEOUT) {
-        lock = take_from_frozen(dir, round, err);
+        lock = take_from_frozen(dir, err);
     }
     if (lock < 0) {
         return -1;
     }
-    before = owner_round(dir, run_id);
+    before = owner_round(dir, run_id, launch);
     char *path = dt_format("%s/owner.json", dir);
     struct dt_text text;
     dt_text_init(&text);
-    owner_text(&text, run_id, round);
+    owner_text(&text, run_id, launch, round);
     int result = 0;
     if (before > round) { /* a late worker of an older round must not take the folder back */
         result = dt_fail(err, DT_STOPPED, "%s: round %d has begun; this is round %d", dir, before, round);
@@ -158,6 +165,7 @@ int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_e
     if (result == 0) {
         static const char *const names[] = {"owner.json", "course.json", "latest", NULL};
         dt_file_remove_cut(dir, names); /* all who write here hold the lock */
+        take_tries(dir, round);
         result = dt_file_write(path, text.data, text.size, err);
     }
     dt_text_clear(&text);
@@ -173,7 +181,7 @@ static int check_owner(const char *dir, const struct checkpoint_state *state, st
     struct dt_text owner, mine;
     dt_text_init(&owner);
     dt_text_init(&mine);
-    owner_text(&mine, state->run_id, state->round);
+    owner_text(&mine, state->run_id, state->launch, state->round);
     int result = 0;
     if (dt_file_read(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && strcmp(owner.data, mine.data) != 0) {
         while (owner.size > 0 && owner.data[owner.size - 1] == '\n') {
@@ -279,26 +287,33 @@ static int remove_strangers(const char *folder, int ranks, struct dt_error *err)
     return result;
 }
 
-/* A rank of an older round holds the lock and does not let go: its host is frozen, perhaps between the question whether it may commit and the rename.
- * What it is about to rename gets another name, so that its call fails whenever it comes; and the lock becomes another file. Returns it. */
-static int take_from_frozen(const char *dir, int round, struct dt_error *err)
+/* A rank of an older round holds the lock and does not let go: its host is frozen. The lock becomes another file. Returns it. */
+static int take_from_frozen(const char *dir, struct dt_error *err)
 {
-    struct listing tries;
     char *path = dt_format("%s/owner.lock", dir);
     int lock = unlink(path) == 0 || errno == ENOENT ? lock_owner(dir, LOCK_S, err) : dt_fail_errno(err, "%s", path);
-    if (lock >= 0 && list_steps(dir, true, &tries, err) == 0) {
-        for (size_t i = 0; i < tries.count; i++) {
-            char *from = dt_format("%s/%s", dir, tries.items[i].name), *to = dt_format("%s-taken-by-%d", from, round);
-            if (rename(from, to) != 0 && errno != ENOENT) {
-                dt_log(DT_LOG_WARN, "checkpoint", "%s: %s", to, strerror(errno));
-            }
-            free(to);
-            free(from);
-        }
-        listing_clear(&tries);
-    }
     free(path);
     return lock;
+}
+
+/* Whoever was here before may be frozen between the question whether it may commit and the rename, with its lock taken from it, by us or by a file server.
+ * What it is about to rename gets another name, so that its call fails whenever it comes. */
+static void take_tries(const char *dir, int round)
+{
+    struct listing tries;
+    if (list_steps(dir, true, &tries, NULL) != 0) {
+        return;
+    }
+    for (size_t i = 0; i < tries.count; i++) {
+        char *from = dt_format("%s/%s", dir, tries.items[i].name), *to = dt_format("%s" TAKEN "%d", from, round);
+        bool takes = strstr(tries.items[i].name, TAKEN) == NULL && strstr(tries.items[i].name, GONE) == NULL;
+        if (takes && rename(from, to) != 0 && errno != ENOENT) {
+            dt_log(DT_LOG_WARN, "checkpoint", "%s: %s", to, strerror(errno));
+        }
+        free(to);
+        free(from);
+    }
+    listing_clear(&tries);
 }
 
 bool checkpoint_looks_whole(const char *path)
@@ -314,7 +329,7 @@ bool checkpoint_looks_whole(const char *path)
 static void remove_one(const char *dir, const char *name, bool leftover, const struct checkpoint_state *state)
 {
     struct dt_error err;
-    char *path = dt_format("%s/%s", dir, name), *gone = leftover ? dt_strdup(path) : dt_format("%s.tmp-gone-%d", path, state->round);
+    char *path = dt_format("%s/%s", dir, name), *gone = leftover ? dt_strdup(path) : dt_format("%s" GONE "%d", path, state->round);
     bool ours = check_owner(dir, state, NULL) == 0;
     int rc = ours && !leftover && rename(path, gone) != 0 ? dt_fail_errno(&err, "%s: cannot remove", path) : 0;
     if (rc == 0 && ours) {

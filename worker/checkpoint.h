@@ -32,6 +32,7 @@ struct checkpoint_state {          /* everything else; the same on all ranks */
     int ranks;
     int round;          /* the round that wrote it */
     const char *run_id; /* of the launch whose round it is; null or "" for a lone worker */
+    const char *launch; /* which launch of that name (world.h); null or "": not known */
 };
 
 struct checkpoint_keep {
@@ -41,15 +42,15 @@ struct checkpoint_keep {
 
 /* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside it, by flock, so it ends with the process). Waits up to
  * wait_s for one that is ending; then DT_INVALID says who holds it. *lock is -1, and nobody is kept away, on file systems without locks, and when an older
- * round of this run does not let go: its host is lost, perhaps frozen. */
-int checkpoint_hold(const char *dir, const char *run_id, int round, double wait_s, int *lock, struct dt_error *err);
+ * round of this launch does not let go: its host is lost, perhaps frozen. */
+int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock, struct dt_error *err);
 /* Before anything is started: DT_INVALID when another job still holds DIR after wait_s. Takes and makes nothing. run_id: a holder with that id is no other
  * job; null: any is. */
 int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, struct dt_error *err);
-/* Rank 0, at the start of a round: says that this round now writes into DIR. A commit by an older round, or by another run that was there before, is refused
- * from then on. */
-int checkpoint_claim(const char *dir, const char *run_id, int round, struct dt_error *err);
-/* Every rank: writes its slices into DIR/step-N.tmp-ROUND/slices-R-of-N.safetensors with fsync, and a checksum list `out_entry` (JSON text)
+/* Rank 0, at the start of a round: says that this round now writes into DIR. A commit by an older round, or by another launch or run that was there before, is
+ * refused from then on. Rounds are older or newer within one launch only, for each counts its own from 1. */
+int checkpoint_claim(const char *dir, const char *run_id, const char *launch, int round, struct dt_error *err);
+/* Every rank: writes its slices into DIR/step-N.tmp-ROUND-LAUNCH/slices-R-of-N.safetensors with fsync, and a checksum list `out_entry` (JSON text)
  * for the manifest. No communication. */
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err);

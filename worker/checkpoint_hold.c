@@ -14,10 +14,10 @@
 
 #define LOOK_S 0.02
 #define FROZEN_S 3.0   /* a rank that is told to end lets go before */
-#define LINE_BYTES 512 /* "HOST PID SINCE JOB" */
+#define LINE_BYTES 512 /* "HOST PID SINCE JOB", and which launch of it on a line of its own */
 
 struct holder {
-    char host[256], since[32], job[128];
+    char host[256], since[32], job[128], launch[64];
     long pid; /* 0: the file does not say */
 };
 
@@ -26,6 +26,10 @@ static void read_holder(int fd, struct holder *h)
     char line[LINE_BYTES] = "";
     ssize_t size = pread(fd, line, sizeof line - 1, 0);
     *h = (struct holder){.pid = 0};
+    const char *second = strchr(line, '\n');
+    if (second != NULL) {
+        (void)snprintf(h->launch, sizeof h->launch, "%s", second + 1);
+    }
     for (ssize_t i = 0; i < size; i++) { /* for one line of a message, whoever wrote it */
         line[i] = (unsigned char)line[i] < 32 || line[i] == 127 ? '\0' : line[i];
     }
@@ -34,12 +38,20 @@ static void read_holder(int fd, struct holder *h)
     }
 }
 
-static void write_holder(int fd, const char *run_id)
+/* As much of a run's id as the file holds. */
+static int job_bytes(const char *run_id)
+{
+    size_t size = strcspn(run_id != NULL ? run_id : "", "\n");
+    return size < 127 ? (int)size : 127;
+}
+
+static void write_holder(int fd, const char *run_id, const char *launch)
 {
     char host[256] = "", since[32], line[LINE_BYTES];
     (void)gethostname(host, sizeof host - 1);
     dt_wall_text(dt_wall_s(), since, sizeof since);
-    int size = snprintf(line, sizeof line, "%s %ld %s %.127s", *host != '\0' ? host : "?", (long)getpid(), since, run_id != NULL ? run_id : "");
+    int size = snprintf(line, sizeof line, "%s %ld %s %.*s\n%.63s", *host != '\0' ? host : "?", (long)getpid(), since, job_bytes(run_id),
+                        run_id != NULL ? run_id : "", launch != NULL ? launch : "");
     if (ftruncate(fd, 0) == 0) {
         (void)!pwrite(fd, line, (size_t)size, 0);
     }
@@ -54,13 +66,14 @@ static int refuse(const char *dir, const struct holder *h, struct dt_error *err)
                    h->job[0] != '\0' ? ", job " : "", h->job, h->since);
 }
 
-/* An older round of this run: its host is lost, perhaps frozen. A later round than the first is no other job of that name: the first would have been refused. */
-static bool is_older_round(const struct holder *h, const char *run_id, int round)
+/* An older round of this launch: its host is lost, perhaps frozen. A later round than the first is no other job of that name: the first would have been refused. */
+static bool is_older_round(const struct holder *h, const char *run_id, const char *launch, int round)
 {
-    return round > 1 && run_id != NULL && run_id[0] != '\0' && h->pid != 0 && strncmp(h->job, run_id, sizeof h->job - 1) == 0;
+    return round > 1 && run_id != NULL && run_id[0] != '\0' && h->pid != 0 && strncmp(h->job, run_id, sizeof h->job - 1) == 0 &&
+           strcmp(h->launch, launch != NULL ? launch : "") == 0;
 }
 
-int checkpoint_hold(const char *dir, const char *run_id, int round, double wait_s, int *lock, struct dt_error *err)
+int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock, struct dt_error *err)
 {
     char *parent = dt_strdup(dir), *path = dt_format("%s.lock", dir);
     struct holder h;
@@ -76,7 +89,7 @@ int checkpoint_hold(const char *dir, const char *run_id, int round, double wait_
         double waited_s = dt_now_s() - begin_s;
         if (busy && (waited_s > wait_s || waited_s > FROZEN_S)) {
             read_holder(fd, &h);
-            taken = is_older_round(&h, run_id, round);
+            taken = is_older_round(&h, run_id, launch, round);
         }
         if (busy && waited_s > wait_s && !taken) {
             result = refuse(dir, &h, err);
@@ -89,7 +102,7 @@ int checkpoint_hold(const char *dir, const char *run_id, int round, double wait_
         }
     }
     if (result == 0 && fd >= 0) {
-        write_holder(fd, run_id);
+        write_holder(fd, run_id, launch);
     } else if (fd >= 0) {
         (void)close(fd);
     }

@@ -32,14 +32,15 @@ void course_read(struct course *c, const char *dir)
     struct dt_error err;
     dt_text_init(&text);
     cJSON *tree = dt_file_read(path, COURSE_MAX_BYTES, &text, &err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, &err) : NULL;
-    *c = (struct course){.run_id = member(tree, "run_id"), .from = member(tree, "from")};
+    *c = (struct course){.run_id = member(tree, "run_id"), .launch = member(tree, "launch"), .from = member(tree, "from")};
     c->from = c->from != NULL ? c->from : dt_strdup("");
+    c->launch = c->launch != NULL ? c->launch : dt_strdup("");
     cJSON_Delete(tree);
     dt_text_clear(&text);
     free(path);
 }
 
-int course_write(const char *dir, const char *run_id, const char *from, struct dt_error *err)
+int course_write(const char *dir, const char *run_id, const char *launch, const char *from, struct dt_error *err)
 {
     char *path = dt_format("%s/course.json", dir);
     struct dt_text text;
@@ -49,6 +50,10 @@ int course_write(const char *dir, const char *run_id, const char *from, struct d
     if (run_id != NULL) {
         dt_text_puts(&text, ",\"run_id\":");
         dt_text_json(&text, run_id, strlen(run_id));
+        if (launch[0] != '\0') {
+            dt_text_puts(&text, ",\"launch\":");
+            dt_text_json(&text, launch, strlen(launch));
+        }
     }
     dt_text_puts(&text, "}\n");
     int rc = dt_file_write(path, text.data, text.size, err);
@@ -60,6 +65,7 @@ int course_write(const char *dir, const char *run_id, const char *from, struct d
 void course_clear(struct course *c)
 {
     free(c->run_id);
+    free(c->launch);
     free(c->from);
     *c = (struct course){NULL};
 }

@@ -10,12 +10,13 @@
 
 struct course {
     char *run_id; /* of the launch whose beginning is done; null: none is */
+    char *launch; /* which one of that name; "": not known */
     char *from;   /* checkpointing.resume that it began with when that was a name; "": anew */
 };
 
 /* Nobody has begun, and anew, where DIR has none. Ends with course_clear. */
 void course_read(struct course *c, const char *dir);
-int course_write(const char *dir, const char *run_id, const char *from, struct dt_error *err);
+int course_write(const char *dir, const char *run_id, const char *launch, const char *from, struct dt_error *err);
 void course_clear(struct course *c);
 /* Renames PATH to PATH.old-1, or the first number that is free; a PATH that is not there is done. */
 int course_set_aside(const char *path, struct dt_error *err);

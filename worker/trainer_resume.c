@@ -186,13 +186,14 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
     bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
-    if (t->hold < 0 && checkpoint_hold(dir, t->world->run_id, t->world->round, HOLD_WAIT_S, &t->hold, err) != 0) {
+    if (t->hold < 0 && checkpoint_hold(dir, t->world->run_id, t->world->launch, t->world->round, HOLD_WAIT_S, &t->hold, err) != 0) {
         return -1;
     }
     course_read(&s->course, dir);
-    bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0, begun = same_launch && !first_round;
-    if (first_round && same_launch && course_write(dir, NULL, s->course.from, err) != 0) {
-        return -1; /* a launch of the same name was here: its beginning is not ours */
+    bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0 && strcmp(s->course.launch, t->world->launch) == 0;
+    bool begun = same_launch && !first_round;
+    if (first_round && same_launch && course_write(dir, NULL, "", s->course.from, err) != 0) {
+        return -1; /* launches that cannot be told apart: the beginning of one that was here is not ours */
     }
     s->anew = !begun && (t->job->fresh || strcmp(resume, "never") == 0);
     if (s->anew) {
@@ -204,7 +205,7 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
             return -1;
         }
     }
-    if (dt_file_mkdirs(dir, err) != 0 || checkpoint_claim(dir, t->world->run_id, t->world->round, err) != 0 ||
+    if (dt_file_mkdirs(dir, err) != 0 || checkpoint_claim(dir, t->world->run_id, t->world->launch, t->world->round, err) != 0 ||
         (!s->anew && checkpoint_steps(dir, &s->steps, &s->count, err) != 0)) {
         return -1;
     }
@@ -268,7 +269,12 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
         metrics_say(&t->metrics, "train: %s: %d checkpoint%s from step %lld to %lld %s not of this course: set aside (step-N.old-1)",
                     job->checkpoint_dir, left, left == 1 ? "" : "s", (long long)first, (long long)last, left == 1 ? "is" : "are");
     }
-    return left < 0 ? -1 : course_write(job->checkpoint_dir, run_id_of(t), s->named ? job->resume : s->anew ? "" : s->course.from, err);
+    return left < 0 ? -1
+                    : course_write(job->checkpoint_dir, run_id_of(t), t->world->launch,
+                                   s->named  ? job->resume
+                                   : s->anew ? ""
+                                             : s->course.from,
+                                   err);
 }
 
 /* ---- all ranks ---- */

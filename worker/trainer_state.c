@@ -249,7 +249,8 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .model_config = dt_text_str(&config),
                                      .ranks = t->size,
                                      .round = t->world->round,
-                                     .run_id = t->world->run_id};
+                                     .run_id = t->world->run_id,
+                                     .launch = t->world->launch};
     struct checkpoint_slice *slices = dt_arena_alloc(&arena, (size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
     int count = list_slices(t, slices, &arena);
     struct dt_error why;

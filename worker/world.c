@@ -125,6 +125,12 @@ int world_open(struct world *w, const struct world_options *o, struct dt_error *
         return -1;
     }
     w->run_id = getenv("TORCHELASTIC_RUN_ID");
+    const char *launch = getenv("DTRUN_LAUNCH");
+    if (launch != NULL) {
+        (void)snprintf(w->launch, sizeof w->launch, "%s", launch);
+    } else if (w->size == 1) { /* of more ranks each would have another one */
+        dt_text_random(w->launch);
+    }
     w->round = (int)w->page->round;
     w->agent = getenv("DTRUN_PAGE") != NULL;
     dt_page_phase(w->page, DT_PHASE_START);

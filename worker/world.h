@@ -14,6 +14,7 @@ struct world {
     int rank, size, local_rank, local_size, node_rank, node_count;
     int round; /* 0 for a lone worker */
     const char *run_id;
+    char launch[33];        /* which launch of that name: the same for all its ranks and rounds, and no other has it; "": not known */
     struct dt_page *page;   /* never null */
     struct dt_store *store; /* null for a lone rank */
     struct dt_device *device;

@@ -158,7 +158,7 @@ exec strace -D -f -qq -o /dev/null -e trace={calls} -e inject={inject} {only} '{
 
 def slices_of(out, rank=1):
     """What a rank writes in each save, under its passing name."""
-    return [f"{out}/checkpoints/step-{s:08}.tmp-1/slices-{rank:05}-of-00002.safetensors.tmp-$$" for s in range(10, STEPS + 1, 10)]
+    return [f"{out}/checkpoints/step-{s:08}.tmp-1-$DTRUN_LAUNCH/slices-{rank:05}-of-00002.safetensors.tmp-$$" for s in range(10, STEPS + 1, 10)]
 
 
 @pytest.mark.parametrize("call, error, words", [("fsync", "EIO", "Input/output error"), ("write", "EDQUOT", "Disk quota exceeded"),
@@ -222,7 +222,7 @@ def test_the_manifest_fails(place, call):
     """Rank 0 alone writes it, after the slices of all."""
     folder, job, _ = place
     out = folder / f"manifest-{call}"
-    paths = [f"{out}/checkpoints/step-{s:08}.tmp-1/manifest.json.tmp-$$" for s in range(10, STEPS + 1, 10)]
+    paths = [f"{out}/checkpoints/step-{s:08}.tmp-1-$DTRUN_LAUNCH/manifest.json.tmp-$$" for s in range(10, STEPS + 1, 10)]
     program = traced(folder, f"{call}:error=EIO", rank=0, paths=paths)
     result = support.run(["--nproc_per_node=2", "--max_restarts=0", "--no_python", program, job, "--output_dir", out])
     assert result.code == 1 and "exit code 100" in result.err, result

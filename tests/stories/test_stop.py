@@ -13,6 +13,7 @@ import time
 import pytest
 import support
 import training
+from test_nodes import free_port
 
 STOPS = int(os.environ.get("DTRUN_STOPS", "100" if os.environ.get("DTRUN_ALL") else "4"))
 SEED = int(os.environ.get("DTRUN_SEED", str(random.randrange(10**6))))
@@ -37,23 +38,25 @@ def start(job, out, sets=(), options=()):
 
 
 def wait_for(job, condition, what):
-    """Waits until condition(pages) holds while the job runs; False when it ended before."""
+    """The first page for which condition(page) holds while the job runs; None when it ended before."""
     job.agent_pid = getattr(job, "agent_pid", None) or job.agent
     deadline = time.monotonic() + support.DEADLINE_S
     found = None
     while time.monotonic() < deadline:
         if job.process.poll() is not None:
-            return False
-        found = found or training.pages(job, 2)
-        if found and any(condition(p) for p in found.values()):
-            return True
+            return None
+        if found is None or not all(support.alive(p.pid) for p in found.values()):
+            found = training.pages(job, 2)
+        hit = next((p for p in (found or {}).values() if condition(p)), None)
+        if hit is not None:
+            return hit
     raise AssertionError(f"{what}: not within {support.DEADLINE_S} s")
 
 
-def to_the_end(place, out, tries=40):
-    """The same command, again and again until it is done."""
+def to_the_end(place, out, options=()):
+    """The same command, until it is done."""
     folder, job, expected, losses = place
-    result = training.train(job, out, ranks=2)
+    result = training.train(job, out, ranks=2, options=options)
     assert result.code == 0, result
     assert training.hash_of(out) == expected, result
     after = training.metrics(out)
@@ -93,6 +96,27 @@ def test_a_stop_is_75_and_continues(place, name):
     saved = int((out / "checkpoints" / "latest").read_text().split("-")[1])
     assert saved >= 3 and f"stopped at step {saved}, saved" in result.err, result
     assert f"(step {saved})" in to_the_end(place, out).err
+
+
+@pytest.mark.parametrize("where", ["one host", "c10d"])
+def test_a_launch_of_the_same_name_continues(place, where):
+    """Each launch counts its rounds from 1: those of one before, with the same run id, are none of its own."""
+    folder, job, _, _ = place
+    out = folder / f"again-{where}".replace(" ", "-")
+    options = ["--rdzv_id=demo"] if where == "one host" else ["--nnodes=1:2", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{free_port()}", "--last_call=1"]
+    with start(job, out, options=options) as running:
+        for step in (12, 24, 36):  # a save lies between each two: restarts without progress would rightly end the job
+            found = wait_for(running, lambda p: p.step() >= step and support.alive(p.pid), f"step {step}")
+            assert found, running.finish()
+            os.kill(found.pid, signal.SIGKILL)
+            support.wait_until(lambda: not support.alive(found.pid), "its end")
+        assert wait_for(running, lambda p: p.step() >= 48 and support.alive(p.pid), "step 48")
+        running.signal(signal.SIGINT)
+        result = running.finish()
+        running.wait_gone()
+    assert result.code == 75 and "the same command continues" in result.err and "(3 of 3 used)" in result.err, result
+    again = to_the_end(place, out, options)
+    assert "continues from" in again.err and "restarting" not in again.err and "has begun" not in again.err, again
 
 
 @pytest.mark.parametrize("phase", ["save", "evaluation"])

@@ -52,6 +52,9 @@ static const char *const long_run =
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
 
+static const char *launch = "0123456789abcdef0123456789abcdef";
+static const char *const other_launch = "0123456789abcdef0123456789abcde0";
+
 static struct checkpoint_state state_at(int64_t step, int ranks, int round)
 {
     return (struct checkpoint_state){.step = step,
@@ -65,7 +68,8 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
                                      .model_config = "{\"model_type\":\"gpt2\"}",
                                      .ranks = ranks,
                                      .round = round,
-                                     .run_id = long_run};
+                                     .run_id = long_run,
+                                     .launch = launch};
 }
 
 static int64_t named = -1; /* the step that a job would name */
@@ -319,19 +323,91 @@ static void older_rounds_are_refused(void **unused)
     (void)unused;
     struct dt_error err;
     fresh_dir();
-    assert_int_equal(checkpoint_claim(dir, long_run, 0, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 0, &err), 0);
     assert_int_equal(save(1, 1, 0, 0, &err), 0);
-    assert_int_equal(checkpoint_claim(dir, long_run, 10, &err), 0);
-    assert_int_equal(checkpoint_claim(dir, long_run, 9, &err), -1);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 10, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 9, &err), -1);
     assert_int_equal(err.status, DT_STOPPED);
     assert_int_equal(save(2, 1, 9, 0, &err), -1);
     assert_int_equal(err.status, DT_STOPPED);
     assert_int_equal(newest(NULL, 0), 1);
     assert_int_equal(save(2, 1, 10, 0, &err), 0);
-    assert_int_equal(checkpoint_claim(dir, "another run", 0, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, "another run", launch, 0, &err), 0);
     assert_int_equal(save(3, 1, 10, 0, &err), -1);
     assert_non_null(strstr(err.text, "another run"));
     assert_int_equal(newest(NULL, 0), 2);
+}
+
+/* Each launch counts its rounds from 1, so those of one before, of the same name, are neither older nor newer. */
+static void another_launch_of_the_same_name(void **unused)
+{
+    (void)unused;
+    static const char *const before[] = {"0123456789abcdef0123456789abcde0", "", NULL};
+    const char *ours = launch;
+    struct dt_error err;
+    for (size_t i = 0; i < 3; i++) {
+        fresh_dir();
+        launch = before[i];
+        assert_int_equal(checkpoint_claim(dir, long_run, launch, 7, &err), 0);
+        assert_int_equal(save(1, 1, 7, 0, &err), 0);
+        launch = ours;
+        assert_int_equal(checkpoint_claim(dir, long_run, launch, 1, &err), 0);
+        launch = before[i];
+        assert_int_equal(save(2, 1, 7, 0, &err), -1); /* frozen until now, or on a host that nobody reaches */
+        assert_int_equal(err.status, DT_STOPPED);
+        assert_non_null(strstr(err.text, "now belongs to"));
+        assert_int_equal(save(2, 1, 1, 0, &err), -1); /* the same, in a round of the same number */
+        assert_int_equal(err.status, DT_STOPPED);
+        launch = ours;
+        assert_int_equal(save(3, 1, 1, 0, &err), 0);
+        assert_int_equal(newest(NULL, 0), 3);
+    }
+}
+
+/* A rank that writes its slices when the folder was taken over writes them beside those of the same round, step and rank of the new launch. */
+static void slices_of_two_launches_stay_apart(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    const char *ours = launch;
+    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small}, stale = slice;
+    float other[SMALL] = {1, 2, 3, 4, 5};
+    struct dt_text entry, ignored;
+    fresh_dir();
+    dt_text_init(&entry);
+    dt_text_init(&ignored);
+    struct checkpoint_state state = state_at(9, 1, 1), old = state;
+    stale.data = other;
+    old.launch = other_launch;
+    assert_int_equal(checkpoint_claim(dir, long_run, ours, 1, &err), 0);
+    assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
+    assert_int_equal(checkpoint_write_slices(dir, &old, 0, 1, &stale, 1, &ignored, &err), 0);
+    assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){0, -1}, &err), 0);
+    assert_int_equal(newest(NULL, 0), 9);
+    dt_text_clear(&entry);
+    dt_text_clear(&ignored);
+}
+
+/* What a launch before was about to rename is gone when the folder was taken over, also when its locks are. */
+static void a_commit_that_was_frozen_ends(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    fresh_dir();
+    char *try = dt_format("%s/step-00000005.tmp-1-%s", dir, other_launch), *done = dt_format("%s/step-00000005", dir);
+    assert_int_equal(checkpoint_claim(dir, long_run, other_launch, 1, &err), 0);
+    assert_int_equal(dt_file_mkdirs(try, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 1, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 2, &err), 0);
+    assert_int_equal(rename(try, done), -1);
+    assert_int_equal(errno, ENOENT);
+    char *taken = dt_format("%s-taken-by-1", try);
+    assert_true(dt_file_exists(taken));
+    assert_int_equal(save(6, 1, 2, 0, &err), 0);
+    assert_false(dt_file_exists(taken));
+    free(taken);
+    free(done);
+    free(try);
 }
 
 static void one_job_at_a_time_holds_the_folder(void **unused)
@@ -344,9 +420,9 @@ static void one_job_at_a_time_holds_the_folder(void **unused)
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
     assert_int_equal(checkpoint_check_free(folder, NULL, 0, &err), 0);
     assert_false(dt_file_exists(parent)); /* asking makes nothing */
-    assert_int_equal(checkpoint_hold(folder, "job-1\nof\n2", 1, 0, &first, &err), 0);
+    assert_int_equal(checkpoint_hold(folder, "job-1\nof\n2", launch, 1, 0, &first, &err), 0);
     assert_true(first >= 0);
-    assert_int_equal(checkpoint_hold(folder, "job-2", 1, 0.05, &second, &err), -1);
+    assert_int_equal(checkpoint_hold(folder, "job-2", launch, 1, 0.05, &second, &err), -1);
     char *who = dt_format("%s: in use by host %s pid %ld, job job-1, since 20", folder, host, (long)getpid());
     assert_int_equal(strncmp(err.text, who, strlen(who)), 0);
     assert_non_null(strstr(err.text, "; give this one another --output_dir"));
@@ -363,7 +439,7 @@ static void one_job_at_a_time_holds_the_folder(void **unused)
     }
     (void)close(first);
     assert_int_equal(checkpoint_check_free(folder, NULL, 0, &err), 0);
-    assert_int_equal(checkpoint_hold(folder, "job-2", 1, 0, &second, &err), 0);
+    assert_int_equal(checkpoint_hold(folder, "job-2", launch, 1, 0, &second, &err), 0);
     (void)close(second);
     free(who);
     free(parent);
@@ -377,19 +453,22 @@ static void a_frozen_round_keeps_nobody_away(void **unused)
     struct dt_error err;
     int held = -1, next = -1;
     fresh_dir();
-    assert_int_equal(checkpoint_hold(dir, "run", 1, 0, &held, &err), 0);
-    assert_int_equal(checkpoint_hold(dir, "another", 2, 0.05, &next, &err), -1);
-    assert_int_equal(checkpoint_hold(dir, "run", 1, 0.05, &next, &err), -1);
-    assert_int_equal(checkpoint_hold(dir, "run", 2, 0.05, &next, &err), 0);
+    assert_int_equal(checkpoint_hold(dir, "run", launch, 1, 0, &held, &err), 0);
+    assert_int_equal(checkpoint_hold(dir, "another", launch, 2, 0.05, &next, &err), -1);
+    assert_int_equal(checkpoint_hold(dir, "run", launch, 1, 0.05, &next, &err), -1);
+    assert_int_equal(checkpoint_hold(dir, "run", other_launch, 2, 0.05, &next, &err), -1); /* another launch of that name is another job */
+    assert_non_null(strstr(err.text, ", job run, since 20"));
+    assert_int_equal(checkpoint_hold(dir, "run", NULL, 2, 0.05, &next, &err), -1);
+    assert_int_equal(checkpoint_hold(dir, "run", launch, 2, 0.05, &next, &err), 0);
     assert_int_equal(next, -1);
     (void)close(held);
 
     char *lock = dt_format("%s/owner.lock", dir), *try = dt_format("%s/step-00000005.tmp-1", dir), *done = dt_format("%s/step-00000005", dir);
-    assert_int_equal(checkpoint_claim(dir, long_run, 1, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 1, &err), 0);
     assert_int_equal(dt_file_mkdirs(try, &err), 0);
     held = open(lock, O_RDWR);
     assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0); /* in a commit, before its rename */
-    assert_int_equal(checkpoint_claim(dir, long_run, 2, &err), 0);
+    assert_int_equal(checkpoint_claim(dir, long_run, launch, 2, &err), 0);
     assert_int_equal(rename(try, done), -1);
     assert_int_equal(errno, ENOENT);
     assert_int_equal(save(6, 1, 2, 0, &err), 0);
@@ -665,6 +744,9 @@ int main(void)
         cmocka_unit_test(a_save_never_removes_itself_or_the_named),
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean),
         cmocka_unit_test(older_rounds_are_refused),
+        cmocka_unit_test(another_launch_of_the_same_name),
+        cmocka_unit_test(slices_of_two_launches_stay_apart),
+        cmocka_unit_test(a_commit_that_was_frozen_ends),
         cmocka_unit_test(every_flipped_byte_is_found),
         cmocka_unit_test(cut_missing_and_swapped_files_are_found),
         cmocka_unit_test(parts_make_a_whole),

@@ -39,6 +39,7 @@ static void close_options(void)
 static struct env_worker worker(void)
 {
     return (struct env_worker){.round = 3,
+                               .launch = "00c0ffee",
                                .restart_count = 2,
                                .local_rank = 1,
                                .local_world_size = 2,
@@ -97,6 +98,7 @@ static void test_table(void **state)
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
         {"DTRUN_PAGE", "/proc/1/fd/7"},
         {"DTRUN_ROUND", "3"},
+        {"DTRUN_LAUNCH", "00c0ffee"},
         {"DTRUN_HOST_OF_RANK", "0(x2),1,2,3(x4)"},
         {"DTRUN_LOG_DIR", "/t/attempt_2/1"},
         {"HOME", "/h"},

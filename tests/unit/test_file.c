@@ -71,7 +71,7 @@ static int hold(struct dt_error *err)
     char path[160];
     int lock = -1;
     (void)snprintf(path, sizeof path, "%s/checkpoints", place);
-    int rc = checkpoint_hold(path, "run", 1, 0, &lock, err);
+    int rc = checkpoint_hold(path, "run", NULL, 1, 0, &lock, err);
     if (lock >= 0) {
         (void)close(lock);
     }
@@ -80,7 +80,7 @@ static int hold(struct dt_error *err)
 
 static int claim(struct dt_error *err)
 {
-    return checkpoint_claim(place, "run", 1, err);
+    return checkpoint_claim(place, "run", NULL, 1, err);
 }
 
 static const struct {

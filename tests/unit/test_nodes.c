@@ -29,6 +29,7 @@ struct agent {
     struct options options;
     bool join; /* to be said when the member may be called */
     int world; /* of its newest round */
+    char launch[33];
 };
 struct crowd {
     uv_loop_t loop;
@@ -44,6 +45,7 @@ static void on_act(void *user, const struct action *a, const char *master_addr, 
     if (a->kind == ACTION_START) {
         assert_true(master_addr != NULL && master_port > 0);
         agent->world = a->place.world_size;
+        nodes_launch(agent->nodes, agent->launch);
     } else if (a->kind == ACTION_END) {
         agent->join = true;
     } else {
@@ -126,6 +128,16 @@ static void run_until_all_in(struct crowd *c, int world)
     }
 }
 
+/* That of the first agent, and of all others. */
+static const char *launch_of(const struct crowd *c)
+{
+    assert_int_equal(strspn(c->agents[0].launch, "0123456789abcdef"), 32);
+    for (int i = 1; i < c->count; i++) {
+        assert_string_equal(c->agents[i].launch, c->agents[0].launch);
+    }
+    return c->agents[0].launch;
+}
+
 static int open_sockets(void)
 {
     DIR *d = opendir("/proc/self/fd");
@@ -165,10 +177,13 @@ static void followers_of_a_killed_leader_elect_another(void **state)
     begin(&c, 1, all - 1, all, port);
     run_until_all_in(&c, all);
     int before = open_sockets();
+    char launch[33];
+    (void)snprintf(launch, sizeof launch, "%s", launch_of(&c));
     assert_int_equal(kill(leader, SIGKILL), 0);
     assert_int_equal(waitpid(leader, &status, 0), leader);
     run_until_all_in(&c, all - 1);
-    for (int i = 0; i < 20; i++) { /* goodbyes of links that were only for the search */
+    assert_string_equal(launch_of(&c), launch); /* another leader, the same launch */
+    for (int i = 0; i < 20; i++) {              /* goodbyes of links that were only for the search */
         (void)uv_run(&c.loop, UV_RUN_ONCE);
     }
     assert_true(before < 3 * all + 100);         /* each a listener and a link */

@@ -309,7 +309,7 @@ static void test_a_later_round_makes_up_for_the_beginning(void **state)
         struct ranks_outcome out;
         struct dt_error err;
         uint64_t hash = finish_with_all(&job);
-        assert_int_equal(course_write(job.checkpointing.checkpoint_dir, "a launch before", "", &err), 0);
+        assert_int_equal(course_write(job.checkpointing.checkpoint_dir, "a launch before", "", "", &err), 0);
         job.fresh = fresh;
         job.checkpointing.resume = fresh ? "auto" : "step-2";
         train(&job, 2, &(struct ranks_options){.files = true, .round = 2, .stop_after = 4}, &out);
