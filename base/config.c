@@ -194,7 +194,7 @@ static void remove_entries(struct dt_config *c, const char *path)
     c->entry_count = kept;
 }
 
-int dt_config_set(struct dt_config *c, const char *assignment, struct dt_error *err)
+int dt_config_set(struct dt_config *c, const char *assignment, const char *option, struct dt_error *err)
 {
     const char *equals = strchr(assignment, '=');
     bool good = equals != NULL && equals != assignment && equals[-1] != '.' && assignment[0] != '.';
@@ -206,7 +206,8 @@ int dt_config_set(struct dt_config *c, const char *assignment, struct dt_error *
         return dt_fail(err, DT_INVALID, "--set %.200s: not of the form key=value; write for example --set training.seed=7", assignment);
     }
     char *path = dt_arena_printf(c->arena, "%.*s", (int)(equals - assignment), assignment);
-    const char *where = dt_arena_printf(c->arena, "--set %s", assignment), *text = equals + 1;
+    const char *text = equals + 1;
+    const char *where = option != NULL ? dt_arena_printf(c->arena, "%s %s", option, text) : dt_arena_printf(c->arena, "--set %s", assignment);
     char first = *text;
     cJSON *tree = NULL;
     if (first == '{' || first == '[' || first == '"') { /* meant as JSON, so faults in it are faults */

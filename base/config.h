@@ -50,8 +50,9 @@ struct dt_config;
 int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err);
 /* The same from memory; `path` is what messages say. */
 int dt_config_open_text(struct dt_config **out, const char *path, const char *text, size_t size, struct dt_arena *arena, struct dt_error *err);
-/* "training.seed=7": the value is JSON, or a bare string when it is not. Replaces what the file says. Before the first read. */
-int dt_config_set(struct dt_config *c, const char *assignment, struct dt_error *err);
+/* "training.seed=7": the value is JSON, or a bare string when it is not. Replaces what the file says. Before the first read. `option`: by which option
+ * the value was given, if by one of its own ("--seed"); null: --set. Messages say it. */
+int dt_config_set(struct dt_config *c, const char *assignment, const char *option, struct dt_error *err);
 /* Keys that are recognised and refused by name; ends with a null path. A hinted key whose value switches it off (false, null, or
  * an object with "enabled": false) is accepted and ignored. Before dt_config_close; the table must outlive c. */
 void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints);

@@ -81,7 +81,7 @@ static const struct option long_options[] = {
 
 struct options {
     struct job_arguments job;
-    const char **set;
+    const char **set, **set_option;
     int nproc;
     bool plan, json, print_config;
 };
@@ -137,8 +137,12 @@ static int catch_signals(struct dt_error *err)
     return 0;
 }
 
-static void add_set(struct options *o, const char *key, const char *value)
+/* option: the one that says this key; null for --set, with an empty key. */
+static void add_set(struct options *o, const char *option, const char *key, const char *value)
 {
+    o->set_option = dt_realloc(o->set_option, (size_t)(o->job.set_count + 1) * sizeof *o->set_option);
+    o->set_option[o->job.set_count] = option;
+    o->job.set_option = o->set_option;
     o->set = dt_realloc(o->set, (size_t)(o->job.set_count + 1) * sizeof *o->set);
     o->set[o->job.set_count++] = dt_format("%s%s%s", key, *key ? "=" : "", value);
     o->job.set = o->set;
@@ -150,6 +154,7 @@ static void free_options(struct options *o)
         free((void *)(uintptr_t)o->set[i]);
     }
     free(o->set);
+    free(o->set_option);
 }
 
 static int add_job(struct options *o, const char *path)
@@ -229,19 +234,19 @@ static int read_options(struct options *o, int argc, char **argv)
             }
             break;
         case OPT_SET:
-            add_set(o, "", optarg);
+            add_set(o, NULL, "", optarg);
             break;
         case OPT_MODE:
-            add_set(o, "training.strategy", optarg);
+            add_set(o, "--mode", "training.strategy", optarg);
             break;
         case OPT_OUTPUT:
-            add_set(o, "output_dir", optarg);
+            add_set(o, "--output_dir", "output_dir", optarg);
             break;
         case OPT_SEED:
-            add_set(o, "training.seed", optarg);
+            add_set(o, "--seed", "training.seed", optarg);
             break;
         case OPT_MODEL:
-            add_set(o, "model.name", optarg);
+            add_set(o, "--model_name", "model.name", optarg);
             break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {

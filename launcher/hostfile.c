@@ -116,7 +116,9 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     dt_text_init(&text);
     hostlist_init(&l);
     int result = dt_file_read(o->hostfile, FILE_BYTES, &text, err);
-    if (result == 0) {
+    if (result != 0 && err->status == DT_NOT_FOUND) {
+        (void)dt_fail(err, DT_INVALID, "%.200s: No such file or directory; make it, one line per host: NAME slots=N", o->hostfile);
+    } else if (result == 0) {
         result = hostlist_read_hostfile(&l, dt_text_str(&text), err) != 0 ? dt_wrap(err, "%.200s", o->hostfile) : filter_hosts(o, g, &l, err);
         result = result == 0 ? choose_hosts(o, g, &l, err) : -1;
     }
@@ -213,7 +215,8 @@ void hostfile_describe(struct options *o, struct dt_text *out)
         struct dt_text line;
         dt_text_init(&line);
         hostfile_line(o, i, &line);
-        dt_text_printf(out, "host %d    %s, %s workers: %s %s", i, o->host_list[i].name, o->host_list[i].nproc, o->ssh, o->host_list[i].name);
+        dt_text_printf(out, "host %d    %s, %s worker%s: %s %s", i, o->host_list[i].name, o->host_list[i].nproc,
+                       strcmp(o->host_list[i].nproc, "1") == 0 ? "" : "s", o->ssh, o->host_list[i].name);
         options_quote(out, dt_text_str(&line));
         dt_text_puts(out, "\n");
         dt_text_clear(&line);

@@ -67,6 +67,10 @@ char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct
         const char *temporary = getenv("TMPDIR");
         log_dir = made = make_private(temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp", "torchelastic", err);
         if (made == NULL) {
+            if (err != NULL) {
+                struct dt_error cause = *err;
+                (void)dt_fail(err, cause.status, "%s; set TMPDIR to a folder that can be written, or give --log_dir", cause.text);
+            }
             return NULL;
         }
     } else if (dt_file_check_owner(log_dir, err) != 0 || dt_file_mkdirs(log_dir, err) != 0) {

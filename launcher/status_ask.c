@@ -94,7 +94,7 @@ static void add_members(struct dt_text *out, const cJSON *job)
         }
         dt_text_printf(&line, ": %s", text_of(m, "state"));
         if (number_of(m, "workers", 0) > 0) {
-            dt_text_printf(&line, ", %.0f workers", number_of(m, "workers", 0));
+            dt_text_printf(&line, ", %.0f worker%s", number_of(m, "workers", 0), number_of(m, "workers", 0) == 1 ? "" : "s");
         }
         if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(m, "answered"))) {
             dt_text_puts(&line, ", no answer");
@@ -260,7 +260,7 @@ int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_
     add_line(out, &line, false);
     dt_text_reset(&line);
     dt_text_printf(&line, "  %.0f host%s, %.0f rank%s; host %s %s, pid %.0f, up %s", number_of(job, "hosts", 1),
-                   number_of(job, "hosts", 1) > 1 ? "s" : "", number_of(job, "world_size", 0), number_of(job, "world_size", 0) > 1 ? "s" : "",
+                   number_of(job, "hosts", 1) != 1 ? "s" : "", number_of(job, "world_size", 0), number_of(job, "world_size", 0) != 1 ? "s" : "",
                    text_of(job, "host"), text_of(job, "role"), number_of(job, "pid", 0), span(number_of(job, "up_s", 0), age, sizeof age));
     add_line(out, &line, false);
     dt_text_reset(&line);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static char *name_of(struct dt_arena *arena, const char *path)
 {
@@ -268,9 +269,12 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     job->path = dt_arena_strdup(&job->arena, args->path);
     job->name = name_of(&job->arena, args->path);
     job->fresh = args->fresh;
-    bool bad = dt_config_open(&c, job->path, &job->arena, err) != 0;
+    struct stat st;
+    bool folder = stat(job->path, &st) == 0 && S_ISDIR(st.st_mode);
+    bool bad =
+        (folder ? dt_fail(err, DT_INVALID, "%s: is a folder; give the job file", job->path) : dt_config_open(&c, job->path, &job->arena, err)) != 0;
     for (int i = 0; !bad && i < args->set_count; i++) {
-        bad = dt_config_set(c, args->set[i], err) != 0;
+        bad = dt_config_set(c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err) != 0;
     }
     if (bad) {
         if (problems != NULL && err != NULL) {

@@ -84,9 +84,10 @@ struct job {
     char *text;            /* the whole job as JSON, every value filled in; what goes to output_dir/job.json */
 };
 
-struct job_arguments {      /* the command line of `train` */
-    const char *path;       /* job.json */
-    const char *const *set; /* "training.seed=7", in order */
+struct job_arguments {             /* the command line of `train` */
+    const char *path;              /* job.json */
+    const char *const *set;        /* "training.seed=7", in order */
+    const char *const *set_option; /* null, or as many: "--seed" when that option said it, else null */
     int set_count;
     bool fresh;
 };

@@ -220,6 +220,15 @@ def test_a_damaged_checkpoint(place, kind):
     assert training.hash_of(out) == expected
 
 
+def test_the_option_that_said_it_is_blamed(place):
+    folder, job, _ = place
+    for asked, said in ((["--mode", "nosuch", job], '--mode nosuch: training.strategy: is "nosuch"; see train --list-strategies'),
+                        (["--seed", "x", job], '--seed x: training.seed: is "x"; give a whole number from 0 to 9007199254740992'),
+                        ([folder], f"{folder}: is a folder; give the job file")):
+        p = subprocess.run([support.program("train"), *map(str, asked)], capture_output=True, text=True, timeout=support.DEADLINE_S)
+        assert (p.returncode, p.stdout, p.stderr) == (2, "", f"train: {said}\n"), p
+
+
 @pytest.mark.parametrize("kind", ["bit", "short", "gone", "empty", "manifest"])
 def test_verify_names_each_damaged_checkpoint(place, kind):
     """Of a run or of a folder of checkpoints: the newest being damaged is no reason to look at the one before alone."""

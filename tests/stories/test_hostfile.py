@@ -279,7 +279,7 @@ def test_dry_run_shows_every_line(tmp_path):
     lines = [line for line in result.out.splitlines() if line.startswith("host ")]
     assert result.code == 0 and len(lines) == 3 and "goes on with 2" in result.out, result
     for i, (name, count) in enumerate((("a", 4), ("b", 2), ("c", 1))):
-        assert f"host {i}    {name}, {count} workers: ssh " in lines[i] and f"--node_rank={i} --rdzv_endpoint=a:29500" in lines[i], result
+        assert f"host {i}    {name}, {count} worker{'s' if count > 1 else ''}: ssh " in lines[i] and f"--node_rank={i} --rdzv_endpoint=a:29500" in lines[i], result
         assert f"cd {tmp_path} && exec {DTRUN} --leash " in lines[i] and "--max_restarts=2" in lines[i] and "my job.json" in lines[i], result
 
 

@@ -219,6 +219,13 @@ def test_a_console_that_does_not_read_holds_nobody_up(tmp_path):
     assert re.search(r"^dtrun: \d+ lines were not shown; the console did not read; they are in /", done.stderr, re.M), done
 
 
+def test_a_default_log_folder_that_cannot_be_made_says_what_decides(tmp_path):
+    result = run(["/bin/true"], env={"TMPDIR": tmp_path / "none"})
+    pattern = rf"dtrun: {re.escape(str(tmp_path))}/none/torchelastic_\w{{8}}: cannot make the folder: No such file or directory; " \
+        r"set TMPDIR to a folder that can be written, or give --log_dir\n"
+    assert result.code != 0 and re.fullmatch(pattern, result.err), result
+
+
 def test_a_default_log_folder_is_named(tmp_path):
     result = run(["-r3", "echo", "x"], env={"TMPDIR": tmp_path})
     assert result.code == 0 and result.out == ""

@@ -52,7 +52,7 @@ static char *read_box(const char *text, const char *set, struct box *box)
         dt_text_puts(&problems, err.text);
         return problems.data;
     }
-    if (set != NULL && dt_config_set(c, set, &err) != 0) {
+    if (set != NULL && dt_config_set(c, set, NULL, &err) != 0) {
         dt_text_puts(&problems, err.text);
         (void)dt_config_close(c, NULL, NULL);
         return problems.data;
@@ -175,10 +175,10 @@ static void test_where(void **state)
     struct box box;
     const char *text = "{\n  \"box\": {\n    \"count\": 5, \"word\": null}}";
     assert_int_equal(dt_config_open_text(&c, "f", text, strlen(text), &arena, &err), 0);
-    assert_int_equal(dt_config_set(c, "box.rate=0.5", &err), 0);
+    assert_int_equal(dt_config_set(c, "box.rate=0.5", "--rate", &err), 0);
     assert_int_equal(dt_config_read(c, "box", fields, &box), 0);
     assert_string_equal(dt_config_where(c, "box.count"), "f:3:5");
-    assert_string_equal(dt_config_source(c, "box.rate"), "--set box.rate=0.5");
+    assert_string_equal(dt_config_source(c, "box.rate"), "--rate 0.5");
     assert_null(dt_config_where(c, "box.word"));
     assert_string_equal(dt_config_source(c, "box.word"), "default");
     dt_config_derived(c, "box.word", "the moon");
@@ -189,7 +189,7 @@ static void test_where(void **state)
     dt_text_init(&problems);
     assert_int_equal(dt_config_close(c, &problems, &err), -1);
     assert_string_equal(err.text, "f: 2 problems");
-    assert_string_equal(problems.data, "f:3:5: box.count: first 1\n--set box.rate=0.5: box.rate: second\n");
+    assert_string_equal(problems.data, "f:3:5: box.count: first 1\n--rate 0.5: box.rate: second\n");
     dt_text_clear(&problems);
 }
 

@@ -294,7 +294,7 @@ static void test_errors(void **state)
          "--tee: 4096:1: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to 4095) with masks; examples: --tee=3, --tee=0:1,1:3"},
         {"--nnodes=1:2 --standalone p", "--standalone: is for one host; leave it out, or use --nnodes=1"},
         {"--node_rank=1 p", "--node_rank: 1: must be below --nnodes (1)"},
-        {"--hostfile=/no/file p", "--hostfile: /no/file: No such file or directory"},
+        {"--hostfile=/no/file p", "--hostfile: /no/file: No such file or directory; make it, one line per host: NAME slots=N"},
         {"--run_path x.py", "--run_path: runs the script inside torchrun's own Python, which dtrun has not; leave it out"},
         {"--rdzv_backend=etcd-v2 p",
          "--rdzv_backend: etcd-v2: not supported: needs etcd's version 2, which newer ones do not have; use c10d or etcd-v3"},

@@ -204,8 +204,8 @@ static void several_hosts_are_shown(void **state)
         "\"backward\","
         "\"in_collective\":true,\"collective\":\"all_reduce the gradients of all units\"},"
         "{\"rank\":0,\"host\":\"a-very-long-name.example\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"output_s\":3}]}";
-    static const char shown[] = "  host a (node 0): in the round, 1 workers\n"
-                                "  host b (node 1): in the round, 1 workers, no answer\n"
+    static const char shown[] = "  host a (node 0): in the round, 1 worker\n"
+                                "  host b (node 1): in the round, 1 worker, no answer\n"
                                 "  witness etcd: in the council\n"
                                 "  rank host         local     pid S     step   pulse doing\n"
                                 "     0 a-very-long-     0      77 S output 3.0 s ago\n"
@@ -218,6 +218,13 @@ static void several_hosts_are_shown(void **state)
     const char *hosts = strstr(dt_text_str(&out), "  host a");
     assert_non_null(hosts);
     assert_string_equal(hosts, shown);
+    for (int n = 0; n < 3; n++) {
+        char counted[200];
+        int size = snprintf(counted, sizeof counted, "{\"run_id\":\"r\",\"state\":\"waiting\",\"host\":\"b\",\"hosts\":%d,\"world_size\":%d}", n, n);
+        dt_text_reset(&out);
+        assert_int_equal(status_show(counted, (size_t)size, &out, &err), 0);
+        assert_non_null(strstr(dt_text_str(&out), n == 0 ? "  0 hosts, 0 ranks; " : n == 1 ? "  1 host, 1 rank; " : "  2 hosts, 2 ranks; "));
+    }
     dt_text_clear(&out);
 }
 
