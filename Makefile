@@ -1,4 +1,4 @@
-# dtrun: one Makefile for all folders.   make [all|test|test-full|demo|lint|bench|install|dist|clean]
+# dtrun: one Makefile for all folders.   make [all|test|test-full|demo|lint|bench|install|uninstall|dist|clean]
 #   make SAN=address,undefined test     build and test with sanitizers, in a folder of its own
 #   make test TESTS="store_table comm"  only some unit tests or stories
 CC ?= gcc
@@ -33,7 +33,7 @@ FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
 HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
-.PHONY: all programs unit fuzz tools setup test test-full demo lint bench install dist clean
+.PHONY: all programs unit fuzz tools setup test test-full demo lint bench install uninstall dist clean
 all: programs
 programs: $(PROGRAMS)
 unit: $(UNIT)
@@ -89,6 +89,11 @@ install: programs
 	for p in dtrun dtdata dtckpt; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/bin/$$p"; done
 	for p in train bench doctor; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
 	install -m 644 $(wildcard README.md CHANGELOG.md) "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
+uninstall: # what install puts there, and its folders where nothing else lies in them
+	for p in dtrun dtdata dtckpt; do rm -f "$(DESTDIR)$(PREFIX)/bin/$$p"; done
+	for p in train bench doctor; do rm -f "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
+	for p in $(wildcard README.md CHANGELOG.md); do rm -f "$(DESTDIR)$(PREFIX)/share/doc/dtrun/$$p"; done
+	for d in libexec/dtrun share/doc/dtrun; do rmdir "$(DESTDIR)$(PREFIX)/$$d" 2>/dev/null || :; done
 dist:
 	git archive --format=tar.gz --prefix=dtrun-$(VERSION)/ -o dtrun-$(VERSION).tar.gz HEAD
 clean:

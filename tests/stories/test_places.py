@@ -54,6 +54,19 @@ def installed(place):
     return root / "opt" / "d t"
 
 
+def test_uninstall_removes_what_install_put_there(place, installed, tmp_path):
+    prefix = tmp_path / "a root" / "opt" / "d t"
+    shutil.copytree(installed, prefix)
+    (prefix / "bin" / "mine").write_text("stays")
+    (prefix / "share" / "doc" / "dtrun" / "notes").write_text("stays")
+    p = subprocess.run(["make", "-s", "-C", support.ROOT, "uninstall", f"DESTDIR={tmp_path}/a root", "PREFIX=/opt/d t"], capture_output=True, text=True,
+                       timeout=support.DEADLINE_S)
+    left = sorted(os.path.join(at, x) for at, _, files in os.walk(prefix) for x in files)
+    assert (p.returncode, p.stdout, p.stderr) == (0, "", ""), p
+    assert left == [f"{prefix}/bin/mine", f"{prefix}/share/doc/dtrun/notes"] and not (prefix / "libexec" / "dtrun").exists()
+    assert len(list(installed.glob("bin/*"))) == 3  # others' installations stay
+
+
 def test_installed_under_a_prefix_with_spaces(place, installed):
     folder, job, _ = place
     out = folder / "out put"
