@@ -5,12 +5,14 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#define LINKS 40                  /* as many as the kernel follows */
 #define LEAST_BYTES (64.0 * 1024) /* job.json, env.json and the first lines of the logs */
 
 static int check_room(const char *key, const char *path, struct dt_error *err)
@@ -52,4 +54,44 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
     }
     free(at);
     return rc;
+}
+
+/* May path.lock and path.old-1 be made? */
+static bool has_room_beside(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    char *parent = dt_strdup(path);
+    struct stat above, st;
+    dt_file_strip(parent);
+    bool has = name[0] != '\0' && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+    if (has && stat(parent, &above) == 0) {
+        has = access(parent, W_OK | X_OK) == 0 && (stat(path, &st) != 0 || st.st_dev == above.st_dev);
+    }
+    free(parent);
+    return has;
+}
+
+char *folder_follow(const char *path)
+{
+    char *at = dt_strdup(path), target[PATH_MAX];
+    for (int i = 0; i < LINKS; i++) {
+        ssize_t size = readlink(at, target, sizeof target);
+        if (size <= 0 || size == (ssize_t)sizeof target || dt_file_check_owner(at, NULL) != 0) {
+            break;
+        }
+        while (size > 1 && target[size - 1] == '/') {
+            size--;
+        }
+        char *parent = dt_strdup(at);
+        dt_file_strip(parent);
+        char *next = target[0] == '/' ? dt_format("%.*s", (int)size, target) : dt_format("%s/%.*s", parent, (int)size, target);
+        free(parent);
+        if (!has_room_beside(next)) {
+            free(next);
+            break;
+        }
+        free(at);
+        at = next;
+    }
+    return at;
 }

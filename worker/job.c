@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "base/scan.h"
+#include "worker/folder.h"
 #include "worker/job_fields.h"
 #include "worker/job_model.h"
 
@@ -172,7 +173,9 @@ static void fill_folders(struct job *job, struct dt_config *c)
         job->checkpointing.checkpoint_dir = dt_arena_printf(&job->arena, "%s/checkpoints", job->output_dir);
         dt_config_derived(c, "checkpointing.checkpoint_dir", "output_dir");
     }
-    job->checkpointing.checkpoint_dir = plain_path(&job->arena, job->checkpointing.checkpoint_dir);
+    char *own = folder_follow(plain_path(&job->arena, job->checkpointing.checkpoint_dir));
+    job->checkpointing.checkpoint_dir = plain_path(&job->arena, own);
+    free(own);
 }
 
 static void *section_of(struct job *job, const struct job_section *s)

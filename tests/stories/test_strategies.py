@@ -148,6 +148,22 @@ def test_the_model_is_of_this_course(place):
     assert support.run(again).code == 0 and os.stat(out / "model" / "model.safetensors").st_mtime_ns == written
 
 
+def test_a_link_to_the_checkpoints(place):
+    """Lock and courses set aside are of the folder, whatever leads to it, and the link stays one."""
+    folder, job = place
+    top = folder / "links"
+    (top / "real").mkdir(parents=True)
+    (top / "one").symlink_to("real")
+    (top / "two").symlink_to(top / "one")
+    sets = ["training.max_steps=10", "training.eval_every_n_steps=0"]
+    assert training.train(job, top / "out", sets=[*sets, f"checkpointing.checkpoint_dir={top / 'one'}"]).code == 0
+    p = training.train(job, top / "out", sets=[*sets, f"checkpointing.checkpoint_dir={top / 'two'}", "checkpointing.resume=never"])
+    assert p.code == 0 and "done at step 10" in p.err, p
+    assert sorted(os.listdir(top)) == ["one", "out", "real", "real.lock", "real.old-1", "two"]
+    assert (top / "one").is_symlink() and (top / "two").is_symlink()
+    assert all((top / name / "step-00000010" / "manifest.json").exists() for name in ("one", "two", "real", "real.old-1"))
+
+
 def safetensors(path):
     """{name: (type, shape, bytes)}, with every rule of the format checked."""
     with open(path, "rb") as f:

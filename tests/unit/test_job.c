@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -340,6 +341,47 @@ static void test_folders_are_plain(void **state)
     }
 }
 
+/* However a folder is called, its lock has one name. */
+static void test_links_to_folders(void **state)
+{
+    (void)state;
+    char top[] = "/tmp/dtrun-test-XXXXXX";
+    assert_non_null(mkdtemp(top));
+    static const char *const links[][3] = {/* name, target, where it leads; null: it stays */
+                                           {"one", "real", "real"},
+                                           {"two", "one/", "real"},
+                                           {"later", "not/there", "not/there"},
+                                           {"sub/up", "../real", "sub/../real"},
+                                           {"mount", "/proc", NULL},
+                                           {"top", "/", NULL},
+                                           {"here", ".", NULL},
+                                           {"round", "round", NULL},
+                                           {"open/theirs", "../real", NULL}};
+    size_t count = sizeof links / sizeof links[0];
+    struct dt_error err;
+    char path[256], given[300], expected[256];
+    static const char *const folders[] = {"real", "sub", "open"};
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", top, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    assert_int_equal(chmod(path, 01777), 0);
+    for (size_t i = 0; i < count; i++) {
+        struct job job;
+        snprintf(path, sizeof path, "%s/%s", top, links[i][0]);
+        assert_int_equal(symlink(links[i][1], path), 0);
+        if (strcmp(links[i][0], "open/theirs") == 0 && (geteuid() != 0 || lchown(path, 12345, 12345) != 0)) {
+            continue; /* only root makes links of others */
+        }
+        snprintf(given, sizeof given, "checkpointing.checkpoint_dir=%s", path);
+        snprintf(expected, sizeof expected, "%s/%s", top, links[i][2] != NULL ? links[i][2] : links[i][0]);
+        opened(&job, SMALL, given);
+        assert_string_equal(job.checkpointing.checkpoint_dir, expected);
+        job_close(&job);
+    }
+    assert_int_equal(dt_file_remove_tree(top, &err), 0);
+}
+
 static void test_same_training(void **state)
 {
     (void)state;
@@ -428,11 +470,21 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_set),           cmocka_unit_test(test_bad_keys),
-        cmocka_unit_test(test_far_out),        cmocka_unit_test(test_spans),         cmocka_unit_test(test_strategy),
-        cmocka_unit_test(test_strategy_names), cmocka_unit_test(test_load),          cmocka_unit_test(test_text),
-        cmocka_unit_test(test_print),          cmocka_unit_test(test_same_training), cmocka_unit_test(test_folders_are_plain),
-        cmocka_unit_test(test_schema),         cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_set),
+        cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_far_out),
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_strategy),
+        cmocka_unit_test(test_strategy_names),
+        cmocka_unit_test(test_load),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_print),
+        cmocka_unit_test(test_same_training),
+        cmocka_unit_test(test_folders_are_plain),
+        cmocka_unit_test(test_links_to_folders),
+        cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_configs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
