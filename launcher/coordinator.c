@@ -137,8 +137,21 @@ static bool out_of_memory_again(struct coordinator *c, const struct event *e)
     return again;
 }
 
+/* Nobody was lost, or a worker failed by itself: what was counted stays. */
+static void end_doubt(struct coordinator *c, struct actions *out)
+{
+    bool ends = c->doubtful && !c->doubt_counted;
+    c->doubtful = false;
+    if (ends) {
+        finish(c, c->doubt_code, out);
+    }
+}
+
 static void on_failed(struct coordinator *c, const struct event *e, struct actions *out)
 {
+    if (c->doubtful && !e->weak && e->round == c->round && !c->stopping) {
+        end_doubt(c, out);
+    }
     if (c->finished || !c->running || e->round != c->round) {
         return; /* the first failure of a round has been counted; this one follows from it */
     }
@@ -150,15 +163,19 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         return;
     }
     bool further = got_further(c, e), again = out_of_memory_again(c, e);
+    c->doubt_no_progress = c->no_progress;
     c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
-    if (c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS)) {
-        finish(c, DT_EXIT_PERMANENT, out);
-    } else if (c->restarts_used >= c->options.restarts_max) {
-        finish(c, e->code, out);
-    } else {
-        c->restarts_used++;
-        end_round(c, e->node, out);
+    bool permanent = c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS),
+         ends = permanent || c->restarts_used >= c->options.restarts_max;
+    c->doubtful = e->weak && count_of(c, NODE_IN) > 1; /* their host may be gone, and nobody has noticed */
+    c->doubt_counted = !ends;
+    c->doubt_code = permanent ? DT_EXIT_PERMANENT : e->code;
+    if (ends && !c->doubtful) {
+        finish(c, c->doubt_code, out);
+        return;
     }
+    c->restarts_used += c->doubt_counted;
+    end_round(c, e->node, out);
 }
 
 /* It is asked alone, and enough others are there and stay. */
@@ -227,6 +244,11 @@ static void on_gone(struct coordinator *c, const struct event *e, struct actions
         return;
     }
     bool was_in = n->state == NODE_IN;
+    if (c->doubtful && n->member) {
+        c->restarts_used -= c->doubt_counted;
+        c->no_progress = c->doubt_no_progress;
+        c->doubtful = false;
+    }
     c->state_counts[n->state]--;
     c->place_of[e->node] = 0;
     c->node_count--;
@@ -305,6 +327,12 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN) + count_of(c, NODE_LEFT);
     if (c->running || c->stopping || c->finished || waiting == 0) {
         return;
+    }
+    if (in == 0) {
+        end_doubt(c, out);
+        if (c->finished) {
+            return;
+        }
     }
     if (waiting >= c->options.nodes_max && in == 0) {
         start_round(c, out);

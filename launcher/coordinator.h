@@ -105,7 +105,11 @@ struct coordinator {
     double complete_since_s; /* minimum reached; -1: not */
     int64_t best_step, best_saved;
     int no_progress;
-    bool oom_seen; /* a worker was killed for memory; the last one in step oom_step */
+    bool doubtful;         /* the newest round ended because a worker lost its peers: when it turns out that a host was lost, that costs no restart */
+    bool doubt_counted;    /* a restart was counted for it; else it is the job's end, with doubt_code, unless a host was lost */
+    int doubt_code;        /* of that failure */
+    int doubt_no_progress; /* before it */
+    bool oom_seen;         /* a worker was killed for memory; the last one in step oom_step */
     int64_t oom_step;
     int node_count, state_counts[NODE_STATE_COUNT];
     struct coordinator_node nodes[COORDINATOR_MAX_NODES];

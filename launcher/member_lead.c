@@ -439,7 +439,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
         (void)snprintf(text + n, sizeof text - (size_t)n, "; %d of at least %d hosts are here: waiting up to %.0f s for more", left,
                        c->options.nodes_min, c->options.join_timeout_s);
     }
-    if (was_in && c->running) {
+    if (was_in && (c->running || c->doubtful)) { /* doubtful: a worker lost its peers before we lost their host */
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
     const struct coordinator_node *node = coordinator_find(c, gone->node);

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 
 import pytest
 
@@ -61,6 +62,52 @@ def test_hosts_of_different_sizes_have_no_shard_group_each(place):
     text = "fsdp.device_mesh: not given, and the hosts have "
     assert any(re.search(re.escape(text) + r"(2,1,1|1,2,1|1,1,2) ranks: a shard group per host needs as many on each; give \[replicas, shards\]", r.err)
                for r in results), results
+
+
+def is_taken(port):
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def worker_at(job, step):
+    """Pid of a worker that came so far, once there is one."""
+
+    def there():
+        for pid in children(job.agent_pid):
+            try:
+                page = training.Page(pid)
+            except (OSError, KeyError, ValueError):
+                continue
+            if page.step() >= step:
+                return pid
+        return None
+
+    job.agent_pid = job.agent
+    return wait_until(there, f"step {step}", step_s=0.001)
+
+
+def test_a_lost_host_costs_no_restart_whoever_notices_first(place):
+    """A worker loses its peer some time before its host is known to be lost: that is the same loss, and no restart is needed for it."""
+    folder, job = place
+    port, out = free_port(), folder / "lost"
+    args = c10d(port, "1:2", "--max_restarts=0", "--nproc_per_node=1", "train", job, "--output_dir", out, "--set", "training.max_steps=500")
+    with Job(args) as a:
+        wait_until(lambda: is_taken(port), "the endpoint")
+        with Job(args) as b:
+            here, there = worker_at(a, 20), worker_at(b, 20)
+            os.kill(b.agent_pid, signal.SIGSTOP)  # it cannot say what becomes of its worker
+            os.kill(there, signal.SIGKILL)
+            wait_until(lambda: not os.path.exists(f"/proc/{here}"), "the end of the round")
+            b.kill()
+            result = a.finish()
+            a.wait_gone()
+    assert result.code == 0 and "going on with 1 of 2 hosts" in result.err, result
+    assert "continues from" in result.err and "restarting" not in result.err and "no restart left" not in result.err, result
+    assert max(training.metrics(out)) == 500
 
 
 def test_a_killed_worker_costs_a_round(place, one_host):

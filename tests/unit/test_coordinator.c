@@ -106,6 +106,77 @@ static void one_failure_counts_once(void **state)
     assert_int_equal(c.restarts_used, 1);
 }
 
+static void failed(int node, bool weak, double now_s)
+{
+    coordinator_step(&c,
+                     &(struct event){.kind = EVENT_FAILED, .node = node, .round = c.round, .code = 111, .step = -1, .saved_step = -1, .weak = weak},
+                     now_s, &out);
+}
+
+/* A worker loses its peers before we hear that their host is gone: that costs no restart, whatever is heard first, and however many are left. */
+static void a_lost_host_costs_no_restart_when_its_peers_speak_first(void **state)
+{
+    (void)state;
+    for (int restarts_max = 0; restarts_max < 2; restarts_max++) {
+        for (int joined = 0; joined < 2; joined++) {
+            open_with(1, 2, restarts_max, true);
+            join(0, 0);
+            join(1, 0);
+            for (int i = 1; i <= 2 * COORDINATOR_NO_PROGRESS; i++) {
+                failed(0, true, i);
+                assert_int_equal(count_of(ACTION_END), 1);
+                if (joined) {
+                    join(0, i);
+                }
+                assert_int_equal(count_of(ACTION_FINISH), 0);
+                send(EVENT_LOST, 1, 0, i);
+                if (!joined) {
+                    join(0, i);
+                }
+                assert_int_equal(count_of(ACTION_START), 1);
+                assert_int_equal(out.list[0].place.restarts_used, 0);
+                assert_int_equal(c.no_progress, 0);
+                join(1, i); /* it comes back: a round with both */
+                assert_int_equal(count_of(ACTION_END), 1);
+                join(0, i);
+                assert_int_equal(count_of(ACTION_START), 2);
+            }
+        }
+    }
+}
+
+/* Who lost its peers counts when all are still there, and when one of them says that it failed by itself. */
+static void lost_peers_count_when_no_host_is_lost(void **state)
+{
+    (void)state;
+    open_with(1, 2, 1, false);
+    join(0, 0);
+    join(1, 0);
+    failed(0, true, 1);
+    join(0, 1);
+    join(1, 1);
+    assert_int_equal(count_of(ACTION_START), 2);
+    assert_int_equal(out.list[0].place.restarts_used, 1);
+    failed(0, true, 2); /* the budget is used up; it ends when all have come again */
+    assert_int_equal(count_of(ACTION_END), 1);
+    join(1, 2);
+    assert_int_equal(count_of(ACTION_FINISH), 0);
+    join(0, 2);
+    assert_int_equal(count_of(ACTION_FINISH), 2);
+    assert_int_equal(out.list[0].code, 111);
+
+    for (int restarts_max = 0; restarts_max < 2; restarts_max++) {
+        open_with(1, 2, restarts_max, false);
+        join(0, 0);
+        join(1, 0);
+        failed(0, true, 1);
+        failed(1, false, 1);
+        assert_int_equal(count_of(ACTION_FINISH), restarts_max == 0 ? 2 : 0);
+        send(EVENT_LOST, 1, 0, 2);
+        assert_int_equal(c.restarts_used, restarts_max);
+    }
+}
+
 static void permanent_and_unstartable_end_the_job(void **state)
 {
     (void)state;
@@ -469,6 +540,8 @@ int main(void)
         cmocka_unit_test(one_node),
         cmocka_unit_test(done),
         cmocka_unit_test(one_failure_counts_once),
+        cmocka_unit_test(a_lost_host_costs_no_restart_when_its_peers_speak_first),
+        cmocka_unit_test(lost_peers_count_when_no_host_is_lost),
         cmocka_unit_test(permanent_and_unstartable_end_the_job),
         cmocka_unit_test(restarts_without_progress),
         cmocka_unit_test(out_of_memory_in_the_same_step),
