@@ -345,7 +345,7 @@ def test_links_that_somebody_put_there_first(place):
     victim.write_text("theirs")
     for name in ("metrics.jsonl", "events.jsonl", "logs/rank-0.log", "logs/rank-1.log"):
         (out / name).symlink_to(victim)
-    result = training.train(job, out, ranks=2)
+    result = training.train(job, out, ranks=2, restarts=None)  # events.jsonl is one of the links
     assert result.code == 0 and training.hash_of(out) == expected, result
     assert victim.read_text() == "theirs"
     warned = [x for x in result.err.splitlines() if re.search(r"\.jsonl: is a symbolic link; remove it; training goes on without these lines$", x)]

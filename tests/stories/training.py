@@ -86,15 +86,27 @@ def make_job(folder, name="job.json", steps=60, **sections):
     return path
 
 
-def train(job, out, ranks=2, strategy=None, sets=(), options=(), env=None, timeout_s=support.DEADLINE_S, cwd=None):
-    """Runs a job to its end under dtrun."""
+def train(job, out, ranks=2, strategy=None, sets=(), options=(), env=None, timeout_s=support.DEADLINE_S, cwd=None, restarts=0):
+    """Runs a job to its end under dtrun. One that comes through must have used so many restarts (None: any): a rank of an undisturbed job that crashes
+    would go unseen otherwise, since dtrun makes up for it."""
     args = [*options, f"--nproc_per_node={ranks}", "train", job, "--output_dir", out]
     if strategy:
         args += ["--mode", strategy]
     for s in sets:
         args += ["--set", s]
     support.program("train")
-    return support.run(args, env=env, timeout_s=timeout_s, cwd=cwd)
+    result = support.run(args, env=env, timeout_s=timeout_s, cwd=cwd)
+    if result.code == 0 and restarts is not None:
+        used = restarts_used(os.path.join(cwd or ".", out))
+        assert used == restarts, f"{used} restarts used, {restarts} expected: {result}"
+    return result
+
+
+def restarts_used(out):
+    """Of the last launch that ended, as its agent says in events.jsonl."""
+    with open(os.path.join(str(out), "events.jsonl")) as f:
+        ends = [json.loads(line) for line in f if '"event":"end"' in line]  # a launch before may have been killed in the middle of a line
+    return ends[-1]["restarts"]
 
 
 def dtckpt(*args):
