@@ -6,6 +6,7 @@ run: timeout 900
 run: nosan: a cluster of sanitized programs is too slow
 """
 
+import contextlib
 import json
 import os
 import re
@@ -152,7 +153,8 @@ def kill_node(cluster, i):
     host = cluster.net.hosts[i - 1]
     cluster.net.down(host)
     for pid in map(int, support.subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True).stdout.split()):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may end with another one of them
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_lost_node_requeues_the_job(cluster, place):
