@@ -26,7 +26,7 @@ int dt_fail(struct dt_error *err, enum dt_status status, const char *fmt, ...)
 int dt_fail_errno(struct dt_error *err, const char *fmt, ...)
 {
     int code = errno;
-    enum dt_status status = code == ENOENT ? DT_NOT_FOUND : code == ENOMEM ? DT_NO_MEMORY : DT_IO;
+    enum dt_status status = code == ENOENT ? DT_NOT_FOUND : code == ENOMEM ? DT_NO_MEMORY : code == ENOSPC || code == EDQUOT ? DT_FULL : DT_IO;
     if (err == NULL) {
         return -1;
     }

@@ -9,12 +9,13 @@ enum dt_status {
     DT_OK = 0,
     DT_INVALID,   /* the input is wrong: option, job key, file content; another try fails the same way */
     DT_NOT_FOUND, /* a file, key or host that is not there */
-    DT_IO,        /* the operating system refused: disk full, permission, broken pipe */
+    DT_IO,        /* the operating system refused: permission, broken pipe, an error of the disk */
     DT_TIMEOUT,   /* a deadline passed; the text says for whom it waited */
     DT_PEER,      /* another rank or host is gone */
     DT_STOPPED,   /* asked to stop: the round is over, or a signal came */
     DT_NO_MEMORY, /* does not fit */
-    DT_INTERNAL   /* our own mistake */
+    DT_INTERNAL,  /* our own mistake */
+    DT_FULL       /* a disk or a quota has no room */
 };
 
 struct dt_error {
@@ -26,7 +27,8 @@ struct dt_error {
 int dt_fail(struct dt_error *err, enum dt_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Same with a va_list. */
 int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
-/* Sets the text to "fmt...: strerror(errno)"; status DT_NOT_FOUND for ENOENT, DT_NO_MEMORY for ENOMEM, DT_IO otherwise. Returns -1. */
+/* Sets the text to "fmt...: strerror(errno)"; status DT_NOT_FOUND for ENOENT, DT_NO_MEMORY for ENOMEM, DT_FULL for ENOSPC and EDQUOT, DT_IO
+ * otherwise. Returns -1. */
 int dt_fail_errno(struct dt_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Puts "fmt...: " before the text that is there; keeps the status. Returns -1. */
 int dt_wrap(struct dt_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

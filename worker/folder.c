@@ -6,14 +6,23 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #define LINKS 40                  /* as many as the kernel follows */
 #define LEAST_BYTES (64.0 * 1024) /* job.json, env.json and the first lines of the logs */
+
+/* /sys and /proc: root may write there, and still no folder can be made. */
+static bool is_of_the_kernel(const char *path)
+{
+    struct statfs fs;
+    return statfs(path, &fs) == 0 && (fs.f_type == SYSFS_MAGIC || fs.f_type == PROC_SUPER_MAGIC);
+}
 
 static int check_room(const char *key, const char *path, struct dt_error *err)
 {
@@ -49,6 +58,8 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
     } else if (access(at, W_OK | X_OK) != 0) {
         rc = dt_fail(err, DT_INVALID, "%s: %s: cannot be written to: %s; choose another folder, or change who may write there", key, at,
                      strerror(errno));
+    } else if (is_of_the_kernel(at)) {
+        rc = dt_fail(err, DT_INVALID, "%s: %s: belongs to the kernel, no folder can be made there; choose another folder", key, at);
     } else {
         rc = check_room(key, at, err);
     }

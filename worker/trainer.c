@@ -421,19 +421,21 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     set_pulse_limit(t, limit_s > 0 ? fmax(START_LIMIT_S, limit_s) : FOR_EVER_S);
     int64_t before = t->saved_step;
     int rc = trainer_save(t, err);
-    if (rc != 0 && err->status == DT_IO && last) {
+    if (rc != 0 && trainer_disk_refused(err) && last) {
         metrics_log(&t->metrics, "train: %s; trying once more", err->text);
         dt_sleep_s(SECOND_TRY_S);
         rc = trainer_save(t, err);
     }
     set_pulse_limit(t, 0);
-    if (rc == 0 || err->status != DT_IO) {
+    if (rc == 0 || !trainer_disk_refused(err)) {
         return rc;
     }
     char fields[96];
     snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
     metrics_event(&t->metrics, "save_failed", fields);
-    add_room(t, err);
+    if (err->status == DT_FULL) { /* in what else a disk refuses, its size plays no part */
+        add_room(t, err);
+    }
     if (!last) {
         metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval", err->text);
         return 0;
@@ -618,6 +620,11 @@ out:
     return rc;
 }
 
+bool trainer_disk_refused(const struct dt_error *err)
+{
+    return err->status == DT_FULL || err->status == DT_IO;
+}
+
 int trainer_exit_code(const struct dt_error *err)
 {
     switch (err->status) {
@@ -625,6 +632,7 @@ int trainer_exit_code(const struct dt_error *err)
     case DT_PEER:
     case DT_STOPPED:
     case DT_IO:
+    case DT_FULL:
         return DT_EXIT_TEMPORARY;
     default:
         return DT_EXIT_PERMANENT;

@@ -124,7 +124,7 @@ int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_erro
 int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct dt_error *err);
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
 int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
-/* All ranks together. What the disk refuses (full, quota, permission, error) is DT_IO on all of them: nothing is left of the try, the checkpoint
+/* All ranks together. What the disk refuses is DT_FULL (disk or quota) or DT_IO (permission, error) on all of them: nothing is left of the try, the checkpoint
  * before stays, and the run may go on. */
 int trainer_save(struct trainer *t, struct dt_error *err);
 /* Bytes that a checkpoint takes, about. */
@@ -146,6 +146,8 @@ void trainer_pace(struct trainer *t, const int64_t *table);
 
 /* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. */
 int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err);
+/* The disk refused something: DT_FULL or DT_IO. */
+bool trainer_disk_refused(const struct dt_error *err);
 /* The exit code that belongs to an error. */
 int trainer_exit_code(const struct dt_error *err);
 

@@ -265,9 +265,12 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
     int64_t after = loaded != NULL && same_folder(loaded, own) ? t->step : -1, first = 0, last = 0;
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
-    if (left > 0) {
-        metrics_say(&t->metrics, "train: %s: %d checkpoint%s from step %lld to %lld %s not of this course: set aside (step-N.old-1)",
-                    job->checkpoint_dir, left, left == 1 ? "" : "s", (long long)first, (long long)last, left == 1 ? "is" : "are");
+    if (left == 1) {
+        metrics_say(&t->metrics, "train: %s: 1 checkpoint, of step %lld, is not of this course: set aside (step-N.old-1)", job->checkpoint_dir,
+                    (long long)first);
+    } else if (left > 1) {
+        metrics_say(&t->metrics, "train: %s: %d checkpoints from step %lld to %lld are not of this course: set aside (step-N.old-1)",
+                    job->checkpoint_dir, left, (long long)first, (long long)last);
     }
     return left < 0 ? -1
                     : course_write(job->checkpoint_dir, run_id_of(t), t->world->launch,

@@ -376,7 +376,7 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     }
     if (rc == 0) {
         metrics_event(&t->metrics, "export", "");
-    } else if (err->status == DT_IO) { /* nothing is lost, and another round would find the same disk */
+    } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the same disk */
         (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)", t->saved_path);
         err->status = DT_INVALID;
     } else {

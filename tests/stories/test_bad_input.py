@@ -289,6 +289,12 @@ def test_output_that_is_a_file(place, below):
         assert said == f"train: output_dir: {path}: is not a folder; choose another name, or move the file away\n"
 
 
+def test_output_where_no_folder_can_be_made(place):
+    """Root may write there, says the kernel, and another try would end the same way."""
+    for line in both_ways(place[1], "/sys/run/1"):
+        assert "/sys" in line and re.search(r"(cannot be written to: .*|no folder can be made there); choose another folder", line), line
+
+
 @pytest.mark.parametrize("kind, options, said", [
     ("full", "size=64k", r"its disk is full \(\S+ K?i?B free\); make room there, or choose another folder"),
     ("read-only", "ro", r"cannot be written to: Read-only file system; choose another folder, or change who may write there"),
