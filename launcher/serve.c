@@ -38,7 +38,8 @@ int serve_store(const struct options *o)
         return DT_EXIT_TEMPORARY;
     }
     int code = DT_EXIT_DONE;
-    for (int i = 0; i < 2; i++) { /* before anybody can know us and send one */
+    (void)signal(SIGPIPE, SIG_IGN); /* that nobody reads our warnings any more is no end of those whom we serve */
+    for (int i = 0; i < 2; i++) {   /* before anybody can know us and send one */
         (void)uv_signal_init(&loop, &s.signals[i]);
         s.signals[i].data = &s;
         (void)uv_signal_start(&s.signals[i], on_signal, numbers[i]);

@@ -1,5 +1,6 @@
 """dtrun --serve_store: the worker store alone, its address on stdout, until INT or TERM."""
 
+import contextlib
 import os
 import re
 import signal
@@ -39,6 +40,22 @@ def test_clients_share_keys_until_a_signal(number):
             result = job.finish()
             assert result.code == 0 and result.err == "", result
             assert a.recv(1) == b""
+
+
+def test_a_console_that_nobody_reads_ends_nobody():
+    """A stranger is warned of on stderr; that its reader has gone is no end of those who use the store."""
+    job, host, port = serve("127.0.0.1:0")
+    with job:
+        job.process.stderr.close()
+        with socket.create_connection((host, port), DEADLINE_S) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
+        with socket.create_connection((host, port), DEADLINE_S) as a:
+            a.sendall(HELLO + b"\x01" + text(b"k") + text(b"v") + b"\x07")
+            assert struct.unpack("<q", a.recv(8, socket.MSG_WAITALL))[0] == 1
+        job.signal(signal.SIGTERM)
+        assert job.process.wait(DEADLINE_S) == 0
 
 
 def test_the_address_may_lack_the_port():
