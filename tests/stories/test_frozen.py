@@ -71,7 +71,8 @@ def test_a_frozen_host_commits_nothing(tmp_path):
         wait_until(lambda: [s for s, r in saved(out).items() if r > 1], "a save of a newer round", 100, step_s=0.1)
         assert all(map(alive, pids))
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the agent wakes first, and may end its rank 0 before it is this one's turn
+                os.kill(pid, signal.SIGCONT)
         wait_until(lambda: not alive(workers[0]), "the end of the old rank 0")
         results = hosts.finish(*jobs, timeout_s=150)
     assert [r.code for r in results] == [0, 0, 0], results
