@@ -1,8 +1,8 @@
 /* Links between agents: at most one per pair, over TCP, encrypted (secure.h), on the port that the worker store uses too. libuv; runs on
  * the loop's thread alone.
  *
- * A peer counts as dead only when its kernel said so: its end of a link was closed without a goodbye, or was reset and its port refuses
- * connections (asked for up to 3 s). Agents never close a link without a goodbye while they live (where none can be sent they reset it). */
+ * A peer counts as dead only when its kernel said so: its end of a link was closed without a goodbye. A reset is told with whether its port refuses
+ * connections (asked for up to 3 s), which somebody in between may answer, too. Agents never close a link without a goodbye while they live (where none can be sent they reset it). */
 #ifndef DT_LAUNCHER_LINK_H
 #define DT_LAUNCHER_LINK_H
 
@@ -19,7 +19,7 @@
 enum link_end {
     LINK_LOST,  /* the peer may live */
     LINK_ENDED, /* its kernel closed the link in order: the process is gone, and all that it had sent has come */
-    LINK_RESET  /* the process is gone, and something that it had sent may be lost */
+    LINK_RESET /* reset, and its port refuses, or is another agent's: if it is of this machine, its process is gone, and something that it sent may be lost */
 };
 
 struct link_hooks { /* called from the loop only, never from within a call below; they may call anything below */

@@ -244,7 +244,8 @@ void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *
     add_dial(l, d);
 }
 
-/* ---- probes. Refused at its port is gone, and so is a peer at whose port another agent of the job answers; its own answer, or none, is no death.
+/* ---- probes. Refused at its port is gone on this machine, and so is a peer at whose port another agent of the job answers; its own answer, or none, is no
+ * death.
  * A listener of a process that is just dying takes connections and then resets them, so what ends without an answer is tried again. ---- */
 
 static void on_probe_closed(uv_handle_t *handle)

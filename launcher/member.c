@@ -477,14 +477,13 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
 {
     uint64_t peer = who->id;
     m->now_s = now_s;
-    member_bury_predecessors(m, who);
     if (peer == m->options.self.id || member_find(m, peer) != NULL) {
         return;
     }
     struct member_peer *p = member_add_peer(m, peer);
     p->heard_s = now_s;
     p->info = *who;
-    struct message keep = {.kind = MESSAGE_KEEP, .record = m->record};
+    struct message keep = {.kind = MESSAGE_KEEP, .info = m->options.self, .record = m->record};
     member_send(m, peer, &keep);
     if (m->role == MEMBER_SEEKING) {
         send_join(m, peer);
@@ -508,6 +507,10 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
     struct member_peer *p = member_find(m, peer);
     if (p == NULL) {
         return;
+    }
+    if (end == MEMBER_RESET && !member_same_machine(&p->info, &m->options.self)) {
+        end =
+            MEMBER_LOST; /* a packet filter, or a translator of addresses that has forgotten the link, does the same for a host whose workers run on */
     }
     if (end != MEMBER_LOST) {
         member_bury(m, peer, knew_all(m, p, end, now_s));

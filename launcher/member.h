@@ -12,7 +12,8 @@
  * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(MEMBER_LOST)
  * of the old one first. Its end: MEMBER_ENDED only when the stream ended properly (end of file) after everything that came was handed over, and
  * no goodbye of the link was seen; then the peer's kernel closed it because the process is gone. Resets, timeouts and refused connections say nothing:
- * MEMBER_LOST, unless both together say that the process is gone: MEMBER_RESET. So whoever closes a link and lives on (hook drop, a link
+ * MEMBER_LOST. A reset of a link whose port refuses then is MEMBER_RESET, and says that the process is gone if it ran on this machine: between two machines
+ * a packet filter can answer for it. So whoever closes a link and lives on (hook drop, a link
  * replaced) says goodbye on the link first, which is not MESSAGE_BYE: that one comes
  * from member_leave, means that the agent ends, and must be flushed, as every FINISH before it, before the process exits. member_down always names the id that
  * the link had, however late it is called. Hook connect may be called for a peer that is being connected already, and must reach whoever listens at
@@ -48,7 +49,7 @@ struct member_hooks { /* none may call the member again */
 enum member_end {
     MEMBER_LOST,  /* the link is gone, the peer may live */
     MEMBER_ENDED, /* its kernel ended the link in order, the process is gone: everything that it said was heard */
-    MEMBER_RESET  /* the process is gone, but its last words may be lost */
+    MEMBER_RESET  /* the same as MEMBER_LOST, unless the peer is of this machine: the process is gone, but its last words may be lost */
 };
 enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
 enum member_door { DOOR_UNKNOWN, DOOR_ASKED, DOOR_OPEN, DOOR_CLOSED };

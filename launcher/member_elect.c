@@ -117,7 +117,7 @@ static void tell(struct member *m, const struct record *r)
     m->told_term = r->term;
     m->told_round = r->round;
     m->told_finished = r->finished;
-    struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .record = *r};
+    struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .info = m->options.self, .record = *r};
     const struct record *both[2] = {r, &m->record};
     uint64_t told[4 * MESSAGE_COUNCIL];
     int told_count = 0;
@@ -139,6 +139,8 @@ static void tell(struct member *m, const struct record *r)
 void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
+    p->info.machine = in->info.machine; /* the link does not know it */
+    member_bury_predecessors(m, &p->info);
     p->same_run = same;
     p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
     if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {

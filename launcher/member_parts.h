@@ -9,6 +9,7 @@ typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 struct member_peer *member_add_peer(struct member *m, uint64_t id);
 void member_remove_peer(struct member *m, struct member_peer *p);
 void member_bury(struct member *m, uint64_t id, bool told);
+bool member_same_machine(const struct peer_info *a, const struct peer_info *b);
 void member_bury_predecessors(struct member *m, const struct peer_info *here);
 void member_bury_all_predecessors(struct member *m);
 void member_say(struct member *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -95,13 +95,19 @@ void member_bury(struct member *m, uint64_t id, bool told)
     d->told = d->told || told;
 }
 
-/* A process listens where one of the council listened: that one is gone. */
+bool member_same_machine(const struct peer_info *a, const struct peer_info *b)
+{
+    return a->machine != 0 && a->machine == b->machine;
+}
+
+/* A process listens where one of the council listened: that one is gone. Only if both mean the same place: containers of two hosts may have one address. */
 void member_bury_predecessors(struct member *m, const struct peer_info *here)
 {
     const struct record *r = &m->record;
     for (int k = 0; k < r->council_count + r->before_count; k++) {
         const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
-        if (p->id != here->id && p->address[0] != 0 && p->port == here->port && strcmp(p->address, here->address) == 0) {
+        if (p->id != here->id && p->address[0] != 0 && p->port == here->port && member_same_machine(p, here) &&
+            strcmp(p->address, here->address) == 0) {
             member_bury(m, p->id, false);
         }
     }

@@ -136,6 +136,7 @@ static void walk_info(struct walk *w, struct peer_info *p)
     walk_i64(w, &p->order);
     walk_int(w, &p->port, 0, 65535);
     walk_int(w, &p->pid, 0, INT32_MAX);
+    walk_u64(w, &p->machine);
     walk_words(w, p->host, sizeof p->host, false);
     walk_address(w, p->address, sizeof p->address);
 }
@@ -262,8 +263,11 @@ static void walk(struct walk *w, struct message *m)
         walk_real(w, &m->stamp);
         walk_real(w, &m->echo);
         break;
-    case MESSAGE_VOTE_ASK:
     case MESSAGE_KEEP:
+        walk_info(w, &m->info);
+        walk_record(w, &m->record);
+        break;
+    case MESSAGE_VOTE_ASK:
         walk_record(w, &m->record);
         break;
     case MESSAGE_VOTE:

@@ -25,6 +25,7 @@ struct peer_info {    /* one agent */
     char host[64];    /* its name, for messages */
     char address[64]; /* numeric, where others reach it */
     int pid;
+    uint64_t machine; /* machine.h: where it runs; 0: nobody knows */
 };
 
 /* The shared state: what a new leader needs to go on. Held by the council, known to all members. */
@@ -59,7 +60,7 @@ enum message_kind {
     MESSAGE_BEAT_ACK,   /* stamp, echo */
     MESSAGE_VOTE_ASK,   /* may I lead term `term`? with my record's term and round */
     MESSAGE_VOTE,       /* yes (granted) or no; the voter's record comes along */
-    MESSAGE_KEEP,       /* this is the newest record that I know; between agents that keep it, so that nothing is lost with one that dies */
+    MESSAGE_KEEP,       /* the newest record that I know; between agents that keep it: nothing is lost with one that dies; info: who I am */
     MESSAGE_BYE,        /* I am leaving in order: do not count me any more */
     MESSAGE_PROBE,      /* from the leader: get a link with `info` */
     MESSAGE_REACH,      /* to the leader: I have a link with info.id */

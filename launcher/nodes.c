@@ -12,6 +12,7 @@
 #include "launcher/guard.h"
 #include "launcher/knock.h"
 #include "launcher/link.h"
+#include "launcher/machine.h"
 #include "launcher/member.h"
 #include "launcher/nodes_etcd.h"
 #include "launcher/nodes_place.h"
@@ -102,7 +103,8 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
 {
     static const enum member_end ends[] = {[LINK_LOST] = MEMBER_LOST, [LINK_ENDED] = MEMBER_ENDED, [LINK_RESET] = MEMBER_RESET};
     struct nodes *n = user;
-    dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, end != LINK_LOST ? ": its process is gone" : "");
+    const char *how = end == LINK_ENDED ? ": its process is gone" : end == LINK_RESET ? ": reset, and refused" : "";
+    dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, how);
     member_down(&n->member, peer, ends[end], dt_now_s());
     follow_up(n);
     n->hooks.settle(n->hooks.user);
@@ -452,6 +454,7 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
         return -1;
     }
     m->self.id += m->self.id == 0;
+    m->self.machine = machine_id();
     n->open_s = dt_now_s();
     int fd = nodes_place_open(&n->place, o, &m->self, n->trouble, sizeof n->trouble, err);
     if (fd < 0) {

@@ -160,6 +160,27 @@ def test_one_direction_is_enough_to_be_lost(tmp_path, towards):
     assert all("host b (pid " in results[n].err and "going on with 2 of 3 hosts (minimum 2)" in results[n].err for n in "ac"), results
 
 
+@pytest.mark.parametrize("nnodes, at, away, stay", [("1:2", "b", "a", "a"), ("2:3", "a", "bc", "bc")])
+def test_a_filter_that_resets_links_for_a_host_does_not_end_it(tmp_path, nnodes, at, away, stay):
+    """Links of a host are reset and its port refuses, as if it were gone, but it knows nothing of it and trains on."""
+    with hosts.network(len(away) + 1) as net:
+        by_name = {h.name: h for h in net.hosts}
+        run = Stayers(net, tmp_path, nnodes)
+        with Rounds(*run.jobs.values()):
+            first = run.wait_round(by_name)
+            rules = [["INPUT", "-p", "tcp", "-s", by_name[x].address, "-j", "REJECT", "--reject-with", "tcp-reset"] for x in away]
+            for rule in rules:
+                by_name[at].run("iptables", "-A", *rule)
+            second = run.wait_round(stay, first)
+            run.wait_idle(at, timeout_s=0.1)
+            for rule in rules:
+                by_name[at].run("iptables", "-D", *rule)
+            run.wait_round(by_name, second)
+            results = run.go()
+    assert all(r.code == 0 for r in results.values()), results
+    assert not any("is gone" in r.err for r in results.values()), results
+
+
 def test_a_stopped_agent_has_no_workers_when_others_go_on(tmp_path):
     with hosts.network(3) as net:
         run = Stayers(net, tmp_path, "2:3", scale=2)

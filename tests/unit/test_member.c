@@ -60,7 +60,7 @@ static int count_codes(int count, int code)
 static int waited_in_vain;
 
 /* What went wrong, or null. */
-static const char *one_schedule(uint64_t seed, bool signals, bool save)
+static const char *one_schedule(uint64_t seed, bool filters, bool signals, bool save)
 {
     static char why[1024];
     int count = 1 + (int)(seed % 8), min = 1 + (int)(seed / 8 % (uint64_t)count);
@@ -70,6 +70,7 @@ static const char *one_schedule(uint64_t seed, bool signals, bool save)
                                            .max = count,
                                            .restarts = 3,
                                            .start_s = 2,
+                                           .filters = filters,
                                            .signals = signals,
                                            .save = save,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
@@ -110,19 +111,19 @@ static const struct {
     {4242, true, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
 };
 
-static void run_schedules(uint64_t count, bool signals, bool save)
+static void run_schedules(uint64_t count, bool filters, bool signals, bool save)
 {
     uint64_t first = (uint64_t)setting("DTRUN_SEED", 1);
     int failed = 0;
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
-        const char *why = one_schedule(found[i].seed, found[i].signals, false);
+        const char *why = one_schedule(found[i].seed, false, found[i].signals, false);
         if (why != NULL) {
             fail_msg("seed %llu: %s: %s", (unsigned long long)found[i].seed, found[i].what, why);
         }
     }
     print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
-        const char *why = one_schedule(seed, signals, save);
+        const char *why = one_schedule(seed, filters, signals, save);
         if (why != NULL && failed++ < 400) {
             print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 8),
                         1 + (int)(seed / 8 % (1 + seed % 8)), why);
@@ -139,19 +140,25 @@ static void run_schedules(uint64_t count, bool signals, bool save)
 static void schedules_hold_the_promises(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), false, false);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), false, false, false);
+}
+
+static void and_when_filters_answer_for_hosts(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), true, false, false);
 }
 
 static void and_when_hosts_are_asked_to_stop(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, true, false);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, false, true, false);
 }
 
 static void and_when_all_save_before_one_leaves(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, true, true);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, false, true, true);
 }
 
 /* Nothing else happens: all save, the one that was asked ends with 75, the others finish. */
@@ -321,6 +328,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_hold_the_promises),
+        cmocka_unit_test(and_when_filters_answer_for_hosts),
         cmocka_unit_test(and_when_hosts_are_asked_to_stop),
         cmocka_unit_test(and_when_all_save_before_one_leaves),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),

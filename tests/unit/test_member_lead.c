@@ -221,6 +221,56 @@ static void who_comes_and_goes_has_to_stay(void **state)
     member_clear(&lead.member);
 }
 
+/* ---- who is gone for certain ---- */
+
+/* Two hosts in a round; then an agent of this id and machine says hello from the same address and port, and what the second one says is lost. */
+static void replace_second(uint64_t id, uint64_t machine)
+{
+    static struct message keep;
+    begin_lead(2, 2);
+    come(2, "b", -1, "nnodes 3\ncommand a", 2);
+    struct record *r = &lead.member.record;
+    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_ACK, .term = r->term, .round = r->round}, 2);
+    assert_int_equal(r->council_count, 2);
+    assert_true(r->committed);
+    (void)snprintf(r->council[1].address, sizeof r->council[1].address, "172.17.0.2");
+    r->council[1].machine = 5;
+    struct peer_info info = r->council[1];
+    info.id = id;
+    info.machine = 0; /* what a link knows */
+    member_up(&lead.member, &info, 3);
+    keep = (struct message){.kind = MESSAGE_KEEP, .info = info};
+    keep.info.machine = machine;
+    member_message(&lead.member, id, &keep, 3);
+}
+
+/* Each docker host gives its containers the same addresses. */
+static void one_address_is_not_one_host(void **state)
+{
+    (void)state;
+    for (uint64_t machine = 0; machine < 10; machine++) {
+        replace_second(3, machine);
+        assert_int_equal(member_is_dead(&lead.member, 2), machine == 5);
+        member_clear(&lead.member);
+    }
+}
+
+/* A packet filter gives it as well. */
+static void a_reset_is_a_death_on_this_machine_only(void **state)
+{
+    (void)state;
+    static const enum member_end ends[] = {MEMBER_LOST, MEMBER_RESET, MEMBER_ENDED};
+    for (int end = 0; end < 3; end++) {
+        for (uint64_t own = 0; own < 10; own++) {
+            replace_second(3, 7);
+            lead.member.options.self.machine = own;
+            member_down(&lead.member, 3, ends[end], 4);
+            assert_int_equal(member_is_dead(&lead.member, 3), ends[end] == MEMBER_ENDED || (ends[end] == MEMBER_RESET && own == 7));
+            member_clear(&lead.member);
+        }
+    }
+}
+
 /* ---- one that seeks ---- */
 
 static int tries;
@@ -273,6 +323,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_thousand_nodes_join),        cmocka_unit_test(other_options_are_refused),
         cmocka_unit_test(a_node_rank_belongs_to_one),     cmocka_unit_test(those_who_wait_are_told_for_what),
+        cmocka_unit_test(one_address_is_not_one_host),    cmocka_unit_test(a_reset_is_a_death_on_this_machine_only),
         cmocka_unit_test(who_comes_and_goes_has_to_stay), cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "base/file.h"
 #include "launcher/message.h"
+#include "launcher/protocol.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +43,7 @@ static void fill_info(struct peer_info *p, bool full)
     p->order = (int64_t)rnd();
     p->port = number(0, 65535);
     p->pid = number(0, INT32_MAX);
+    p->machine = rnd();
     fill_text(p->host, sizeof p->host, full);
     fill_text(p->address, sizeof p->address, full);
     for (char *c = p->address; *c != 0; c++) {
@@ -217,6 +219,7 @@ static void malformed_values_are_refused(void **state)
     (void)state;
     enum { TERM = 2, ROUND = 10, BODY = 18 };
     struct dt_text ack = {0};
+    char other[32];
     fill(&in, MESSAGE_ACK, false);
     message_encode(&in, &ack);
     assert_int_equal(message_decode(&out, ack.data, ack.size, &err), 0);
@@ -226,9 +229,10 @@ static void malformed_values_are_refused(void **state)
     ack.data[ROUND + 7] = (char)0x80; /* a negative round */
     assert_int_equal(message_decode(&out, ack.data, ack.size, &err), -1);
     ack.data[ROUND + 7] = 0;
-    ack.data[0] = 9;
+    ack.data[0] = PROTOCOL_VERSION + 1;
     assert_int_equal(message_decode(&out, ack.data, ack.size, &err), -1);
-    assert_non_null(strstr(err.text, "version 9"));
+    (void)snprintf(other, sizeof other, "version %d;", PROTOCOL_VERSION + 1);
+    assert_non_null(strstr(err.text, other));
     assert_non_null(strstr(err.text, "run the same dtrun"));
     ack.data[0] = 1;
     for (int kind = 0; kind < 256; kind++) {

@@ -20,6 +20,7 @@
 enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define KILL_S 0.3 /* workers that are told to leave are gone within this */
 #define DETECT_EOF_S 0.05
+#define SILENT_S 15 /* without an acknowledgement a link is given up after this */
 
 enum happening { H_MESSAGE, H_UP, H_DOWN, H_TICK, H_WORKERS_DONE, H_WORKERS_GONE, H_WORKER_BAD, H_FAULT, H_START, H_AGENT, H_STORE, H_STORED };
 struct store_call { /* on its way to the store, or back */
@@ -36,6 +37,7 @@ struct happen {
     uint64_t peer_id;
     int generation, link;
     int value;
+    bool local; /* it comes from no wire */
     struct dt_text bytes;
     struct store_call *call;
     struct happen *next; /* of those to be used again */
@@ -679,7 +681,7 @@ static void start_agent(int i)
                                 .dead_s = 15,
                                 .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
                                 .retry_s = 0.5,
-                                .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i},
+                                .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i, .machine = sim.o.filters ? 1 + (uint64_t)i : 1},
                                 .nonce = {a->id, 1}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
@@ -722,7 +724,7 @@ void cluster_kill(int i, double again_s)
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: killed\n", sim.now_s, i);
     }
-    leave(i, sim.totals.kills % 2 == 0);
+    leave(i, sim.o.filters ? sim.totals.kills % 8 != 3 : sim.totals.kills % 2 == 0); /* to another host a process seldom ends by a reset */
     member_clear(&a->member);
     if (again_s >= 0) {
         (void)plan(sim.now_s + again_s, H_START, i);
@@ -767,6 +769,42 @@ void cluster_signal(int i)
     }
 }
 
+/* A filter at one host, or at both, answers with resets for the other one: links are reset, ports refuse, and nobody is dead. Who is not told keeps an end
+ * that leads nowhere, until its kernel gives it up. */
+static void filter(int asked, int told, bool both)
+{
+    struct link *l = asked != told ? link_of(asked, told) : NULL;
+    if (l == NULL || !l->up || sim.cut_count + 2 > CUTS_MAX) {
+        return;
+    }
+    for (int side = 0; side < 2; side++) {
+        int at = side == 0 ? told : asked, from = side == 0 ? asked : told;
+        bool hears = side == 0 || both;
+        if (hears) {
+            sim.cuts[sim.cut_count].from = at;
+            sim.cuts[sim.cut_count++].to = from;
+        }
+        struct happen *h = plan(sim.now_s + (hears ? DETECT_EOF_S : SILENT_S), H_DOWN, at);
+        note_peer(h, from, l);
+        h->value = hears ? MEMBER_RESET : MEMBER_LOST;
+        h->local = true;
+    }
+    l->up = l->flushed[0] = l->flushed[1] = false;
+}
+
+static void filter_fault(int i, int k)
+{
+    bool both = rnd() % 2 == 0, all = rnd() % 2 == 0;
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f fault: filter %s %d %d%s\n", sim.now_s, both ? "between" : "at", i, k, all ? " and all others" : "");
+    }
+    for (int other = 0; other < sim.count; other++) {
+        if (all || other == k) {
+            filter(i, other, both);
+        }
+    }
+}
+
 static void plan_fault(void)
 {
     if (sim.now_s < sim.o.faults_until_s) {
@@ -802,6 +840,11 @@ static void fault(void)
     if (sim.o.verbose) {
         static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset", "heal", "heal", "signal"};
         (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, names[what], i, k);
+    }
+    if (sim.o.filters && what == 6) {
+        filter_fault(i, k);
+        plan_fault();
+        return;
     }
     switch (what) {
     case 0: /* the process is killed and comes back later */
@@ -913,7 +956,7 @@ static bool handle(struct happen *h)
         if (l->token != h->link || (h->kind != H_DOWN && !l->up && !l->flushed[h->peer < h->node])) {
             return false;
         }
-        if (stalls(h, l)) {
+        if (!h->local && stalls(h, l)) {
             return true;
         }
     }

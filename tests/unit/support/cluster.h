@@ -15,6 +15,7 @@ struct cluster_options {
     double fault_every_s;  /* at most, between two of them; 0: 12 */
     bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
     bool save;             /* the program saves when asked to: all do, before one leaves */
+    bool filters;          /* packet filters answer for hosts, each a machine of its own: links are reset, ports refuse, both ends live on */
     bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
