@@ -150,12 +150,13 @@ static void mark_dirty(struct conn *c)
     }
 }
 
-/* A reset may have overtaken what the peer said last: the read side decides then. */
+/* A reset may have overtaken what the peer said last: the read side decides then. A broken pipe is a reset after the peer's end of the stream, which came in
+ * order (Linux, tcp_reset), and is still to be read. */
 static void write_failed(struct conn *c, int status)
 {
     c->failed = true;
     if (status == UV_EPIPE || status == UV_ECONNRESET) {
-        c->reset = true;
+        c->reset = c->reset || status == UV_ECONNRESET;
     } else if (c->state == CONN_UP) {
         conn_lost(c, false, false);
     } else {

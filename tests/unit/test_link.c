@@ -667,6 +667,29 @@ static void a_reset_alone_is_no_death(void **state)
     end(&a, 1);
 }
 
+/* It closes in order; what we still write is answered with a reset, of which the next write hears before we have read that end. */
+static void an_end_in_order_counts_beside_a_reset(void **state)
+{
+    (void)state;
+    static const char bytes[60000];
+    struct agent a;
+    struct raw r;
+    begin();
+    start(&a, 1, &key_one);
+    raw_open(&r, 5, 0, a.port); /* it cannot be asked */
+    wait_until(a.ups == 1);
+    secure_put(&r.s, "last words", 10, &r.out);
+    raw_step(&r);
+    raw_close(&r, false);
+    for (int i = 0; i < 8; i++) { /* more than one write */
+        assert_int_equal(link_send(a.link, 5, bytes, sizeof bytes, false), 0);
+    }
+    wait_until(a.downs == 1);
+    assert_int_equal(a.deaths, 1);
+    assert_string_equal(a.text, "last words");
+    end(&a, 1);
+}
+
 static void a_second_link_replaces_the_first(void **state)
 {
     (void)state;
@@ -942,6 +965,7 @@ int main(void)
         cmocka_unit_test(all_addresses_are_tried),
         cmocka_unit_test(either_family_may_be_the_served_one),
         cmocka_unit_test(a_reset_alone_is_no_death),
+        cmocka_unit_test(an_end_in_order_counts_beside_a_reset),
         cmocka_unit_test(a_second_link_replaces_the_first),
         cmocka_unit_test(recorded_bytes_are_refused),
         cmocka_unit_test(strangers_change_nothing),
