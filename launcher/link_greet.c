@@ -7,6 +7,7 @@
 #include "base/log.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -63,8 +64,11 @@ void conn_refuse(struct conn *c, const char *why)
     l->refused++;
     if (strangers_refused(&l->strangers, (struct sockaddr *)&c->from, c->secure.secrets != NULL, now_s, &unsaid)) {
         char host[LOOKUP_NAME_BYTES];
-        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s; since the last line %d more",
-               lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, unsaid);
+        char more[48] = "";
+        if (unsaid > 0) {
+            (void)snprintf(more, sizeof more, "; since the last line %d more", unsaid);
+        }
+        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s", lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, more);
     }
     conn_set_state(c, CONN_REFUSED);
     c->until_s = now_s + 1 / l->options.time_scale;
@@ -221,7 +225,7 @@ static void ended(struct conn *c, int status)
     }
     if (c->state == CONN_GREETING && c->secure.client) {
         struct dt_error err;
-        (void)dt_fail(&err, DT_PEER,
+        (void)dt_fail(&err, c->secure.stage == SECURE_ANSWER ? DT_INVALID : DT_PEER,
                       c->secure.stage == SECURE_ANSWER ? "refused our proof: the key files differ"
                                                        : "closed the connection; no agent of this job, or it is ending");
         conn_give_up(c, &err);

@@ -203,6 +203,7 @@ static void say_too_few(const struct nodes *n)
     if (m->coordinator != NULL) {
         dt_text_printf(&line, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, n->o->nnodes_min,
                        dt_now_s() - n->waiting_s);
+        dt_text_printf(&line, "%s%s", n->trouble[0] != '\0' ? ": " : "", n->trouble);
     } else if (m->wait_text[0] != '\0') {
         dt_text_printf(&line, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - n->waiting_s, m->wait_text);
     } else {

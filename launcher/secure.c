@@ -242,10 +242,10 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "a hello with values that are not allowed");
     }
     if (memcmp(h + 16, s->self->run, tag_bytes) != 0) {
-        return dt_fail(err, DT_PEER, "belongs to another job: its run id (--rdzv_id) differs from ours");
+        return dt_fail(err, DT_INVALID, "belongs to another job: its run id (--rdzv_id) differs from ours");
     }
     if (((h[4] & flag_key) != 0) != s->self->key.given) {
-        return dt_fail(err, DT_PEER,
+        return dt_fail(err, DT_INVALID,
                        s->self->key.given ? "has no key, this agent has one: give --key_file to all hosts or to none"
                                           : "has a key, this agent has none: give --key_file to all hosts or to none");
     }
@@ -314,7 +314,7 @@ static enum secure_event on_proof(struct secure *s, uint8_t *bytes, struct dt_er
     uint8_t expected[hash_bytes];
     proof_of_client(s, bytes, expected);
     if (sodium_memcmp(expected, bytes + SECURE_SESSION_BYTES + header_bytes, hash_bytes) != 0) {
-        (void)dt_fail(err, DT_PEER, "has another key: the key files differ");
+        (void)dt_fail(err, DT_INVALID, "has another key: the key files differ");
         return SECURE_BAD;
     }
     memcpy(s->peer_last, bytes, SECURE_SESSION_BYTES);
@@ -339,7 +339,7 @@ static enum secure_event on_answer(struct secure *s, uint8_t *bytes, struct dt_e
     uint8_t expected[hash_bytes];
     proof_of_server(s, bytes, expected);
     if (sodium_memcmp(expected, bytes + 1 + header_bytes, hash_bytes) != 0 || bytes[0] > 1) {
-        (void)dt_fail(err, DT_PEER, "has another key: the key files differ");
+        (void)dt_fail(err, DT_INVALID, "has another key: the key files differ");
         return SECURE_BAD;
     }
     (void)open_stream(s, false, bytes + 1, false);

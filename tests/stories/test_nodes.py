@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import socket
+import time
 
 import pytest
 
@@ -131,6 +132,30 @@ def test_different_numbers_of_hosts_are_refused():
         assert refused.code == 2 and "--nnodes 2:2 here, --nnodes 3:3 there" in refused.err, refused
         told = finish(a)[0]
         assert told.code == 2 and "--nnodes 2:2 here, --nnodes 3:3 there" in told.err, told
+
+
+@pytest.mark.parametrize("first, second, words", [
+    (["--key_file={d}/one"], ["--key_file={d}/two"], "the key files differ"),
+    (["--key_file={d}/one"], [], "has a key, this agent has none: give --key_file to all hosts or to none"),
+    ([], ["--key_file={d}/one"], "has no key, this agent has one: give --key_file to all hosts or to none"),
+    (["--rdzv_id=one"], ["--rdzv_id=two"], "belongs to another job: its run id (--rdzv_id) differs from ours"),
+])
+def test_who_comes_with_another_key_or_run_says_so_at_once(tmp_path, first, second, words):
+    """Not with the first line about the wait, ten seconds later."""
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name * 20)
+        (tmp_path / name).chmod(0o600)
+    port, begin = free_port(), time.monotonic()
+    with Job(c10d(port, 2, *(x.format(d=tmp_path) for x in first), "sleep", "600")) as a:
+        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the endpoint")
+        with Job(c10d(port, 2, *(x.format(d=tmp_path) for x in second), "sleep", "600")) as b:
+            said = b.process.stderr.readline()
+            assert words in said and "waiting" not in said and time.monotonic() - begin < 9, said
+            b.signal(signal.SIGTERM)
+            a.signal(signal.SIGTERM)
+            told = finish(a, b)[0]
+    assert "refused: has " in told.err or "refused: belongs to another job" in told.err, told
+    assert "since the last line 0 more" not in told.err, told
 
 
 def test_a_second_host_of_the_same_rank_is_refused(tmp_path):
