@@ -35,8 +35,8 @@ struct remote {
     uv_process_t process;
     uv_pipe_t input;
     struct stream out, err;
-    bool running, leashed;
-    int code; /* once it does not run */
+    bool running, leashed, spoke; /* it wrote a line */
+    int code;                     /* once it does not run */
 };
 struct starter {
     struct options *o;
@@ -49,6 +49,7 @@ struct starter {
     int int_count;
     bool ending, cut; /* the job has a verdict; the leashes are gone */
     int code;         /* the verdict; -1: none yet */
+    int judge;        /* the host that it came from; -1: none */
     struct log_writer *writer;
     struct log_sink *sinks[2];
     size_t dropped;
@@ -63,6 +64,7 @@ static void on_line(void *context, const char *line, size_t size)
 {
     struct stream *s = context;
     struct starter *st = s->remote->starter;
+    s->remote->spoke = true;
     if (log_writer_size(st->writer) > KEEP_BYTES) {
         st->dropped++;
         return;
@@ -209,26 +211,50 @@ static void close_all(struct starter *st)
     }
 }
 
-/* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
-static bool is_verdict(int code)
+/* A shell's own codes for a program that is not there or cannot be run: dtrun gives them only where it passes a worker's code on. */
+static bool is_missing(const struct starter *st, int code)
 {
-    return code != SSH_FAILED && code != DT_EXIT_TEMPORARY && code != 128 + SIGHUP;
+    return (code == 126 || code == 127) && !st->o->exit_code_worker;
+}
+
+/* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
+static bool is_verdict(const struct starter *st, int code)
+{
+    return code != SSH_FAILED && code != DT_EXIT_TEMPORARY && code != 128 + SIGHUP && !is_missing(st, code);
+}
+
+/* In one write: lines of the hosts come between two. */
+static void say_lost(const struct starter *st, const struct remote *r, bool enough)
+{
+    struct dt_text line;
+    dt_text_init(&line);
+    if (is_missing(st, r->code)) {
+        dt_text_printf(&line, "dtrun: host %s: ended with %d: is dtrun at the same path there?; ", r->name, r->code);
+    } else {
+        dt_text_printf(&line, "dtrun: host %s: %s; ", r->name,
+                       r->code == SSH_FAILED ? "ssh failed, or what it ran was killed: the host is lost" : "left the job");
+    }
+    if (enough) {
+        dt_text_printf(&line, "going on with %d of %d hosts (minimum %d)\n", st->running_count, st->count, st->o->nnodes_min);
+    } else {
+        dt_text_printf(&line, "too few hosts are left (minimum %d): stopping\n", st->o->nnodes_min);
+    }
+    (void)fputs(dt_text_str(&line), stderr);
+    dt_text_clear(&line);
 }
 
 static void ended(struct starter *st, const struct remote *r)
 {
     st->running_count--;
-    if (is_verdict(r->code)) {
+    if (is_verdict(st, r->code)) {
+        st->judge = st->code < 0 ? (int)(r - st->remotes) : st->judge;
         st->code = st->code < 0 ? r->code : st->code;
         st->ending = true;
         end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
     } else if (!st->ending) {
-        (void)fprintf(stderr, "dtrun: host %s: %s; ", r->name,
-                      r->code == SSH_FAILED ? "ssh failed, or what it ran was killed: the host is lost" : "left the job");
-        if (st->running_count >= st->o->nnodes_min) {
-            (void)fprintf(stderr, "going on with %d of %d hosts (minimum %d)\n", st->running_count, st->count, st->o->nnodes_min);
-        } else {
-            (void)fprintf(stderr, "too few hosts are left (minimum %d): stopping\n", st->o->nnodes_min);
+        bool enough = st->running_count >= st->o->nnodes_min;
+        say_lost(st, r, enough);
+        if (!enough) {
             st->ending = true;
             st->code = DT_EXIT_TEMPORARY;
             send_all(st, "signal", SIGTERM);
@@ -368,7 +394,7 @@ int starter_run(struct options *o, char *const *env)
     struct dt_text opening;
     st->o = o;
     st->env = env;
-    st->code = -1;
+    st->code = st->judge = -1;
     if (make_key(st, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         free(st);
@@ -412,6 +438,9 @@ int starter_run(struct options *o, char *const *env)
         (void)fprintf(stderr, "dtrun: %zu lines of output were lost: nobody read them in time\n", st->dropped + losses.line_count);
     }
     int code = st->code < 0 ? DT_EXIT_TEMPORARY : st->code;
+    if (code != DT_EXIT_DONE && st->judge >= 0 && !st->remotes[st->judge].spoke) { /* an agent would have said why */
+        (void)fprintf(stderr, "dtrun: host %s: ended with %d without a word: does --ssh run what it is given?\n", st->remotes[st->judge].name, code);
+    }
     for (int i = 0; i < st->count; i++) {
         log_lines_clear(&st->remotes[i].out.lines);
         log_lines_clear(&st->remotes[i].err.lines);

@@ -273,6 +273,20 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path, text, option
     assert result.code == 2 and "--hostfile: " in result.err and "/no/file" in result.err, result
 
 
+def test_a_host_without_dtrun_is_named_and_ends_the_job_soon(tmp_path):
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    ssh = script(tmp_path, "reach", '[ "$1" = two ] && exec sh -c "exec /no/such/dtrun"\nexec sh -c "$2"\n')
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "/bin/true"], timeout_s=20)
+    assert result.code == 111 and result.err.count("has not ended") == 0, result
+    assert "host two: ended with 127: is dtrun at the same path there?; too few hosts are left (minimum 2): stopping" in result.err, result
+
+
+def test_an_ssh_that_does_nothing_is_said(tmp_path):
+    (tmp_path / "hosts").write_text("one\n")
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={script(tmp_path, 'no', 'exit 1')}", "/bin/true"])
+    assert result.code == 1 and result.err == "dtrun: host one: ended with 1 without a word: does --ssh run what it is given?\n", result
+
+
 def test_dry_run_shows_every_line(tmp_path):
     (tmp_path / "hosts").write_text("a slots=4\nb slots=2\nc\n")
     result = run([f"--hostfile={tmp_path}/hosts", "--nnodes=2:3", "--max_restarts=2", "--dry_run", "--master_port=29500", "train", "my job.json"], cwd=tmp_path)
