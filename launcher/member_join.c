@@ -63,6 +63,21 @@ static void end_all(struct member *m, const char *host, const char *differs)
     member_act(m, ACTION_REFUSE, DT_EXIT_USAGE, text);
 }
 
+/* It reads what it was started with as "here", and so do we. */
+static void refuse_different(struct member *m, struct member_peer *p, const struct message *in)
+{
+    char text[MESSAGE_TEXT_BYTES], told[MESSAGE_TEXT_BYTES];
+    compare_digests(in->text, m->options.digest, text, sizeof text);
+    (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike", m->options.self.host, text);
+    member_refuse(m, p, DT_EXIT_USAGE, told);
+    compare_digests(m->options.digest, in->text, text, sizeof text);
+    if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
+        end_all(m, in->info.host, text); /* it can never begin */
+    } else {
+        member_say(m, "host %s: refused: %.400s", in->info.host, text);
+    }
+}
+
 static struct member_return *return_of(struct member *m, const struct peer_info *info)
 {
     int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]), count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
@@ -122,12 +137,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     if (strcmp(in->text, m->options.digest) != 0) {
-        compare_digests(m->options.digest, in->text, text, sizeof text);
-        member_say(m, "host %s: refused: %.400s", in->info.host, text);
-        member_refuse(m, p, DT_EXIT_USAGE, text);
-        if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
-            end_all(m, in->info.host, text); /* it can never begin */
-        }
+        refuse_different(m, p, in);
         return;
     }
     const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;

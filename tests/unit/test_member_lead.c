@@ -161,7 +161,7 @@ static void other_options_are_refused(void **state)
     begin_lead(2, 3);
     come(2, "b", -1, "nnodes 3\ncommand b", 2);
     assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
-    assert_string_equal(lead.refused.text, "command a here, command b there");
+    assert_string_equal(lead.refused.text, "started differently from host a: command b here, command a there; start all alike");
     assert_int_equal(lead.code, 0); /* others may do */
     member_clear(&lead.member);
     begin_lead(3, 3);
