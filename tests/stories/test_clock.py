@@ -2,6 +2,7 @@
 fires no timeout and postpones none. libfaketime plays the clocks; time that only grows is left alone.
 run: alone
 run: timeout 200
+run: nosan: libfaketime and a sanitizer both want to be the first library
 """
 
 import glob
