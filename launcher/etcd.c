@@ -512,7 +512,9 @@ static int read_user(struct etcd *e, struct dt_error *err)
     struct stat st;
     struct dt_text text;
     if (stat(path, &st) != 0) {
-        return dt_fail_errno(err, "user_file: %s", path);
+        (void)dt_fail_errno(err, "user_file: %s", path);
+        err->status = DT_INVALID; /* another try finds the same */
+        return -1;
     }
     if ((st.st_mode & 077) != 0) {
         return dt_fail(err, DT_INVALID, "user_file: %s: mode %04o lets others read the password; run: chmod 600 %s", path,

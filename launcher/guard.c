@@ -309,6 +309,7 @@ int guard_open(struct dt_error *err)
     }
     if (agent > 0) {
         (void)setpgid(agent, agent);
+        (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody reads what we say */
         keep(agent, &signals);
     }
     (void)setpgid(0, 0);

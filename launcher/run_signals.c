@@ -97,7 +97,9 @@ int run_open_signals(struct run *r, struct dt_error *err)
 static void on_leash_signal(void *user, int number)
 {
     (void)user;
-    (void)kill(getppid(), number); /* the guard hands it to us as the shell's */
+    if (guard_alive()) {               /* our parent is another process otherwise, and we end anyway */
+        (void)kill(getppid(), number); /* the guard hands it to us as the shell's */
+    }
 }
 
 /* Nobody waits for this host any more: for the others it is lost. */

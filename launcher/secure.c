@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "launcher/protocol.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,8 +86,13 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
         return 0;
     }
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        return dt_fail(err, DT_INVALID, "--key_file: %s: no such file; make one with (umask 077; head -c 32 /dev/urandom | base64 > %s)", path, path);
+    }
     if (fd < 0) {
-        return dt_fail_errno(err, "--key_file: %s", path);
+        (void)dt_fail_errno(err, "--key_file: %s", path);
+        err->status = DT_INVALID; /* another try finds the same */
+        return -1;
     }
     struct dt_text text;
     dt_text_init(&text);

@@ -159,6 +159,12 @@ def test_who_comes_with_another_key_or_run_says_so_at_once(tmp_path, first, seco
     assert "since the last line 0 more" not in told.err, told
 
 
+def test_a_key_file_that_is_not_there_is_a_wrong_option(tmp_path):
+    """A scheduler would start a job that ends with 111 again for ever."""
+    result = run(c10d(free_port(), 2, f"--key_file={tmp_path}/none", "/bin/true"))
+    assert result.code == 2 and f"--key_file: {tmp_path}/none: no such file; make one with (umask 077; " in result.err, result
+
+
 def test_a_second_host_of_the_same_rank_is_refused(tmp_path):
     port = free_port()
     with Job(static(port, 0, 2, "sh", "-c", STAY, "x", tmp_path, "a")) as a, Job(static(port, 1, 2, "sh", "-c", STAY, "x", tmp_path, "b")) as b:

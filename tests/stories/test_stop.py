@@ -183,3 +183,13 @@ def test_kill_9_of_the_launcher_leaves_nothing(place, who):
     assert "continues from" in again.err, again
     mine = {n for n in set(os.listdir("/dev/shm")) - shm if any(str(p) in n for p in (running.pid, running.agent_pid))}
     assert not mine, mine
+
+
+def test_the_guard_gives_its_code_though_nobody_reads_its_console():
+    with support.Job(["sleep", "600"]) as job:
+        support.wait_until(lambda: support.children(job.agent), "a worker")
+        agent = job.agent
+        job.process.stderr.close()
+        os.kill(agent, signal.SIGKILL)
+        assert job.process.wait(30) == 111
+        job.wait_gone()
