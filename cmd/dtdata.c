@@ -74,13 +74,18 @@ struct tokenize_options {
     bool overwrite;
 };
 
+static int go_on(struct dt_error *err)
+{
+    return stopped == 0 ? 0 : dt_fail(err, DT_STOPPED, "stopped");
+}
+
 /* One id per byte. */
 static int write_bytes(void *context, const unsigned char *text, size_t size, struct dt_error *err)
 {
     struct shard_writer *w = context;
     uint16_t ids[4096];
-    if (stopped != 0) {
-        return dt_fail(err, DT_STOPPED, "stopped");
+    if (go_on(err) != 0) {
+        return -1;
     }
     for (size_t at = 0; at < size;) {
         size_t n = size - at < 4096 ? size - at : 4096;
@@ -140,7 +145,7 @@ static int write_all(const struct corpus *c, const struct tokenize_options *o, s
             goto out;
         }
     }
-    if (shard_writer_finish(train, err) != 0 || shard_writer_finish(val, err) != 0 || shard_writer_commit(val, err) != 0 ||
+    if (shard_writer_finish(train, err) != 0 || shard_writer_finish(val, err) != 0 || go_on(err) != 0 || shard_writer_commit(val, err) != 0 ||
         shard_writer_commit(train, err) != 0) {
         goto out;
     }

@@ -22,6 +22,8 @@ struct gather {
     struct dt_text rows, members; /* of others: lines */
     uint64_t *answered;           /* whose answer is whole */
     int answered_count, answered_capacity;
+    size_t counted_size; /* of members, when its lines were counted */
+    int member_count;
     double passed_since_s; /* a leader's help for others: so many messages in this second */
     int passed_count;
 };
@@ -54,9 +56,20 @@ static uint64_t id_of(const char *line, size_t size)
     return size > sizeof before - 1 && memcmp(line, before, sizeof before - 1) == 0 ? strtoull(line + sizeof before - 1, NULL, 16) : 0;
 }
 
-static bool all_answered(const struct gather *g)
+/* Looks closely only when so many have answered as there are: each of thousands of answers asks. */
+static bool all_answered(struct gather *g)
 {
     const char *line = dt_text_str(&g->members);
+    if (g->members.size != g->counted_size) {
+        g->counted_size = g->members.size;
+        g->member_count = 0;
+        for (const char *p = line; *p != '\0'; p += strcspn(p, "\n"), p += *p == '\n') {
+            g->member_count += id_of(p, strcspn(p, "\n")) != 0;
+        }
+    }
+    if (g->answered_count < g->member_count) {
+        return false;
+    }
     for (size_t n; *line != '\0'; line += n + (line[n] == '\n')) {
         n = strcspn(line, "\n");
         uint64_t id = id_of(line, n);
