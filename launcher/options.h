@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define OPTIONS_MAX_LOCAL 4096 /* workers of one node */
+#define OPTIONS_MAX_LOCAL 4096  /* workers of one node */
 #define OPTIONS_MAX_NODES 10240 /* as many as a coordinator takes */
 #define OPTIONS_MAX_CODES 64
 #define OPTIONS_MAX_ROWS 96
