@@ -34,7 +34,7 @@ static int cores(void)
 /* Device, streams, communicators; rank, sizes, page and store are there. */
 static int open_inside(struct world *w, const struct world_options *o, struct dt_error *err)
 {
-    int sharers; /* ranks that run on our cores; fewer than on this host when the launcher bound us to some of them */
+    int sharers = 1; /* ranks that run on our cores; fewer than on this host when the launcher bound us to some of them */
     if (env_int("DTRUN_CPU_SHARERS", w->local_size, &sharers, err) != 0) {
         return -1;
     }
