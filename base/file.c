@@ -242,14 +242,13 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
         *p = 0;
         struct stat st;
         if (mkdir(copy, FOLDER_MODE) != 0 && (errno != EEXIST || stat(copy, &st) != 0)) {
-            /* EPERM, ENOENT: this file system has no folders that people make; the others: no name for one */
-            bool never = errno == EPERM || errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
+            bool never = errno == EPERM; /* mkdir(2): this file system has no folders that people make */
             result = dt_fail_errno(err, "%s: cannot make the folder", copy);
             if (never && err != NULL) {
                 err->status = DT_INVALID;
             }
         } else if (stat(copy, &st) == 0 && !S_ISDIR(st.st_mode)) {
-            result = dt_fail(err, DT_INVALID, "%s: is not a folder", copy);
+            result = dt_fail(err, DT_IO, "%s: is not a folder", copy);
         }
         *p = kept;
         if (kept == 0) {

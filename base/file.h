@@ -31,7 +31,7 @@ int dt_file_write_all(int fd, const void *data, size_t size, const char *path, s
 int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
 /* Appends one line (newline added) by a single O_APPEND write; makes the file (dt_file_open_own). Allocates nothing. */
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err);
-/* mkdir -p. DT_INVALID where another try finds the same: an empty name, a file on the way, a file system without such folders. */
+/* mkdir -p. DT_INVALID for an empty name, or a file system without folders that people make. */
 int dt_file_mkdirs(const char *path, struct dt_error *err);
 /* fsync of a folder. */
 int dt_file_sync_dir(const char *path, struct dt_error *err);

@@ -74,6 +74,9 @@ char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct
             return NULL;
         }
     } else if (dt_file_check_owner(log_dir, err) != 0 || dt_file_mkdirs(log_dir, err) != 0) {
+        if (err != NULL && err->status != DT_FULL && err->status != DT_NO_MEMORY) { /* room may come; for the rest another try finds the same */
+            err->status = DT_INVALID;
+        }
         (void)dt_wrap(err, "--log_dir");
         return NULL;
     }

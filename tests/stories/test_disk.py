@@ -181,6 +181,22 @@ def test_one_rank_cannot_save(place, call, error, words):
     assert max(training.metrics(out)) == STEPS
 
 
+def test_a_file_where_checkpoints_were(place):
+    """Somebody moves the folder away and puts a file there: saves are refused, and training goes on until it would end without one."""
+    folder, _, _ = place
+    job, out = training.make_job(folder, name="moved.json", steps=400), folder / "moved"
+    with support.Job(["--nproc_per_node=2", "train", job, "--output_dir", out]) as running:
+        running.agent_pid = running.agent
+        support.wait_until(lambda: os.path.exists(out / "checkpoints" / "latest"), "a checkpoint")
+        os.rename(out / "checkpoints", out / "elsewhere")
+        (out / "checkpoints").write_text("x")
+        result = running.finish()
+        running.wait_gone()
+    tries = [x for x in lines(result.err, "train: warning: ") if "checkpoints: is not a folder" in x and "training goes on" in x]
+    assert tries and not [x for x in tries if "needs " in x], result
+    assert result.code == 100 and max(training.metrics(out)) == 400, result
+
+
 def test_one_error_costs_one_checkpoint(place):
     """The first save of rank 1 fails at its fsync; the next ones do not."""
     folder, job, expected = place
