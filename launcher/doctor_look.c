@@ -5,6 +5,7 @@
 #include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "launcher/cpus.h"
 #include "launcher/env.h"
 #include "launcher/options.h"
 
@@ -203,28 +204,16 @@ static void look_python(struct facts *f, char *const *env)
 /* "0-3,8" of an affinity mask. */
 static void set_cores(struct facts *f)
 {
-    enum { CPUS = 8192 };
-    size_t bytes = CPU_ALLOC_SIZE(CPUS);
-    cpu_set_t *set = CPU_ALLOC(CPUS);
+    struct cpus allowed;
     struct dt_text text;
-    if (set == NULL || sched_getaffinity(0, bytes, set) != 0) {
-        CPU_FREE(set);
+    if (cpus_allowed(&allowed, NULL) != 0) {
         return;
     }
     dt_text_init(&text);
-    for (int i = 0; i < CPUS; i++) {
-        int begin = i;
-        while (i < CPUS && CPU_ISSET_S((size_t)i, bytes, set)) {
-            i++;
-        }
-        if (i > begin) {
-            dt_text_printf(&text, i - begin > 1 ? "%s%d-%d" : "%s%d", text.size > 0 ? "," : "", begin, i - 1);
-        }
-    }
+    cpus_print(&allowed, &text);
     facts_set(f, "cores", "%s", dt_text_str(&text));
-    facts_set(f, "cores_allowed", "%d", CPU_COUNT_S(bytes, set));
+    facts_set(f, "cores_allowed", "%d", cpus_count(&allowed));
     dt_text_clear(&text);
-    CPU_FREE(set);
 }
 
 static void look_cpus(struct facts *f, char *const *env)

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* cuda.h */
+/* cuda.h; the stub library is the one that programs are linked with where there is no driver */
 enum { CUDA_NO_DEVICE = 100, CUDA_STUB_LIBRARY = 34, PCI_BUS = 33, PCI_DEVICE = 34, PCI_DOMAIN = 50 };
 typedef int cuda_init(unsigned flags);
 typedef int cuda_count(int *count);

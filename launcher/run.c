@@ -26,12 +26,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SETTLE_S 0.1      /* the first news of a failure waits so long for the round to be over and its cause known */
-#define SWEEP_S 0.05      /* between two looks for what workers have left behind */
-#define ABORT_GRACE_S 5.0 /* a bundled worker that was told to leave its waits has nothing to save */
-#define SAVED_BEFORE_S                                                                                                                               \
-    5.0                /* a save must be done so long before the scheduler's KILL: hosts have yet to agree, and somebody to ask for the next run */
-#define STOPPED_S 60.0 /* a stopped worker that may be silent for ever, as in a save, is lost after this */
+#define SETTLE_S 0.1       /* the first news of a failure waits so long for the round to be over and its cause known */
+#define SWEEP_S 0.05       /* between two looks for what workers have left behind */
+#define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
+#define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
+#define STOPPED_S 60.0     /* a stopped worker that may be silent for ever, as in a save, is lost after this */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 
@@ -619,7 +618,9 @@ int run_job(const struct options *o, char *const *env)
     int failed = uv_loop_init(&r->loop);
     if (failed != 0) {
         (void)fprintf(stderr, "dtrun: event loop: %s\n", uv_strerror(failed));
+        free(r->bindings);
         workers_close(&r->workers);
+        free(r->output_dir);
         return DT_EXIT_TEMPORARY;
     }
     failures_begin(&r->failures);
