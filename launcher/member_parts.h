@@ -4,6 +4,8 @@
 
 #include "launcher/member.h"
 
+enum { MEMBER_OWN_NODE = 0 }; /* our number at the coordinator, while we lead */
+
 typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 
 struct member_peer *member_add_peer(struct member *m, uint64_t id);
@@ -44,6 +46,14 @@ struct member_past *member_find_past(struct member *m, const uint64_t *nonce);
 int member_place_of(const struct peer_info *list, int count, uint64_t id);
 /* `leader` leads in this term: our workers end if they are of another one's round, and our wish to join goes to it. */
 void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s);
+/* member_seek.c */
+/* Our wish to be in a round, if we have one. */
+void member_send_join(struct member *m, uint64_t peer);
+/* Whoever keeps no state needs its leader's link only: the others are closed. */
+void member_let_others_go(struct member *m);
+/* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one. */
+bool member_hopeless(const struct member *m, double now_s);
+double member_tick_seeking(struct member *m, double now_s);
 /* member_elect.c */
 /* Asks the council for votes, if we are of it, and sets when to try again. */
 void member_campaign(struct member *m, double now_s);
@@ -56,6 +66,20 @@ bool member_refuse_old_term(struct member *m, uint64_t peer, const struct messag
 /* A record that a peer keeps; one that a leader asks us to keep. */
 void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
+/* member_lead.c: an action for one node, ours or another's; for one peer. */
+void member_deliver(struct member *m, const struct action *a);
+void member_send_action(struct member *m, struct member_peer *p, const struct action *a);
+/* member_prepare.c */
+/* Asks the council to keep the record, and goes on when it does. Again with each beat, to those who have not answered: their link may be another one by now. */
+void member_prepare(struct member *m);
+void member_send_prepare(struct member *m);
+/* To be called when somebody kept it, or when there is one less to ask. */
+void member_check_prepared(struct member *m);
+/* The verdict, to all and to ourselves. */
+void member_finish_now(struct member *m);
+/* No round before until_s: workers of that node may run until then. */
+void member_fence(struct member *m, uint64_t id, double until_s);
+void member_add_witness(const struct member *m, struct record *r);
 /* member_reach.c */
 bool member_all_reached(struct member *m);
 void member_tick_reach(struct member *m, double now_s);

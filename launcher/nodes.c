@@ -16,6 +16,7 @@
 #include "launcher/member.h"
 #include "launcher/nodes_etcd.h"
 #include "launcher/nodes_place.h"
+#include "launcher/nodes_wait.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -43,8 +44,7 @@ struct nodes {
     struct nodes_etcd *etcd; /* in place of the endpoint; or null */
     uv_timer_t tick, news;
     struct nodes_place place;
-    double waiting_s;  /* since when our node waits for a round; -1: it does not */
-    char trouble[256]; /* why the endpoint cannot be reached, newest */
+    struct nodes_wait wait;
     double open_s;
     bool told_name;    /* that the endpoint's means nothing */
     struct message in; /* decoded */
@@ -92,7 +92,7 @@ static void on_up(void *user, uint64_t peer, const char *host)
     if (!others_reach && link_local_address(n->link, peer, local, sizeof local) == 0 && (self->address[0] == '\0' || !nodes_is_loopback(local))) {
         memcpy(self->address, local, sizeof local); /* where a peer came is where peers come */
     }
-    n->trouble[0] = '\0';
+    n->wait.trouble[0] = '\0';
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
     follow_up(n);
@@ -151,13 +151,13 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
     struct nodes *n = user;
     dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
     if (peer == 0) {
-        bool denied = err->status == DT_INVALID && strcmp(n->trouble, err->text) != 0;
-        (void)snprintf(n->trouble, sizeof n->trouble, "%s", err->text);
+        bool denied = err->status == DT_INVALID && strcmp(n->wait.trouble, err->text) != 0;
+        (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
         if (denied) { /* another key or another run: waiting will hardly help */
-            say(n->trouble);
+            say(n->wait.trouble);
         } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
             n->told_name = true;
-            (void)fprintf(stderr, "dtrun: endpoint %s; trying on\n", n->trouble);
+            (void)fprintf(stderr, "dtrun: endpoint %s; trying on\n", n->wait.trouble);
         }
     }
 }
@@ -193,31 +193,6 @@ static const struct peer_info *leader_of(const struct nodes *n, const struct rec
     return r->leader == n->member.options.self.id ? &n->member.options.self : NULL;
 }
 
-/* Why the job ends without having begun another round. */
-static void say_too_few(const struct nodes *n)
-{
-    const struct member *m = &n->member;
-    const struct member_cause *lost = member_cause(m, m->record.round);
-    struct dt_text line;
-    dt_text_init(&line);
-    if (m->coordinator != NULL) {
-        dt_text_printf(&line, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, n->o->nnodes_min,
-                       dt_now_s() - n->waiting_s);
-        dt_text_printf(&line, "%s%s", n->trouble[0] != '\0' ? ": " : "", n->trouble);
-    } else if (m->wait_text[0] != '\0') {
-        dt_text_printf(&line, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - n->waiting_s, m->wait_text);
-    } else {
-        dt_text_printf(&line, "endpoint %s port %d: %s", n->o->master_addr, n->o->master_port, n->trouble[0] != '\0' ? n->trouble : "no answer");
-    }
-    if (lost != NULL && lost->round > 0) {
-        dt_text_printf(&line, "; first cause: round %d ended: %s", lost->round, lost->text);
-    } else if (lost != NULL) {
-        dt_text_printf(&line, "; cause: %s", lost->text);
-    }
-    say(dt_text_str(&line));
-    dt_text_clear(&line);
-}
-
 /* An address of another host: the scope of a link-local one is an interface of that host, and here it is one of ours. */
 static const char *from_here(const struct nodes *n, const char *address, char *out, size_t out_bytes)
 {
@@ -243,10 +218,14 @@ static void act(void *user, const struct action *a, const struct record *record,
     char store[LOOKUP_NAME_BYTES];
     struct nodes *n = user;
     const struct peer_info *leader = a->kind == ACTION_START ? leader_of(n, record) : NULL;
-    if (a->kind == ACTION_FINISH && a->code == DT_EXIT_TEMPORARY && n->waiting_s >= 0) {
-        say_too_few(n);
+    if (a->kind == ACTION_FINISH && a->code == DT_EXIT_TEMPORARY && n->wait.since_s >= 0) {
+        struct dt_text line;
+        dt_text_init(&line);
+        nodes_wait_too_few(&n->wait, &n->member, n->o, &line);
+        say(dt_text_str(&line));
+        dt_text_clear(&line);
     }
-    n->waiting_s = a->kind == ACTION_START ? -1 : n->waiting_s;
+    n->wait.since_s = a->kind == ACTION_START ? -1 : n->wait.since_s;
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
         say(why);
     }
@@ -257,7 +236,7 @@ static void act(void *user, const struct action *a, const struct record *record,
 /* Before the first round nothing is lost by it. */
 static void end_at_once(struct nodes *n, int code, const char *why)
 {
-    if (n->member.role == MEMBER_SEEKING && n->member.record.round == 0 && n->waiting_s >= 0) {
+    if (n->member.role == MEMBER_SEEKING && n->member.record.round == 0 && n->wait.since_s >= 0) {
         struct action end = {.kind = ACTION_REFUSE, .code = code};
         act(n, &end, &n->member.record, why);
         n->member.role = MEMBER_OVER;
@@ -344,7 +323,7 @@ static void on_etcd_moved(void *user)
 static void on_etcd_trouble(void *user, const char *why)
 {
     struct nodes *n = user;
-    (void)snprintf(n->trouble, sizeof n->trouble, "%s", why != NULL ? why : "");
+    (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", why != NULL ? why : "");
 }
 
 static void on_etcd_refused(void *user, const char *why)
@@ -352,48 +331,15 @@ static void on_etcd_refused(void *user, const char *why)
     end_at_once(user, DT_EXIT_PERMANENT, why);
 }
 
-/* ---- for whom we wait ---- */
-
-/* Hosts that may know a coordinator, when the endpoint does not. */
-static void add_council(const struct member *m, struct dt_text *line)
-{
-    const struct record *r = &m->record;
-    for (int i = 0, shown = 0; i < r->council_count && r->round > 0; i++) {
-        if (r->council[i].id != m->options.self.id && !peer_is_witness(&r->council[i])) {
-            dt_text_printf(line, "%s%s", shown++ == 0 ? "; asking " : " ", r->council[i].host);
-        }
-    }
-}
-
 static void on_news(uv_timer_t *timer)
 {
     struct nodes *n = timer->data;
-    struct member *m = &n->member;
-    if (n->waiting_s < 0 || m->role == MEMBER_OVER) {
+    if (n->wait.since_s < 0 || n->member.role == MEMBER_OVER) {
         return;
     }
     struct dt_text line;
     dt_text_init(&line);
-    double now_s = dt_now_s(), waited_s = now_s - n->waiting_s;
-    if (m->spare) {
-        dt_text_printf(&line,
-                       "this host is a spare for %.0f s: the job of run id %s runs with as many hosts as may be, and it takes part when one is lost; "
-                       "a job of its own "
-                       "needs another --rdzv_id",
-                       waited_s, n->o->run_id);
-    } else if (m->role == MEMBER_SEEKING) {
-        double left_s = m->seek_since_s + n->o->join_timeout_s - now_s;
-        dt_text_printf(&line, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, n->o->master_addr, n->o->master_port,
-                       left_s > 0 ? left_s : 0);
-        add_council(m, &line);
-        dt_text_printf(&line, "%s%s", n->trouble[0] != '\0' ? ": " : "", n->trouble);
-        double free_s = n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0;
-        if (free_s > now_s) {
-            dt_text_printf(&line, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
-        }
-    } else {
-        dt_text_printf(&line, "waiting %.0f s for hosts: %s", waited_s, m->wait_text);
-    }
+    nodes_wait_line(&n->wait, &n->member, n->o, n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0, &line);
     say(dt_text_str(&line));
     dt_text_clear(&line);
 }
@@ -457,7 +403,7 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
     m->self.id += m->self.id == 0;
     m->self.machine = machine_id();
     n->open_s = dt_now_s();
-    int fd = nodes_place_open(&n->place, o, &m->self, n->trouble, sizeof n->trouble, err);
+    int fd = nodes_place_open(&n->place, o, &m->self, n->wait.trouble, sizeof n->wait.trouble, err);
     if (fd < 0) {
         return -1;
     }
@@ -503,7 +449,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                  .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
     n->o = o;
     n->hooks = *hooks;
-    n->waiting_s = -1;
+    n->wait.since_s = -1;
     dt_text_init(&n->out);
     nodes_digest(o, m->digest, sizeof m->digest);
     (void)gethostname(m->self.host, sizeof m->self.host - 1);
@@ -553,8 +499,8 @@ void nodes_launch(const struct nodes *n, char out[33])
 void nodes_tell(struct nodes *n, const struct event *e)
 {
     double now_s = dt_now_s();
-    if (e->kind == EVENT_JOIN && n->waiting_s < 0) {
-        n->waiting_s = now_s;
+    if (e->kind == EVENT_JOIN && n->wait.since_s < 0) {
+        n->wait.since_s = now_s;
         start_news(n);
     }
     member_event(&n->member, e, now_s);

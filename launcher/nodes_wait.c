@@ -1,0 +1,56 @@
+#include "launcher/nodes_wait.h"
+
+#include "base/clock.h"
+
+void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
+{
+    const struct member_cause *lost = member_cause(m, m->record.round);
+    if (m->coordinator != NULL) {
+        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, dt_now_s() - w->since_s);
+        dt_text_printf(out, "%s%s", w->trouble[0] != '\0' ? ": " : "", w->trouble);
+    } else if (m->wait_text[0] != '\0') {
+        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - w->since_s, m->wait_text);
+    } else {
+        dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port, w->trouble[0] != '\0' ? w->trouble : "no answer");
+    }
+    if (lost != NULL && lost->round > 0) {
+        dt_text_printf(out, "; first cause: round %d ended: %s", lost->round, lost->text);
+    } else if (lost != NULL) {
+        dt_text_printf(out, "; cause: %s", lost->text);
+    }
+}
+
+/* Hosts that may know a coordinator, when the endpoint does not. */
+static void add_council(const struct member *m, struct dt_text *line)
+{
+    const struct record *r = &m->record;
+    for (int i = 0, shown = 0; i < r->council_count && r->round > 0; i++) {
+        if (r->council[i].id != m->options.self.id && !peer_is_witness(&r->council[i])) {
+            dt_text_printf(line, "%s%s", shown++ == 0 ? "; asking " : " ", r->council[i].host);
+        }
+    }
+}
+
+void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const struct options *o, double free_s, struct dt_text *out)
+{
+    double now_s = dt_now_s(), waited_s = now_s - w->since_s;
+    if (m->spare) {
+        dt_text_printf(out,
+                       "this host is a spare for %.0f s: the job of run id %s runs with as many hosts as may be, and it takes part when one is lost; "
+                       "a job of its own "
+                       "needs another --rdzv_id",
+                       waited_s, o->run_id);
+        return;
+    }
+    if (m->role != MEMBER_SEEKING) {
+        dt_text_printf(out, "waiting %.0f s for hosts: %s", waited_s, m->wait_text);
+        return;
+    }
+    double left_s = m->seek_since_s + o->join_timeout_s - now_s;
+    dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr, o->master_port, left_s > 0 ? left_s : 0);
+    add_council(m, out);
+    dt_text_printf(out, "%s%s", w->trouble[0] != '\0' ? ": " : "", w->trouble);
+    if (free_s > now_s) {
+        dt_text_printf(out, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
+    }
+}

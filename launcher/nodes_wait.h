@@ -1,0 +1,18 @@
+/* For whom a host of a job on several hosts waits, in words. */
+#ifndef DT_LAUNCHER_NODES_WAIT_H
+#define DT_LAUNCHER_NODES_WAIT_H
+
+#include "launcher/member.h"
+#include "launcher/options.h"
+
+struct nodes_wait {
+    double since_s;    /* our node waits for a round; -1: it does not */
+    char trouble[256]; /* why the endpoint cannot be reached, newest */
+};
+
+/* Appends the line that a wait is told with every few seconds. free_s: when the witness lets another run begin; 0: nothing is known of that. */
+void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const struct options *o, double free_s, struct dt_text *out);
+/* Appends why the job ends without having begun another round. */
+void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out);
+
+#endif
