@@ -2,7 +2,10 @@
  *
  * Every kernel enqueues on its stream and copies its struct; memory it points to must live until it has run. Pointers are
  * device memory. Matrices are row-major and tight unless a leading dimension is given. `type` is the type of the void
- * pointers: F32 on "cpu" and "twin32", F64 on "twin64" (mean, rstd, lse included). Scalars are double and rounded once.
+ * pointers: F32 or BF16, F64 on "twin64". Scalars are double and rounded once.
+ * BF16 is for what flows: weights, activations, their gradients. Arithmetic is F32 and rounds once at the end; mean, rstd and lse are F32
+ * then; sums that live on (weight gradients, the product that adds to them) have a type of their own, F32 or BF16, in `grad_type` or `c_type`,
+ * which nobody reads unless `type` is BF16.
  * Results do not depend on the number of threads, nor on where in memory a slice begins.
  * Letters: B batch, T positions, C channels, H heads, D = C / H, V vocabulary; rows are usually B * T. */
 /* clang-format off: a row a struct */
@@ -42,8 +45,9 @@ struct dt_add_args {
     void *out;
     const void *a, *b;
     int64_t count;
-    enum dt_dtype type;
-}; /* out = a + b; out may be a or b */
+    enum dt_dtype type;   /* of a and out */
+    enum dt_dtype b_type; /* where type is F32: F32, or BF16 */
+};                        /* out = a + b; out may be a or b */
 
 /* out = op over `in_count` buffers, neighbours pairwise, level by level, an odd last one moves up (the canonical tree). `in`, an
  * array in host memory, must live until it ran; out may be one of them. Types F32, F64, BF16, F16 (summed in F32, rounded once), I64, I32. */
@@ -64,7 +68,7 @@ struct dt_matmul_args {
     const void *a, *b, *bias;
     int64_t m, n, k, lda, ldb, ldc;
     bool a_transposed, b_transposed, accumulate;
-    enum dt_dtype type;
+    enum dt_dtype type, c_type; /* of a, b, bias; of c where type is BF16 */
 };
 /* out (cols) = [out +] sum over rows of x (rows, cols): bias gradients */
 struct dt_column_sum_args {
@@ -72,7 +76,7 @@ struct dt_column_sum_args {
     const void *x;
     int64_t row_count, col_count;
     bool accumulate;
-    enum dt_dtype type;
+    enum dt_dtype type, grad_type; /* of x; of out */
 };
 
 /* sum = residual + branch; y = (sum - mean) * rstd * gamma + beta. branch null: sum = residual (residual_out may be null).
@@ -91,7 +95,7 @@ struct dt_layernorm_backward_args {
     const void *dy, *x, *gamma, *mean, *rstd, *dresidual;
     int64_t row_count, col_count;
     bool accumulate;
-    enum dt_dtype type;
+    enum dt_dtype type, grad_type; /* grad_type: of dgamma, dbeta */
 };
 
 /* y = f(x); GELU is the tanh form. y may be x. */
@@ -146,7 +150,7 @@ struct dt_embedding_backward_args {
     const int32_t *ids;
     int64_t row_count, vocab_count, col_count;
     bool accumulate;
-    enum dt_dtype type;
+    enum dt_dtype type, grad_type; /* of dy; of dtokens */
 };
 /* dpositions (table_count, C): row t is the sum over B of dy (B, position_count, C); rows beyond position_count become 0 unless accumulate */
 struct dt_position_backward_args {
@@ -154,7 +158,7 @@ struct dt_position_backward_args {
     const void *dy;
     int64_t row_count, position_count, table_count, col_count;
     bool accumulate;
-    enum dt_dtype type;
+    enum dt_dtype type, grad_type; /* of dy; of dpositions */
 };
 
 /* Softmax cross entropy of logits (rows, cols); with_grad: logits become (softmax - onehot) * grad_scale, 0 for ignored rows.
@@ -175,21 +179,24 @@ struct dt_cross_entropy_args {
 /* AdamW over one slice, as torch.optim.AdamW: g = grad * (grad_scale * *clip); weights decay by lr * weight_decay; step counts from 1. */
 struct dt_adamw_args {
     void *w, *m, *v;
+    void *w_bf16; /* where given, gets w rounded to BF16 */
     const void *grad;
     const double *clip; /* device memory, or null for 1 */
     int64_t count, step;
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
-    enum dt_dtype type;
+    enum dt_dtype type;      /* of w, m, v: F32 or F64 */
+    enum dt_dtype grad_type; /* where type is F32: F32, or BF16 */
 };
 /* As torch.optim.SGD (dampening 0); momentum_buffer null: without. On step 1 the buffer is g. */
 struct dt_sgd_args {
     void *w, *momentum_buffer;
+    void *w_bf16;
     const void *grad;
     const double *clip;
     int64_t count, step;
     double lr, momentum, weight_decay, grad_scale;
     bool nesterov;
-    enum dt_dtype type;
+    enum dt_dtype type, grad_type; /* as adamw's */
 };
 
 /* Adds the squares of x into an exact accumulator (kernels/exact.h): fp64 sums of 64 elements from x on in fixed order, then integers.

@@ -186,7 +186,7 @@ static void make_elements(const int64_t *n)
 
 static void run_elements(const struct run *r)
 {
-    r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type});
+    r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type, DT_F32});
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 0.3, .type = r->type});
     double half = 0.5;
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 1, .device_factor = &half, .type = r->type});
@@ -239,7 +239,7 @@ static void make_column_sum(const int64_t *n)
 
 static void run_column_sum(const struct run *r)
 {
-    r->k->column_sum(r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type});
+    r->k->column_sum(r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, DT_F32});
 }
 
 /* rows, cols, accumulate (and without a branch, gradient from above) */
@@ -348,8 +348,8 @@ static void run_embedding(const struct run *r)
 {
     const int64_t *n = r->n;
     r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), ids, n[0], n[1], n[2], r->type});
-    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), ids, n[0], n[3], n[2], n[4] != 0, r->type});
-    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), ids, n[0], n[3], n[2], n[4] != 0, r->type, DT_F32});
+    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type, DT_F32});
 }
 
 /* rows, V, with gradient */
