@@ -208,12 +208,21 @@ struct dt_norm_sum_args {
     enum dt_dtype type;
 };
 /* norm = sqrt(sum) * scale; clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm <= 0; nonfinite = 1 when a square was not
- * finite (then norm is inf or nan and clip 0). Any output may be null. */
+ * finite (then norm is inf or nan and clip 0); factor = scale * clip. Where denominator is given, scale is 1 / *denominator, or 0 where that is
+ * not positive. Any output may be null. */
 struct dt_norm_finish_args {
-    double *norm, *clip;
+    double *norm, *clip, *factor;
     int32_t *nonfinite;
-    const int64_t *limbs;
+    const int64_t *limbs, *denominator;
     double scale, max_norm;
+};
+/* Adds x (count), or x[i] / divisors[i] and 0 where that divisor is 0, into an exact accumulator: losses, which rounding may put just below
+ * zero; what is negative counts as 0. *bad_count += values that are not finite. One all_reduce then makes the same sum on every rank. */
+struct dt_exact_sum_args {
+    int64_t *limbs, *bad_count;
+    const double *x;
+    const int64_t *divisors; /* may be null */
+    int64_t count;
 };
 
 struct dt_kernels {
@@ -239,6 +248,7 @@ struct dt_kernels {
     void (*sgd)(struct dt_stream *s, const struct dt_sgd_args *a);
     void (*norm_sum)(struct dt_stream *s, const struct dt_norm_sum_args *a);
     void (*norm_finish)(struct dt_stream *s, const struct dt_norm_finish_args *a);
+    void (*exact_sum)(struct dt_stream *s, const struct dt_exact_sum_args *a);
 };
 
 /* The plain-C table for DT_F32 or DT_F64 (any other type: null). */

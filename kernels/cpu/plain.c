@@ -1,4 +1,4 @@
-/* fill, cast, sum_slices and norm_finish for every type; pieces of cross_entropy. Memory decides their speed, so plain loops
+/* fill, cast, sum_slices, norm_finish and exact_sum for every type; pieces of cross_entropy. Memory decides their speed, so plain loops
  * that the compiler vectorises are enough. */
 #include "kernels/cpu/plain.h"
 
@@ -411,14 +411,19 @@ static int run_norm_finish(struct dt_stream *s, void *args, struct dt_error *err
 {
     (void)s, (void)err;
     const struct dt_norm_finish_args *a = args;
-    double norm = sqrt(dt_exact_get(a->limbs)) * a->scale;
+    double scale = a->denominator == NULL ? a->scale : *a->denominator > 0 ? 1.0 / (double)*a->denominator : 0.0;
+    double norm = sqrt(dt_exact_get(a->limbs)) * scale;
     bool finite = dt_exact_finite(a->limbs);
     double clip = a->max_norm > 0 ? a->max_norm / (norm + 1e-6) : 1.0;
+    clip = !finite ? 0.0 : clip < 1.0 ? clip : 1.0;
     if (a->norm != NULL) {
         *a->norm = norm;
     }
     if (a->clip != NULL) {
-        *a->clip = !finite ? 0.0 : clip < 1.0 ? clip : 1.0;
+        *a->clip = clip;
+    }
+    if (a->factor != NULL) {
+        *a->factor = scale * clip;
     }
     if (a->nonfinite != NULL) {
         *a->nonfinite = !finite;
@@ -429,6 +434,27 @@ static int run_norm_finish(struct dt_stream *s, void *args, struct dt_error *err
 void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a)
 {
     dt_stream_call(s, run_norm_finish, a, sizeof *a);
+}
+
+/* ---- exact_sum ---- */
+
+static int run_exact_sum(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s, (void)err;
+    const struct dt_exact_sum_args *a = args;
+    for (int64_t i = 0; i < a->count; i++) {
+        double x = a->divisors == NULL ? a->x[i] : a->divisors[i] != 0 ? a->x[i] / (double)a->divisors[i] : 0.0;
+        if (!isfinite(x)) {
+            (*a->bad_count)++;
+        }
+        dt_exact_add(a->limbs, x < 0 ? 0 : x);
+    }
+    return 0;
+}
+
+void dt_plain_exact_sum(struct dt_stream *s, const struct dt_exact_sum_args *a)
+{
+    dt_stream_call(s, run_exact_sum, a, sizeof *a);
 }
 
 /* ---- cross_entropy ---- */

@@ -8,6 +8,7 @@ void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a);
 void dt_plain_cast(struct dt_stream *s, const struct dt_cast_args *a);
 void dt_plain_sum_slices(struct dt_stream *s, const struct dt_sum_slices_args *a);
 void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a);
+void dt_plain_exact_sum(struct dt_stream *s, const struct dt_exact_sum_args *a);
 
 /* Parts of cross_entropy that its versions share: targets in range; losses and valid rows summed in row order. */
 int dt_plain_check_targets(const struct dt_cross_entropy_args *a, struct dt_error *err);

@@ -683,20 +683,53 @@ static void test_norm(void **unused)
                 memcpy(first, limbs, sizeof first);
             }
             assert_memory_equal(limbs, first, sizeof first);
-            double norm = 0, clip = 0;
+            double norm = 0, clip = 0, factor = 0;
             int32_t nonfinite = 1;
-            k->norm_finish(s, &(struct dt_norm_finish_args){&norm, &clip, &nonfinite, limbs, 0.5, 1.0});
+            k->norm_finish(
+                s, &(struct dt_norm_finish_args){
+                       .norm = &norm, .clip = &clip, .factor = &factor, .nonfinite = &nonfinite, .limbs = limbs, .scale = 0.5, .max_norm = 1.0});
             assert_true(fabs(norm - 0.5 * sqrt((double)expect)) < 1e-10);
             assert_true(fabs(clip - 1.0 / (norm + 1e-6)) < 1e-15);
+            assert_true(factor == 0.5 * clip);
             assert_int_equal(nonfinite, 0);
             float bad = INFINITY;
             k->norm_sum(s, &(struct dt_norm_sum_args){limbs, &bad, 1, DT_F32});
-            k->norm_finish(s, &(struct dt_norm_finish_args){&norm, &clip, &nonfinite, limbs, 0.5, 1.0});
+            k->norm_finish(
+                s, &(struct dt_norm_finish_args){
+                       .norm = &norm, .clip = &clip, .factor = &factor, .nonfinite = &nonfinite, .limbs = limbs, .scale = 0.5, .max_norm = 1.0});
             assert_true(isinf(norm) && clip == 0 && nonfinite == 1);
             close_device(&d, s);
         }
     }
     free(x);
+}
+
+/* Losses: divided or not, in any slicing the same bits; what is not finite is counted; below zero is zero. */
+static void test_exact_sum(void **unused)
+{
+    (void)unused;
+    const double x[] = {1.5, 0.1, 7e-9, -1e-17, 3.25, 9};
+    const int64_t divisors[] = {3, 1, 7, 1, 0, 2};
+    const struct dt_kernels *k = dt_kernels_twin(DT_F32);
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    open_device(&d, "cpu", 1, &s);
+    int64_t limbs[2][DT_EXACT_LIMBS] = {0}, bad[2] = {0}, denominator = 4, none = 0;
+    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[0], .bad_count = &bad[0], .x = x, .divisors = divisors, .count = 6});
+    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[1], .bad_count = &bad[1], .x = x + 2, .divisors = divisors + 2, .count = 4});
+    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[1], .bad_count = &bad[1], .x = x, .divisors = divisors, .count = 2});
+    assert_memory_equal(limbs[0], limbs[1], sizeof limbs[0]);
+    assert_true(fabs(dt_exact_get(limbs[0]) - (0.5 + 0.1 + 1e-9 + 4.5)) < 1e-12);
+    double norm = 0, factor = 1;
+    k->norm_finish(s, &(struct dt_norm_finish_args){.norm = &norm, .factor = &factor, .limbs = limbs[0], .denominator = &denominator, .scale = 99});
+    assert_true(factor == 0.25 && norm == sqrt(dt_exact_get(limbs[0])) * 0.25);
+    k->norm_finish(s, &(struct dt_norm_finish_args){.factor = &factor, .limbs = limbs[0], .denominator = &none, .scale = 99});
+    assert_true(factor == 0 && bad[0] == 0);
+    const double wrong[] = {NAN, 1, INFINITY};
+    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[0], .bad_count = &bad[0], .x = wrong, .count = 3});
+    assert_int_equal(bad[0], 2);
+    assert_false(dt_exact_finite(limbs[0]));
+    close_device(&d, s);
 }
 
 /* The tree: ((0+1)+(2+3))+4 and so on, whatever the block. */
@@ -856,14 +889,9 @@ static void test_threads_of_products(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_of_products),
-        cmocka_unit_test(test_against_twin),
-        cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_adamw_offsets),
-        cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_sum_slices),
-        cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_threads_of_products), cmocka_unit_test(test_against_twin), cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_adamw_offsets),       cmocka_unit_test(test_norm),         cmocka_unit_test(test_exact_sum),
+        cmocka_unit_test(test_sum_slices),          cmocka_unit_test(test_cast),         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,4 +30,5 @@ const struct dt_kernels ISA(dt_kernels_table) = {
     .sgd = ISA(dt_sgd),
     .norm_sum = ISA(dt_norm_sum),
     .norm_finish = dt_plain_norm_finish,
+    .exact_sum = dt_plain_exact_sum,
 };
