@@ -505,7 +505,7 @@ static int open_all(struct run *r, struct dt_error *err)
     }
     run_starts_open(r);
     struct dt_error ignored;
-    if (status_open(&r->status, &r->loop, run_status, r, &ignored) != 0) {
+    if (status_open(&r->status, &r->loop, r->o->run_id, run_status, r, &ignored) != 0) {
         dt_log(DT_LOG_INFO, "agent", "--status will not find this job: %s", ignored.text);
     } else {
         status_set_prepare(r->status, run_status_ask);

@@ -18,12 +18,14 @@
 #include <unistd.h>
 
 enum { ASKERS = 8, SWEEP_FILES = 64, CHECK_MS = 1000 };
-#define SLOW_S 5.0 /* one that has not read its answer after this */
+#define SLOW_S 5.0 /* one that has not asked, or not read its answer, after this */
 
 struct asker {
     uv_pipe_t pipe;
-    uv_write_t request;
+    uv_write_t write;
     struct status *status; /* null: free */
+    char request[STATUS_REQUEST_BYTES];
+    size_t request_size;
     struct dt_text answer;
     double since_s;
     bool waiting; /* for status_ready */
@@ -32,6 +34,7 @@ struct asker {
 struct status {
     uv_pipe_t listener;
     uv_timer_t timer;
+    const char *run_id;
     status_describe *describe;
     status_prepare *prepare; /* or null */
     void *user;
@@ -194,9 +197,9 @@ static void end_asker(struct asker *a)
     }
 }
 
-static void on_written(uv_write_t *request, int result)
+static void on_written(uv_write_t *write, int result)
 {
-    struct asker *a = request->data;
+    struct asker *a = write->data;
     (void)result;
     end_asker(a);
 }
@@ -226,14 +229,78 @@ static bool may_ask(const uv_pipe_t *pipe)
            (who.uid == geteuid() || who.uid == 0);
 }
 
-static void answer(struct asker *a)
+static void send_answer(struct asker *a)
 {
-    struct status *s = a->status;
-    s->describe(s->user, &a->answer);
     dt_text_puts(&a->answer, "\n");
     uv_buf_t buffer = uv_buf_init(a->answer.data, (unsigned)a->answer.size);
-    a->request.data = a;
-    if (uv_write(&a->request, (uv_stream_t *)&a->pipe, &buffer, 1, on_written) != 0) {
+    a->write.data = a;
+    if (uv_write(&a->write, (uv_stream_t *)&a->pipe, &buffer, 1, on_written) != 0) {
+        end_asker(a);
+    }
+}
+
+static void answer(struct asker *a)
+{
+    a->status->describe(a->status->user, &a->answer);
+    send_answer(a);
+}
+
+/* A whole line, without its end. False: it is none of ours. */
+static bool take_request(struct asker *a, const char *line)
+{
+    struct status *s = a->status;
+    static const char word[] = "status";
+    size_t n = sizeof word - 1;
+    if (strncmp(line, word, n) != 0 || (line[n] != '\0' && line[n] != ' ')) {
+        return false;
+    }
+    if (line[n] == ' ' && strcmp(line + n + 1, s->run_id) != 0) {
+        dt_text_puts(&a->answer, "{\"format\":1,\"run_id\":");
+        dt_text_json(&a->answer, s->run_id, strlen(s->run_id));
+        dt_text_puts(&a->answer, "}");
+        send_answer(a);
+        return true;
+    }
+    a->waiting = s->prepare != NULL && s->prepare(s->user);
+    if (!a->waiting) {
+        answer(a);
+    }
+    return true;
+}
+
+static struct asker *asker_of(const uv_stream_t *pipe)
+{
+    struct status *s = pipe->data;
+    for (int i = 0; i < ASKERS; i++) {
+        if (pipe == (uv_stream_t *)&s->askers[i].pipe) {
+            return &s->askers[i];
+        }
+    }
+    return NULL; /* not reached: every pipe is an asker's */
+}
+
+static void give_buffer(uv_handle_t *pipe, size_t wanted, uv_buf_t *out)
+{
+    struct asker *a = asker_of((uv_stream_t *)pipe);
+    (void)wanted;
+    *out = uv_buf_init(a->request + a->request_size, (unsigned)(sizeof a->request - a->request_size));
+}
+
+/* The end of the stream before a line is one who only wanted to know whether somebody listens; a full buffer gives an error (UV_ENOBUFS). */
+static void on_request(uv_stream_t *pipe, ssize_t size, const uv_buf_t *buffer)
+{
+    struct asker *a = asker_of(pipe);
+    (void)buffer;
+    if (size == 0) {
+        return;
+    }
+    a->request_size += size > 0 ? (size_t)size : 0;
+    char *end = size > 0 ? memchr(a->request, '\n', a->request_size) : NULL;
+    if (end != NULL) {
+        *end = '\0';
+        (void)uv_read_stop(pipe);
+    }
+    if (size < 0 || (end != NULL && !take_request(a, a->request))) {
         end_asker(a);
     }
 }
@@ -258,10 +325,7 @@ static void on_connection(uv_stream_t *listener, int result)
         return;
     }
     (void)uv_timer_start(&s->timer, on_check, CHECK_MS, CHECK_MS);
-    a->waiting = s->prepare != NULL && s->prepare(s->user);
-    if (!a->waiting) {
-        answer(a);
-    }
+    (void)uv_read_start((uv_stream_t *)&a->pipe, give_buffer, on_request);
 }
 
 void status_ready(struct status *s)
@@ -282,7 +346,7 @@ void status_set_prepare(struct status *s, status_prepare *prepare)
 
 /* ---- open, close ---- */
 
-int status_open(struct status **out, uv_loop_t *loop, status_describe *describe, void *user, struct dt_error *err)
+int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status_describe *describe, void *user, struct dt_error *err)
 {
     int fd = -1;
     char *path = NULL;
@@ -298,6 +362,7 @@ int status_open(struct status **out, uv_loop_t *loop, status_describe *describe,
         free(folder);
     }
     struct status *s = dt_alloc(sizeof *s);
+    s->run_id = run_id;
     s->describe = describe;
     s->user = user;
     s->path = path;

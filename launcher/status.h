@@ -1,5 +1,6 @@
-/* Asking a running job. The agent listens on a socket in a folder that only its user can enter, one per job; who connects is given one JSON
- * object and the connection ends. Nothing is read from those who ask, so they cannot disturb the job: a few at a time, and a slow one is dropped. */
+/* Asking a running job. The agent listens on a socket in a folder that only its user can enter, one per agent; who connects and sends one line,
+ * "status" or "status RUN_ID", is given one JSON object and the connection ends. A connection alone costs the job nothing: that is how each start of
+ * dtrun finds out which sockets are left of killed agents. Those who ask cannot disturb the job: a few at a time, and a slow one is dropped. */
 #ifndef DT_LAUNCHER_STATUS_H
 #define DT_LAUNCHER_STATUS_H
 
@@ -11,13 +12,16 @@
 
 struct status;
 
+enum { STATUS_REQUEST_BYTES = 160 }; /* a line is shorter: a run id has 128 characters at most */
+
 /* Appends the job's state as a JSON object. Called from the loop. */
 typedef void status_describe(void *user, struct dt_text *out);
 
 /* Listens in DTRUN_RUNTIME_DIR, or XDG_RUNTIME_DIR/dtrun, or /tmp/dtrun-UID. The folder is made with mode 0700; one that others own or may
- * enter is refused. Sockets of jobs that were killed are removed on the way. */
-int status_open(struct status **out, uv_loop_t *loop, status_describe *describe, void *user, struct dt_error *err);
-/* `prepare` is called for each who asks, before `describe`; true: the answer takes a moment, and status_ready will be called. */
+ * enter is refused. Sockets of jobs that were killed are removed on the way. run_id, which must outlive s: who asks for another run is told this one
+ * only, {"format":1,"run_id":...}. */
+int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status_describe *describe, void *user, struct dt_error *err);
+/* `prepare` is called for each who asks for this run, before `describe`; true: the answer takes a moment, and status_ready will be called. */
 typedef bool status_prepare(void *user);
 void status_set_prepare(struct status *s, status_prepare *prepare);
 /* All who wait are answered now. */

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { COLUMNS = 80, ROWS = 32, ANSWER_BYTES = 8 << 20 };
@@ -284,6 +285,16 @@ int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_
 
 /* ---- asking ---- */
 
+/* A line without an end never is one: a longer id than any run has is cut, and fits none either. */
+static bool send_request(int fd, const char *run_id)
+{
+    char line[STATUS_REQUEST_BYTES];
+    int n = snprintf(line, sizeof line - 1, run_id != NULL ? "status %s" : "status", run_id);
+    size_t size = n < (int)sizeof line - 1 ? (size_t)n : sizeof line - 2;
+    line[size++] = '\n';
+    return send(fd, line, size, MSG_NOSIGNAL) == (ssize_t)size; /* an empty buffer takes it whole */
+}
+
 /* Reads until the end. False: not in time, or too much. */
 static bool read_answer(int fd, struct dt_text *out)
 {
@@ -333,7 +344,7 @@ static void ask_one(struct asking *a, const char *path, const char *name)
         return;
     }
     dt_text_init(&answer);
-    if (!read_answer(fd, &answer)) {
+    if (!send_request(fd, a->run_id) || !read_answer(fd, &answer)) {
         (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer; it is stopped, or ends just now\n", atoi(name));
         a->silent++;
     } else {

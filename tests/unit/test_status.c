@@ -83,12 +83,13 @@ static void one_who_does_not_read_keeps_only_its_own_place(void **state)
     bool stale;
     (void)state;
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(status_open(&s, &loop, describe, &asked, &err), 0);
+    assert_int_equal(status_open(&s, &loop, "this", describe, &asked, &err), 0);
     char *path = find_socket();
     assert_non_null(path);
     for (int i = 0; i < ASKERS + 2; i++) {
         fds[i] = status_connect(path, &stale);
         assert_true(fds[i] >= 0);
+        assert_int_equal(write(fds[i], "status\n", 7), 7);
         for (int k = 0; k < 4; k++) {
             (void)uv_run(&loop, UV_RUN_NOWAIT);
         }
@@ -117,6 +118,92 @@ static void one_who_does_not_read_keeps_only_its_own_place(void **state)
     free(path);
 }
 
+/* Turns the loop until the other end of fd has closed, at most some seconds; what came. */
+static const char *answer_of(uv_loop_t *loop, int fd, char *out, size_t out_bytes)
+{
+    double until_s = dt_now_s() + PATIENCE_S;
+    size_t size = 0;
+    for (ssize_t n = -1; n != 0 && dt_now_s() < until_s;) {
+        (void)uv_run(loop, UV_RUN_NOWAIT);
+        n = read(fd, out + size, out_bytes - 1 - size);
+        assert_true(n >= 0 || errno == EAGAIN || errno == ECONNRESET);
+        n = n < 0 && errno == ECONNRESET ? 0 : n; /* closed with something of ours unread */
+        size += n > 0 ? (size_t)n : 0;
+    }
+    out[size] = '\0';
+    (void)close(fd);
+    return out;
+}
+
+static bool prepare(void *user)
+{
+    *(int *)user += 1000;
+    return false;
+}
+
+static void describe_short(void *user, struct dt_text *out)
+{
+    ++*(int *)user;
+    dt_text_puts(out, "all");
+}
+
+/* What a start of dtrun does to the sockets of others: connects, and closes. Nothing is made ready for it, nor for one who says something else. */
+static void only_a_question_makes_work(void **state)
+{
+    static const struct {
+        const char *says, *answer;
+        int work;
+    } cases[] = {{"status\n", "all\n", 1001},
+                 {"status this\nmore", "all\n", 1001},
+                 {"status other\n", "{\"format\":1,\"run_id\":\"this\"}\n", 0},
+                 {"status \n", "{\"format\":1,\"run_id\":\"this\"}\n", 0},
+                 {"stat\n", "", 0},
+                 {"statuses\n", "", 0},
+                 {"\n", "", 0}};
+    uv_loop_t loop;
+    struct status *s;
+    struct dt_error err;
+    int asked = 0;
+    bool stale;
+    char answer[200], endless[200];
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(status_open(&s, &loop, "this", describe_short, &asked, &err), 0);
+    status_set_prepare(s, prepare);
+    char *path = find_socket();
+    assert_non_null(path);
+    for (int i = 0; i < 3 * ASKERS; i++) { /* more than there are places: each is free again at once */
+        int fd = status_connect(path, &stale);
+        assert_true(fd >= 0);
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+        (void)close(fd);
+        for (int k = 0; k < 4; k++) {
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+        }
+    }
+    assert_int_equal(asked, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int fd = status_connect(path, &stale);
+        asked = 0;
+        for (const char *p = cases[i].says, *next; *p != '\0'; p = next) { /* in as many pieces as there can be */
+            next = *p == '\n' ? strchr(p, '\0') : p + 1;
+            assert_int_equal(write(fd, p, (size_t)(next - p)), next - p);
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+        }
+        assert_string_equal(answer_of(&loop, fd, answer, sizeof answer), cases[i].answer);
+        assert_int_equal(asked, cases[i].work);
+    }
+    int fd = status_connect(path, &stale);
+    (void)memset(endless, 's', sizeof endless);
+    assert_int_equal(write(fd, endless, sizeof endless), sizeof endless);
+    assert_string_equal(answer_of(&loop, fd, answer, sizeof answer), "");
+    status_close(s);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    free(path);
+}
+
 static void sockets_of_the_dead_are_removed(void **state)
 {
     uv_loop_t loop;
@@ -133,7 +220,7 @@ static void sockets_of_the_dead_are_removed(void **state)
     assert_int_equal(status_connect(at.sun_path, &stale), -1);
     assert_true(stale);
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(status_open(&s, &loop, describe, &asked, &err), 0);
+    assert_int_equal(status_open(&s, &loop, "this", describe, &asked, &err), 0);
     assert_int_equal(access(at.sun_path, F_OK), -1);
     status_close(s);
     (void)uv_run(&loop, UV_RUN_DEFAULT);
@@ -252,6 +339,7 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN); /* as the agent does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(one_who_does_not_read_keeps_only_its_own_place, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(only_a_question_makes_work, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(sockets_of_the_dead_are_removed, make_folder, remove_folder),
         cmocka_unit_test(the_text_is_bounded),
         cmocka_unit_test(several_hosts_are_shown),
