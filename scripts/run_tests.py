@@ -137,6 +137,12 @@ class Test:
 
 def main():
     arguments = sys.argv[1:]
+    if {"--help", "-h"} & set(arguments):
+        print(__doc__)
+        return 0
+    unknown = [a for a in arguments if a.startswith("-") and a not in ("--full", "--retry") and not a.startswith("--done=")]
+    if unknown:
+        sys.exit(f"run_tests.py: {unknown[0]}: unknown option; see run_tests.py --help")
     full, retry = "--full" in arguments, "--retry" in arguments
     done_file = next((a.split("=", 1)[1] for a in arguments if a.startswith("--done=")), None)
     names = {n if n.startswith("test_") else "test_" + n for n in arguments if not n.startswith("-")}

@@ -49,3 +49,10 @@ def test_an_interrupt_ends_what_the_test_started(tmp_path, mark, number):
                 os.kill(pid, signal.SIGKILL)
     assert code == 128 + number and said[-1] == f"1 passed, 0 failed, 0 skipped; ended by {number.name}", said
     assert (tmp_path / "cleared").exists() and any(x.startswith("ended: ") and "test_b" in x for x in said) and "test_c" not in "\n".join(said), said
+
+
+def test_an_option_that_is_none_runs_nothing():
+    for args, code, said in ((["--help"], 0, "[NAME ...]"), (["--retyr", "tree"], 1, "--retyr: unknown option")):
+        result = subprocess.run([sys.executable, f"{ROOT}/scripts/run_tests.py", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_S, env={**os.environ, "B": "nowhere"})
+        assert result.returncode == code and said in result.stdout and "passed" not in result.stdout.splitlines()[-1], result
