@@ -125,11 +125,22 @@ static int by_rank(const void *a, const void *b)
     return order < 0 ? -1 : order > 0;
 }
 
+/* The share of a step in which a rank does not wait for the others, "60%": who has most of it is the slowest. "": not known. */
+static const char *busy(const cJSON *r, char *out, size_t out_bytes)
+{
+    double own_s = number_of(r, "data_s", 0) + number_of(r, "compute_s", 0), all_s = own_s + number_of(r, "communication_s", 0);
+    if (own_s < 0 || all_s <= 0 || own_s > all_s) {
+        return "";
+    }
+    (void)snprintf(out, out_bytes, "%.0f%%", 100 * own_s / all_s);
+    return out;
+}
+
 /* One of a job on several hosts. What it costs in time and memory stands in the JSON. */
 static void add_rank_of_host(struct dt_text *out, const cJSON *r)
 {
     struct dt_text line;
-    char age[32], number[32] = "";
+    char age[32], number[32] = "", share[8];
     double pulse_s = number_of(r, "pulse_s", -1);
     dt_text_init(&line);
     dt_text_printf(&line, "%6.0f %-12.12s %5.0f %7.0f ", number_of(r, "rank", 0), text_of(r, "host"), number_of(r, "local_rank", 0),
@@ -142,7 +153,7 @@ static void add_rank_of_host(struct dt_text *out, const cJSON *r)
     } else if (pulse_s >= 0) {
         bool minutes = pulse_s >= 1000;
         (void)snprintf(age, sizeof age, "%.*f %s", pulse_s < 100 ? 1 : 0, minutes ? pulse_s / 60 : pulse_s, minutes ? "min" : "s");
-        dt_text_printf(&line, "%1.1s %8s %7s %s", text_of(r, "state"), number, age, text_of(r, "phase"));
+        dt_text_printf(&line, "%1.1s %8s %4s %7s %s", text_of(r, "state"), number, busy(r, share, sizeof share), age, text_of(r, "phase"));
         if (text_of(r, "collective")[0] != '\0') {
             bool in = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "in_collective"));
             dt_text_printf(&line, ", %s %s", in ? "in" : "last", text_of(r, "collective"));
@@ -160,7 +171,7 @@ static void add_rank_of_host(struct dt_text *out, const cJSON *r)
 static void add_rank(struct dt_text *out, const cJSON *r)
 {
     struct dt_text line;
-    char age[32], memory[32], number[32] = "", busy[32] = "";
+    char age[32], memory[32], number[32] = "", share[8];
     dt_text_init(&line);
     bool running = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "running"));
     if (!running) {
@@ -172,12 +183,9 @@ static void add_rank(struct dt_text *out, const cJSON *r)
     if (number_of(r, "step", -1) >= 0) {
         (void)snprintf(number, sizeof number, "%.0f", number_of(r, "step", 0));
     }
-    double own_s = number_of(r, "data_s", 0) + number_of(r, "compute_s", 0), peers_s = number_of(r, "communication_s", 0);
-    if (own_s + peers_s > 0) { /* the share of a step in which it does not wait for the others: who has most of it is the slowest */
-        (void)snprintf(busy, sizeof busy, "%.0f%%", 100 * own_s / (own_s + peers_s));
-    }
     dt_text_printf(&line, "%5.0f %7.0f %1.1s %6.1f %9s %8s %4s", number_of(r, "rank", 0), number_of(r, "pid", 0), text_of(r, "state"),
-                   number_of(r, "cpu_s", 0), dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number, busy);
+                   number_of(r, "cpu_s", 0), dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number,
+                   busy(r, share, sizeof share));
     if (number_of(r, "pulse_s", -1) >= 0) {
         dt_text_printf(&line, " %s, pulse %s ago", text_of(r, "phase"), span(number_of(r, "pulse_s", 0), age, sizeof age));
         if (text_of(r, "collective")[0] != '\0') {
@@ -204,8 +212,8 @@ static void add_ranks(struct dt_text *out, const cJSON *job)
         list[n++] = r;
     }
     bool hosts = number_of(job, "hosts", 1) > 1;
-    dt_text_puts(out,
-                 hosts ? "  rank host         local     pid S     step   pulse doing\n" : " rank     pid S  cpu s    memory     step busy doing\n");
+    dt_text_puts(out, hosts ? "  rank host         local     pid S     step busy   pulse doing\n"
+                            : " rank     pid S  cpu s    memory     step busy doing\n");
     qsort(list, (size_t)count, sizeof *list, count > ROWS ? by_suspicion : by_rank);
     for (int i = 0; i < count && i < ROWS; i++) {
         (hosts ? add_rank_of_host : add_rank)(out, list[i]);
@@ -328,6 +336,20 @@ struct asking {
     struct dt_text out, ids;
 };
 
+/* Each once, however many agents of a job run here; "first, second". */
+static void add_id(struct dt_text *ids, const char *id)
+{
+    size_t n = strlen(id);
+    for (const char *p = dt_text_str(ids); *p != '\0'; p += strcspn(p, ","), p += *p == ',' ? 2 : 0) {
+        if (strcspn(p, ",") == n && memcmp(p, id, n) == 0) {
+            return;
+        }
+    }
+    if (ids->size < 1000) {
+        dt_text_printf(ids, "%s%s", ids->size > 0 ? ", " : "", id);
+    }
+}
+
 static void ask_one(struct asking *a, const char *path, const char *name)
 {
     bool stale;
@@ -354,8 +376,8 @@ static void ask_one(struct asking *a, const char *path, const char *name)
         if (job == NULL) {
             (void)fprintf(stderr, "dtrun: --status: %s\n", err.text);
             a->silent++;
-        } else if (!wanted && a->ids.size < 1000) {
-            dt_text_printf(&a->ids, "%s%s", a->ids.size > 0 ? ", " : "", id);
+        } else if (!wanted) {
+            add_id(&a->ids, id);
         }
         if (wanted && a->json) {
             dt_text_add(&a->out, answer.data, answer.size);

@@ -160,6 +160,7 @@ def test_those_who_ask_and_do_not_read_hold_nobody_up(place):
         for _ in range(6):
             s = stack.enter_context(socket.socket(socket.AF_UNIX))
             s.connect(str(path))
+            s.sendall(b"status\n")
         gone = socket.socket(socket.AF_UNIX)
         gone.connect(str(path))
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -222,6 +223,8 @@ def test_two_hosts(place):
         assert re.search(r"^  2 hosts, 4 ranks; host \S+ leading, pid \d+, up ", text, re.M) and len(re.findall(r"^  host .*\(node 1\): in the round", text, re.M)) == 2, text
         assert [int(x) for x in re.findall(r"^ +(\d) \S+ +[01] +\d+ [RSD]", text, re.M)] == [0, 1, 2, 3] * 2, text
         assert max(map(len, text.splitlines())) <= 80
+        nobody = ask(place, "nope")
+        assert nobody.stderr == "dtrun: --status: nope: no such run on this host; there are: pair\n", nobody
         (place / "go").touch()
         assert a.finish().code == 0 and b.finish().code == 0
     assert lines_of(place / "up")

@@ -287,16 +287,17 @@ static void several_hosts_are_shown(void **state)
         "{\"id\":\"01\",\"host\":\"a\",\"order\":0,\"state\":\"in the round\",\"workers\":1,\"answered\":true},"
         "{\"id\":\"02\",\"host\":\"b\",\"order\":1,\"state\":\"in the round\",\"workers\":1,\"answered\":false},"
         "{\"witness\":true,\"host\":\"etcd\",\"order\":-1,\"state\":\"in the council\",\"workers\":0,\"answered\":null}],\"ranks\":["
-        "{\"rank\":1,\"host\":\"b\",\"local_rank\":0,\"pid\":78,\"running\":true,\"state\":\"R\",\"step\":312,\"pulse_s\":1234,\"phase\":"
+        "{\"rank\":1,\"host\":\"b\",\"local_rank\":0,\"pid\":78,\"running\":true,\"state\":\"R\",\"step\":312,\"data_s\":0.01,\"compute_s\":0.05,"
+        "\"communication_s\":0.04,\"pulse_s\":1234,\"phase\":"
         "\"backward\","
         "\"in_collective\":true,\"collective\":\"all_reduce the gradients of all units\"},"
         "{\"rank\":0,\"host\":\"a-very-long-name.example\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"output_s\":3}]}";
     static const char shown[] = "  host a (node 0): in the round, 1 worker\n"
                                 "  host b (node 1): in the round, 1 worker, no answer\n"
                                 "  witness etcd: in the council\n"
-                                "  rank host         local     pid S     step   pulse doing\n"
+                                "  rank host         local     pid S     step busy   pulse doing\n"
                                 "     0 a-very-long-     0      77 S output 3.0 s ago\n"
-                                "     1 b                0      78 R      312  21 min backward, in all_reduce ...\n";
+                                "     1 b                0      78 R      312  60%  21 min backward, in all_re...\n";
     (void)state;
     struct dt_text out;
     struct dt_error err;
