@@ -134,14 +134,15 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
     if (ops == NULL) {
         return -1;
     }
-    if (o->size > 1 && o->device != NULL && strcmp(o->device->ops->name, "cuda") == 0) {
-        return dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is cuda", ops->name);
+    if (o->size > 1 && o->device != NULL && !o->device->host_memory) {
+        return dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s", ops->name, o->device->ops->name);
     }
     struct dt_comm *c = dt_comm_make(o->name != NULL ? o->name : "world", o->rank, o->size, ops);
     c->page = o->page;
     c->timeout_s = o->timeout_s > 0 ? o->timeout_s : 600;
     c->open_timeout_s = o->open_timeout_s > 0 ? o->open_timeout_s : 300;
     c->store = o->store;
+    c->device = o->device != NULL && !o->device->host_memory ? o->device : NULL;
     (void)snprintf(c->host, sizeof(c->host), "%s", o->host != NULL ? o->host : "");
     char *tickets = NULL, key[96];
     (void)snprintf(key, sizeof(key), "comm/%s/%s/%u", ops->name, c->name, o->page != NULL ? o->page->round : 0);
@@ -184,6 +185,7 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
         c->parent = parent;
         c->members = members;
         c->page = parent->page;
+        c->device = parent->device;
         c->timeout_s = parent->timeout_s;
         c->open_timeout_s = parent->open_timeout_s;
         if (size > 1 && (rank == 0 || c->ops->all_offer) && c->ops->offer(c, ticket, err) != 0) {

@@ -91,9 +91,10 @@ struct dt_comm {
     const struct dt_comm_ops *ops;
     void *state; /* the backend's */
     struct dt_comm *parent;
-    int *members;           /* rank in parent of each rank here; null without parent */
-    int *shown;             /* what messages call the ranks here, when this one works inside another; else null */
-    struct dt_store *store; /* while it is opened; null for a group */
+    int *members;             /* rank in parent of each rank here; null without parent */
+    int *shown;               /* what messages call the ranks here, when this one works inside another; else null */
+    struct dt_store *store;   /* while it is opened; null for a group */
+    struct dt_device *device; /* whose memory alloc gives; null: the host's */
     char host[64];
     struct dt_page *page;
     double timeout_s, open_timeout_s;

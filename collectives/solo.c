@@ -2,6 +2,7 @@
 #include "collectives/backends.h"
 
 #include "base/text.h"
+#include "kernels/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 struct block {
     struct block *next;
     void *memory;
+    size_t size_bytes;
 };
 
 static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err)
@@ -28,12 +30,18 @@ static int open_solo(struct dt_comm *c, const char *ticket, struct dt_error *err
 static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
 {
     void *p = NULL;
-    if (posix_memalign(&p, 4096, size_bytes + (size_bytes == 0)) != 0) {
+    if (c->device != NULL) {
+        if (dt_device_alloc(c->device, DT_MEMORY_DEVICE, size_bytes, &p, err) != 0) {
+            return -1;
+        }
+    } else if (posix_memalign(&p, 4096, size_bytes + (size_bytes == 0)) != 0) {
         return dt_fail(err, DT_NO_MEMORY, "%s: no memory for an arena of %zu bytes", c->name, size_bytes);
     }
-    memset(p, 0, size_bytes);
+    if (c->device == NULL) {
+        memset(p, 0, size_bytes);
+    }
     struct block *b = dt_alloc(sizeof(*b));
-    *b = (struct block){c->state, p};
+    *b = (struct block){c->state, p, size_bytes};
     c->state = b;
     *out = p;
     return 0;
@@ -64,7 +72,11 @@ static void close_solo(struct dt_comm *c)
     struct block *b = c->state;
     while (b != NULL) {
         struct block *next = b->next;
-        free(b->memory);
+        if (c->device != NULL) {
+            dt_device_free(c->device, DT_MEMORY_DEVICE, b->memory, b->size_bytes);
+        } else {
+            free(b->memory);
+        }
         free(b);
         b = next;
     }

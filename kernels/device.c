@@ -20,6 +20,7 @@ struct device_row {
     const struct dt_device_ops *ops;
     const struct dt_kernels *(*kernels)(struct dt_error *err);
     enum dt_dtype real;
+    bool host_memory;
 };
 
 static const struct dt_kernels *twin32(struct dt_error *err)
@@ -35,9 +36,10 @@ static const struct dt_kernels *twin64(struct dt_error *err)
 }
 
 static const struct device_row rows[] = {
-    {"cpu", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32},
-    {"twin32", &dt_cpu_device_ops, twin32, DT_F32},
-    {"twin64", &dt_cpu_device_ops, twin64, DT_F64},
+    {"cpu", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, true},
+    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true},
+    {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true},
+    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false},
 };
 
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err)
@@ -51,7 +53,7 @@ int dt_device_open(struct dt_device *d, const char *name, const struct dt_device
         if (kernels == NULL) {
             return -1;
         }
-        struct dt_device opened = {.ops = rows[i].ops, .kernels = kernels, .real = rows[i].real};
+        struct dt_device opened = {.ops = rows[i].ops, .kernels = kernels, .real = rows[i].real, .host_memory = rows[i].host_memory};
         opened.options = options != NULL ? *options : none;
         *d = opened;
         if (d->ops->open(d, &opened.options, err) != 0) {
@@ -60,7 +62,7 @@ int dt_device_open(struct dt_device *d, const char *name, const struct dt_device
         }
         return 0;
     }
-    return dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, twin32, twin64", name);
+    return dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, twin32, twin64, apart", name);
 }
 
 void dt_device_close(struct dt_device *d)

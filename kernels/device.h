@@ -6,7 +6,8 @@
  * drives a stream at a time; different streams may be driven by different threads.
  *
  * Devices: "cpu" (production), "twin32" and "twin64": the same memory and streams with the plain-C kernels for float and
- * double. On "twin64" every floating-point buffer is double, so whole models run in double (golden numbers, gradients). */
+ * double. On "twin64" every floating-point buffer is double, so whole models run in double (golden numbers, gradients). "apart" is the CPU that
+ * says its memory is not the host's: with it, tests take the ways to a GPU and back where there is none. */
 #ifndef DT_KERNELS_DEVICE_H
 #define DT_KERNELS_DEVICE_H
 
@@ -66,6 +67,7 @@ struct dt_device {
     const struct dt_device_ops *ops;
     const struct dt_kernels *kernels; /* k->gelu_forward(stream, &args) */
     enum dt_dtype real;               /* type of weights and activations made here: F32, or F64 on twin64 */
+    bool host_memory;                 /* device memory is the host's too: the host may read and write it, and functions on a stream cost nothing */
     struct dt_device_options options; /* as opened, defaults filled in */
     void *impl;
 };

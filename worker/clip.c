@@ -1,5 +1,4 @@
-/* Words of the all_reduce: [loss limbs][norm limbs][valid][stop][one per rank: losses that are not finite][riders of each rank, if any].
- * The two host parts run as calls of the compute stream, so nothing waits in between. */
+/* Words of the all_reduce: [loss limbs][norm limbs][valid][stop][one per rank: losses that are not finite][riders of each rank, if any]. */
 #include "worker/clip.h"
 
 #include "kernels/exact.h"
@@ -14,130 +13,124 @@ static int64_t word_count(const struct strategy *s, bool riders)
     return AT_RANKS + s->size * (riders ? 1 + CLIP_RIDERS : 1);
 }
 
-void clip_plan(struct clip *c, struct strategy *s, struct plan *p)
+void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct plan *p)
 {
     memset(c, 0, sizeof *c);
     c->strategy = s;
-    c->piece = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, (size_t)word_count(s, true) * sizeof(int64_t));
-    c->piece_result = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, sizeof *c->result);
+    c->micro_steps = micro_steps;
+    size_t words = (size_t)word_count(s, true) * sizeof(int64_t), divisors = (size_t)micro_steps * sizeof(int64_t);
+    c->piece_words = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, words);
+    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double));
+    c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, words + divisors);
+    c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, words);
 }
 
 void clip_open(struct clip *c, const struct plan *p)
 {
-    c->words = plan_at(p, c->piece);
-    c->result = plan_at(p, c->piece_result);
+    c->words = plan_at(p, c->piece_words);
+    c->divisors = plan_at(p, c->piece_local);
+    c->factor = (double *)(void *)(c->divisors + c->micro_steps);
+    c->said = plan_at(p, c->piece_said);
+    c->heard = plan_at(p, c->piece_heard);
 }
 
-/* Adds what this rank knows to the words. */
-static int fill_words(struct dt_stream *stream, void *args, struct dt_error *err)
+/* What this rank's host knows, and zeros for what kernels add to. The stream has read what was said before: each step ends with a wait. */
+static void say(struct clip *c, const struct clip_input *in)
 {
-    (void)stream;
-    (void)err;
-    struct clip *c = *(struct clip **)args;
-    const struct clip_input *in = &c->input;
     const struct strategy *s = c->strategy;
+    struct dt_stream *stream = s->world->compute;
+    int64_t words = word_count(s, in->riders != NULL);
+    c->input = *in;
+    memset(c->said, 0, (size_t)words * sizeof *c->said);
+    memcpy(c->said + words, in->valid_count, (size_t)in->micro_steps * sizeof *c->said);
     for (int64_t j = 0; j < in->micro_steps; j++) {
-        double loss = in->loss_sum[j];
-        if (in->normalization == LOSS_LOCAL_MEAN) {
-            loss = in->valid_count[j] > 0 ? loss / (double)in->valid_count[j] : 0;
-        }
-        if (!isfinite(loss)) {
-            c->words[AT_RANKS + s->world->rank]++;
-        }
-        dt_exact_add(c->words + AT_LOSS, loss < 0 ? 0 : loss); /* rounding may put a loss of zero just below it */
-        c->words[AT_VALID] += in->valid_count[j];
+        c->said[AT_VALID] += in->valid_count[j];
     }
-    c->words[AT_STOP] += in->stop;
-    for (int i = 0; in->riders && i < CLIP_RIDERS; i++) {
-        c->words[word_count(s, false) + s->world->rank * CLIP_RIDERS + i] = in->riders[i];
+    c->said[AT_STOP] = in->stop;
+    if (in->riders != NULL) {
+        memcpy(c->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders, CLIP_RIDERS * sizeof *in->riders);
     }
-    return 0;
+    dt_stream_copy(stream, c->words, c->said, (size_t)words * sizeof *c->said);
+    dt_stream_copy(stream, c->divisors, c->said + words, (size_t)in->micro_steps * sizeof *c->said);
 }
 
-/* Computes the result from the sums of all ranks. */
-static int finish(struct dt_stream *stream, void *args, struct dt_error *err)
+static double ranks_and_micro_steps(const struct clip *c)
 {
-    (void)stream;
-    (void)err;
-    struct clip *c = *(struct clip **)args;
+    return (double)(c->strategy->size * c->input.micro_steps);
+}
+
+static void sum_over_ranks(struct clip *c)
+{
+    struct strategy *s = c->strategy;
+    struct world *w = s->world;
     const struct clip_input *in = &c->input;
-    const struct strategy *s = c->strategy;
-    struct clip_result *r = c->result;
-    r->valid_count = c->words[AT_VALID];
-    r->stop_count = c->words[AT_STOP];
-    r->bad_rank = -1;
-    for (int i = s->size - 1; i >= 0; i--) {
-        if (c->words[AT_RANKS + i] != 0) {
-            r->bad_rank = i;
-        }
-    }
-    double scale = 1.0 / (double)(s->size * in->micro_steps);
-    if (in->normalization == LOSS_GLOBAL_TOKENS) {
-        scale = r->valid_count > 0 ? 1.0 / (double)r->valid_count : 0;
-    }
-    r->loss = dt_exact_get(c->words + AT_LOSS) * scale;
-    r->norm_finite = dt_exact_finite(c->words + AT_NORM);
-    r->grad_norm = sqrt(dt_exact_get(c->words + AT_NORM)) * scale;
-    r->factor = scale;
-    if (in->max_norm > 0) {
-        r->factor = scale * fmin(1, in->max_norm / (r->grad_norm + 1e-6));
-    }
-    return 0;
-}
-
-static void clear(struct clip *c)
-{
-    struct world *w = c->strategy->world;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = c->words, .count = word_count(c->strategy, c->input.riders), .type = DT_I64});
-}
-
-static void sum_and_finish(struct clip *c)
-{
-    struct world *w = c->strategy->world;
-    struct dt_stream *s = w->compute;
-    dt_stream_call(s, fill_words, &c, sizeof c);
-    if (!c->strategy->alone) { /* collectives of a communicator stay on one stream */
-        dt_event_record(c->strategy->demand, s);
-        dt_event_wait(c->strategy->demand, w->communication);
+    int64_t words = word_count(s, in->riders != NULL);
+    bool local_mean = in->normalization == LOSS_LOCAL_MEAN;
+    w->device->kernels->exact_sum(w->compute, &(struct dt_exact_sum_args){.limbs = c->words + AT_LOSS,
+                                                                          .bad_count = c->words + AT_RANKS + w->rank,
+                                                                          .x = in->loss_sum,
+                                                                          .divisors = local_mean ? c->divisors : NULL,
+                                                                          .count = in->micro_steps});
+    if (!s->alone) { /* collectives of a communicator stay on one stream */
+        dt_event_record(s->demand, w->compute);
+        dt_event_wait(s->demand, w->communication);
         dt_comm_start(w->comm,
-                      &(struct dt_collective){.kind = DT_ALL_REDUCE,
-                                              .op = DT_SUM,
-                                              .name = "step sums",
-                                              .in = c->words,
-                                              .out = c->words,
-                                              .count = word_count(c->strategy, c->input.riders),
-                                              .type = DT_I64},
+                      &(struct dt_collective){
+                          .kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "step sums", .in = c->words, .out = c->words, .count = words, .type = DT_I64},
                       w->communication);
-        strategy_land(c->strategy);
+        strategy_land(s);
     }
-    dt_stream_call(s, finish, &c, sizeof c);
+    dt_stream_copy(w->compute, c->heard, c->words, (size_t)words * sizeof *c->heard);
 }
 
 void clip_start(struct clip *c, const struct clip_input *input)
 {
     struct strategy *s = c->strategy;
     struct world *w = s->world;
-    c->input = *input;
-    clear(c);
+    const struct dt_kernels *k = w->device->kernels;
+    say(c, input);
     for (int u = 0; u < s->chain->unit_count && strategy_counts(s); u++) {
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);
         const char *g = (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * s->type_size;
-        w->device->kernels->norm_sum(w->compute, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->type});
+        k->norm_sum(w->compute, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->type});
     }
-    sum_and_finish(c);
-}
-
-const int64_t *clip_riders(const struct clip *c)
-{
-    return c->words + word_count(c->strategy, false);
+    sum_over_ranks(c);
+    k->norm_finish(w->compute, &(struct dt_norm_finish_args){.factor = c->factor,
+                                                             .limbs = c->words + AT_NORM,
+                                                             .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
+                                                             .scale = 1.0 / ranks_and_micro_steps(c),
+                                                             .max_norm = input->max_norm});
 }
 
 void clip_start_sum(struct clip *c, const struct clip_input *input)
 {
-    c->input = *input;
-    c->input.normalization = LOSS_GLOBAL_TOKENS;
-    clear(c);
-    sum_and_finish(c);
+    struct clip_input in = *input;
+    in.normalization = LOSS_GLOBAL_TOKENS;
+    say(c, &in);
+    sum_over_ranks(c);
+}
+
+const struct clip_result *clip_read(struct clip *c)
+{
+    const struct clip_input *in = &c->input;
+    struct clip_result *r = &c->result;
+    *r = (struct clip_result){.valid_count = c->heard[AT_VALID], .stop_count = c->heard[AT_STOP], .bad_rank = -1};
+    for (int i = c->strategy->size - 1; i >= 0; i--) {
+        r->bad_rank = c->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
+    }
+    double scale = 1.0 / ranks_and_micro_steps(c);
+    if (in->normalization == LOSS_GLOBAL_TOKENS) {
+        scale = r->valid_count > 0 ? 1.0 / (double)r->valid_count : 0;
+    }
+    r->loss = dt_exact_get(c->heard + AT_LOSS) * scale;
+    r->norm_finite = dt_exact_finite(c->heard + AT_NORM);
+    r->grad_norm = sqrt(dt_exact_get(c->heard + AT_NORM)) * scale;
+    return r;
+}
+
+const int64_t *clip_riders(const struct clip *c)
+{
+    return c->heard + word_count(c->strategy, false);
 }

@@ -1,6 +1,9 @@
 /* The end of a step in one small all_reduce of integers: loss and global gradient norm as exact sums (kernels/exact.h), valid
  * targets, stop wishes, and which ranks saw a loss that is not finite. From it every rank computes, with the same bits, the loss, the
- * norm and the one factor that gradients are multiplied by: 1/(ranks * micro-steps) or 1/valid targets, times the clip. */
+ * norm and the one factor that gradients are multiplied by: 1/(ranks * micro-steps) or 1/valid targets, times the clip.
+ *
+ * Kernels do all of it in stream order. What the host knows goes there by a copy, and the sums come back by one, so the optimizer finds its factor on
+ * the device and no stream ever waits for the host. */
 #ifndef DT_WORKER_CLIP_H
 #define DT_WORKER_CLIP_H
 
@@ -9,8 +12,8 @@
 
 enum { CLIP_RIDERS = PACE_PHASES };
 
-struct clip_input {             /* lives until the step has run */
-    const double *loss_sum;     /* device memory: one per micro-step */
+struct clip_input {             /* read by the start */
+    const double *loss_sum;     /* device memory, until the step has run: one per micro-step */
     const int64_t *valid_count; /* one per micro-step */
     int64_t micro_steps;
     double max_norm; /* 0: no clipping */
@@ -22,7 +25,6 @@ struct clip_input {             /* lives until the step has run */
 struct clip_result {
     double loss;      /* as loss_normalization says */
     double grad_norm; /* before clipping, of the averaged gradient */
-    double factor;    /* on summed gradients; read by the optimizer */
     int64_t valid_count;
     int64_t stop_count; /* ranks that wish to stop */
     int bad_rank;       /* the first rank with a loss that is not finite, or -1 */
@@ -31,19 +33,25 @@ struct clip_result {
 
 struct clip {
     struct strategy *strategy;
-    int piece, piece_result;
-    int64_t *words;
-    struct clip_result *result; /* device memory that the host reads after the step */
+    int64_t micro_steps; /* at most */
+    int piece_words, piece_local, piece_said, piece_heard;
+    int64_t *words, *divisors; /* on the device: what travels; valid counts per micro-step */
+    double *factor;            /* on the device: what the optimizer multiplies gradients by */
+    int64_t *said, *heard;     /* on the host: words and divisors before, words after the sum over ranks */
     struct clip_input input;
+    struct clip_result result;
 };
 
-void clip_plan(struct clip *c, struct strategy *s, struct plan *p);
+/* micro_steps: the most of a step. */
+void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct plan *p);
 void clip_open(struct clip *c, const struct plan *p);
-/* Enqueues on the compute stream: norm, the all_reduce, c->result. All reductions have landed there. */
+/* Enqueues on the compute stream: norm, the all_reduce, c->factor. All reductions have landed there. */
 void clip_start(struct clip *c, const struct clip_input *input);
-/* After the step: the riders of all ranks, by rank; until the next start. */
-const int64_t *clip_riders(const struct clip *c);
-/* Evaluation: only the sum of losses and valid counts over all ranks; c->result->loss is their quotient. */
+/* Evaluation: only the sum of losses and valid counts over all ranks; the result's loss is their quotient. */
 void clip_start_sum(struct clip *c, const struct clip_input *input);
+/* After the host has waited for the compute stream: what came out; until the next start. */
+const struct clip_result *clip_read(struct clip *c);
+/* Then: the riders of all ranks, by rank; until the next start. */
+const int64_t *clip_riders(const struct clip *c);
 
 #endif

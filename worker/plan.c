@@ -1,4 +1,4 @@
-/* Adds pieces up, allocates the two blocks, and knows how much memory this host would still give. What the pieces are for
+/* Adds pieces up, allocates the blocks, and knows how much memory this host would still give. What the pieces are for
  * is known to those who add them: strategy, optimizer, clip, trainer. */
 #include "worker/plan.h"
 
@@ -13,7 +13,7 @@
 enum { GAP_BYTES = 256, ALIGN_BYTES = 4096 };
 
 static const char *const purpose_names[PLAN_PURPOSE_COUNT] = {"weights",        "gradients",     "optimizer", "activations", "gather_slots",
-                                                              "gradient_slots", "communication", "batch",     "scratch"};
+                                                              "gradient_slots", "communication", "batch",     "scratch",     "staging"};
 
 const char *plan_purpose_name(enum plan_purpose purpose)
 {
@@ -48,6 +48,9 @@ int plan_open(struct plan *p, struct world *w, struct dt_error *err)
     if (p->size_bytes[PLAN_LOCAL] > 0 && dt_device_alloc(w->device, DT_MEMORY_DEVICE, p->size_bytes[PLAN_LOCAL], &p->base[PLAN_LOCAL], err) != 0) {
         return dt_wrap(err, "memory of the plan (%zu bytes)", p->size_bytes[PLAN_LOCAL]);
     }
+    if (p->size_bytes[PLAN_PINNED] > 0 && dt_device_alloc(w->device, DT_MEMORY_PINNED, p->size_bytes[PLAN_PINNED], &p->base[PLAN_PINNED], err) != 0) {
+        return dt_wrap(err, "pinned memory of the plan (%zu bytes)", p->size_bytes[PLAN_PINNED]);
+    }
     if (p->size_bytes[PLAN_PEERS] > 0 && dt_comm_alloc(w->comm, p->size_bytes[PLAN_PEERS], &p->base[PLAN_PEERS], err) != 0) {
         return dt_wrap(err, "memory of the plan that peers reach (%zu bytes)", p->size_bytes[PLAN_PEERS]);
     }
@@ -70,6 +73,9 @@ void plan_clear(struct plan *p)
 {
     if (p->base[PLAN_LOCAL]) {
         dt_device_free(p->device, DT_MEMORY_DEVICE, p->base[PLAN_LOCAL], p->size_bytes[PLAN_LOCAL]);
+    }
+    if (p->base[PLAN_PINNED]) {
+        dt_device_free(p->device, DT_MEMORY_PINNED, p->base[PLAN_PINNED], p->size_bytes[PLAN_PINNED]);
     }
     free(p->pieces);
     plan_init(p);

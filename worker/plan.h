@@ -1,6 +1,6 @@
 /* The plan: every byte of a rank's training memory by purpose, added up before anything is allocated, then allocated once.
- * Whoever needs memory adds pieces while planning and asks for their addresses when the plan is open. Two blocks: what peers reach
- * (collectives use it where it is) and what only this rank's device uses. Pieces are 4096-byte aligned when large, with 256 unused
+ * Whoever needs memory adds pieces while planning and asks for their addresses when the plan is open. Three blocks: what peers reach
+ * (collectives use it where it is), what only this rank's device uses, and pinned host memory for what goes to the device and comes back. Pieces are 4096-byte aligned when large, with 256 unused
  * bytes after each, marked by dt_guard. */
 #ifndef DT_WORKER_PLAN_H
 #define DT_WORKER_PLAN_H
@@ -22,9 +22,10 @@ enum plan_purpose {
     PLAN_COMMUNICATION,
     PLAN_BATCH,
     PLAN_SCRATCH,
+    PLAN_STAGING, /* host memory that the device copies from and to; all other purposes are the device's */
     PLAN_PURPOSE_COUNT
 };
-enum plan_memory { PLAN_LOCAL, PLAN_PEERS, PLAN_MEMORY_COUNT };
+enum plan_memory { PLAN_LOCAL, PLAN_PEERS, PLAN_PINNED, PLAN_MEMORY_COUNT };
 
 struct plan_piece {
     enum plan_memory memory;
@@ -43,11 +44,11 @@ struct plan {
 void plan_init(struct plan *p);
 /* Adds a piece; returns its number. Zero bytes are allowed (the address is then null). */
 int plan_add(struct plan *p, enum plan_purpose purpose, enum plan_memory memory, size_t size_bytes);
-/* Allocates both blocks (zeroed). All ranks call it alike. DT_NO_MEMORY names bytes wanted. */
+/* Allocates the blocks (zeroed). All ranks call it alike. DT_NO_MEMORY names bytes wanted. */
 int plan_open(struct plan *p, struct world *w, struct dt_error *err);
 /* Address of a piece of an open plan. */
 void *plan_at(const struct plan *p, int piece);
-/* Frees the device's block; the peers' block goes with the communicator. */
+/* Frees what is the device's; the peers' block goes with the communicator. */
 void plan_clear(struct plan *p);
 size_t plan_total(const struct plan *p);
 const char *plan_purpose_name(enum plan_purpose purpose); /* "weights", "gather_slots" */

@@ -17,6 +17,8 @@
 #include <unistd.h>
 
 #define WAIT_SLICE_S 0.25
+/* A mark in one number that a double holds: which one, micro-step, phase. */
+enum { MARK_SHIFT = 16, MARK_MASK = 0xffff, MARK_ROUND = 0xfffff };
 
 /* ---- signs of life, in stream order ---- */
 
@@ -26,21 +28,41 @@ struct mark {
     int64_t micro_step;
 };
 
+static void show_mark(const struct mark *m)
+{
+    atomic_store(&m->page->micro_step, m->micro_step);
+    dt_page_phase(m->page, m->phase);
+    dt_page_pulse(m->page);
+}
+
 static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
 {
     (void)s;
     (void)err;
-    const struct mark *m = args;
-    atomic_store(&m->page->micro_step, m->micro_step);
-    dt_page_phase(m->page, m->phase);
-    dt_page_pulse(m->page);
+    show_mark(args);
     return 0;
 }
 
+/* A device with memory of its own would wait for a host function: it writes a number, which the host shows when it looks. */
 static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
 {
-    struct mark m = {.page = t->world->page, .phase = phase, .micro_step = micro_step};
-    dt_stream_call(t->world->compute, run_mark, &m, sizeof m);
+    struct world *w = t->world;
+    struct mark m = {.page = w->page, .phase = phase, .micro_step = micro_step};
+    if (w->device->host_memory) {
+        dt_stream_call(w->compute, run_mark, &m, sizeof m);
+        return;
+    }
+    int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
+}
+
+static void look_at_marks(struct trainer *t)
+{
+    int64_t number = __atomic_load_n(t->progress, __ATOMIC_RELAXED);
+    if (number != t->progress_seen) {
+        t->progress_seen = number;
+        show_mark(&(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
+    }
 }
 
 /* The host waits for the compute stream; meanwhile it looks at peers, orders and the clock. */
@@ -53,6 +75,7 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
         if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, NULL)) {
             return -1;
         }
+        look_at_marks(t);
         if (dt_comm_poll(w->comm, err) != 0) {
             return -1;
         }
@@ -63,6 +86,7 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
             return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what, limit_s);
         }
     }
+    look_at_marks(t);
     return 0;
 }
 
@@ -202,12 +226,14 @@ static int64_t place_micro_steps(struct trainer *t)
     return n;
 }
 
-static void read_batch(struct trainer *t, int64_t j)
+/* The loader fills host memory, one copy in stream order brings ids and labels to the device. Each step ends with a wait, so nothing is copied from it now. */
+static void read_batch(struct trainer *t, const struct data_source *from, const struct sampler *order, const struct trainer_micro *at, int64_t j)
 {
-    int64_t elements = t->batches[j].batch_size * t->batches[j].sequence_length;
-    int32_t *ids = t->ids + j * elements, *labels = t->labels + j * elements;
-    t->valid[j] = data_batch(&t->train, &t->order, t->micro[j].epoch, t->micro[j].position, t->rank, t->size, t->batches[j].batch_size, ids, labels);
-    t->batches[j].valid_count = t->valid[j];
+    struct batch *b = &t->batches[j];
+    int64_t elements = b->batch_size * b->sequence_length;
+    int32_t *ids = t->host_batch + 2 * j * elements, *labels = ids + elements;
+    b->valid_count = t->valid[j] = data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
+    dt_stream_copy(t->world->compute, t->device_batch + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
 }
 
 /* ---- the step ---- */
@@ -220,7 +246,7 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
     int64_t count = place_micro_steps(t);
     bool riders = t->pace_due;
     for (int64_t j = 0; j < count; j++) {
-        read_batch(t, j);
+        read_batch(t, &t->train, &t->order, &t->micro[j], j);
     }
     double data_s = dt_now_s() - begin_s;
 
@@ -242,7 +268,7 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
                               .riders = riders ? t->pace.block_ns : NULL,
                               .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
     clip_start(&t->clip, &sums);
-    optimizer_step(&t->optimizer, rate, &t->clip.result->factor);
+    optimizer_step(&t->optimizer, rate, t->clip.factor);
     s->weights->publish(s);
 
     char what[48];
@@ -250,7 +276,7 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
     if (await_compute(t, what, err) != 0) {
         return -1;
     }
-    const struct clip_result *r = t->clip.result;
+    const struct clip_result *r = clip_read(&t->clip);
     if (r->bad_rank >= 0) {
         return dt_fail(err, DT_INVALID, "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data", r->bad_rank,
                        (long long)t->step + 1);
@@ -285,7 +311,7 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
     int64_t valid = 0;
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
-        batch->valid_count = data_batch(&t->val, &t->val_order, 0, i * samples, t->rank, t->size, batch_size, t->ids, t->labels);
+        read_batch(t, &t->val, &t->val_order, &(struct trainer_micro){.position = i * samples}, 0);
         valid += batch->valid_count;
         mark(t, DT_PHASE_EVAL, i);
         forward(t, PASS_EVAL, batch, t->loss_sum);
@@ -298,13 +324,13 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         if (await_compute(t, "evaluation", err) != 0) {
             return -1;
         }
-        if (t->clip.result->stop_count > 0 && i + 1 < count) {
+        if (clip_read(&t->clip)->stop_count > 0 && i + 1 < count) {
             t->stop_wanted = true;
             *loss = NAN;
             return 0;
         }
     }
-    *loss = count > 0 ? t->clip.result->loss : 0;
+    *loss = count > 0 ? clip_read(&t->clip)->loss : 0;
     return 0;
 }
 

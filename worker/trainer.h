@@ -55,12 +55,14 @@ struct trainer {
     struct pace_news *pace_news;
 
     /* pieces of the plan, then their addresses */
-    int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_ids, piece_labels;
+    int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_batch, piece_host_batch, piece_progress;
     int *piece_kept, *piece_own;
     void *residual, *branch, *gradient, *scratch;
     void **kept, **saved;
-    double *loss_sum;      /* one per micro-step */
-    int32_t *ids, *labels; /* micro_steps * (B, T) */
+    double *loss_sum;                   /* one per micro-step */
+    int32_t *host_batch, *device_batch; /* for each micro-step ids (B, T), then labels; the loader fills the host's */
+    int64_t *progress;                  /* host memory that a device with memory of its own marks (trainer.c) */
+    int64_t marks, progress_seen;
     int64_t *valid;
     struct batch *batches;
     struct trainer_micro *micro;

@@ -47,8 +47,9 @@ static void plan_activations(struct trainer *t)
     t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, scratch);
     t->piece_loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
     size_t batch = (size_t)(t->micro_steps * c->spec.batch_size * c->spec.sequence_length) * sizeof(int32_t);
-    t->piece_ids = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batch);
-    t->piece_labels = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batch);
+    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, 2 * batch);
+    t->piece_host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * batch);
+    t->piece_progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->progress);
 }
 
 /* Optimizer steps that `micro` micro-steps of one epoch make. */
@@ -173,7 +174,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     }
     strategy_plan(&t->strategy, &t->plan);
     optimizer_plan(&t->optimizer, &t->strategy, job, &t->plan);
-    clip_plan(&t->clip, &t->strategy, &t->plan);
+    clip_plan(&t->clip, &t->strategy, t->micro_steps, &t->plan);
     plan_activations(t);
     return 0;
 }
@@ -351,8 +352,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     t->gradient = plan_at(&t->plan, t->piece_gradient);
     t->scratch = plan_at(&t->plan, t->piece_scratch);
     t->loss_sum = plan_at(&t->plan, t->piece_loss);
-    t->ids = plan_at(&t->plan, t->piece_ids);
-    t->labels = plan_at(&t->plan, t->piece_labels);
+    t->progress = plan_at(&t->plan, t->piece_progress);
     t->kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->kept);
     t->saved = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->saved);
     for (int i = 0; i < c->block_count; i++) {
@@ -363,9 +363,11 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     t->micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->micro);
     t->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->batches);
     int64_t elements = c->spec.batch_size * c->spec.sequence_length;
-    for (int64_t j = 0; j < t->micro_steps; j++) {
-        t->batches[j] = (struct batch){.ids = t->ids + j * elements,
-                                       .labels = t->labels + j * elements,
+    t->device_batch = plan_at(&t->plan, t->piece_batch);
+    t->host_batch = plan_at(&t->plan, t->piece_host_batch);
+    for (int64_t j = 0; j < t->micro_steps; j++) { /* ids and labels of a micro-step side by side: one copy brings them */
+        t->batches[j] = (struct batch){.ids = t->device_batch + 2 * j * elements,
+                                       .labels = t->device_batch + (2 * j + 1) * elements,
                                        .batch_size = c->spec.batch_size,
                                        .sequence_length = c->spec.sequence_length};
     }

@@ -9,6 +9,7 @@
 #include "worker/checkpoint_export.h"
 #include "worker/course.h"
 #include "worker/hf.h"
+#include "worker/stage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,24 +27,41 @@ static void pulse(void *page)
 
 /* ---- weights ---- */
 
-int trainer_init_weights(struct trainer *t, struct dt_error *err)
+/* Initial or given weights of what is resident of unit u, piece by piece. */
+static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    struct hf *hf = NULL;
-    if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
-        return dt_wrap(err, "model.load");
-    }
-    int rc = 0;
-    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
-        int64_t first, count;
-        void *at = strategy_resident(s, u, &first, &count);
-        if (hf) {
-            rc = hf_read_unit(hf, u, first, count, s->type, at, err);
-        } else {
-            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first, count, s->type, at);
+    int64_t first, count, most = (int64_t)(STAGE_BYTES / s->type_size);
+    char *at = strategy_resident(s, u, &first, &count);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < most ? count - done : most;
+        char *to = at + (size_t)done * s->type_size;
+        void *window = stage_window(stage, to);
+        if (hf == NULL) {
+            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->type, window);
+        } else if (hf_read_unit(hf, u, first + done, n, s->type, window, err) != 0) {
+            return -1;
+        }
+        if (stage_put(stage, to, (size_t)n * s->type_size, err) != 0) {
+            return -1;
         }
         dt_page_pulse(t->world->page);
     }
+    return 0;
+}
+
+int trainer_init_weights(struct trainer *t, struct dt_error *err)
+{
+    struct hf *hf = NULL;
+    struct stage stage = {0};
+    if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
+        return dt_wrap(err, "model.load");
+    }
+    int rc = stage_open(&stage, t->world->device, t->world->compute, err);
+    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
+        rc = fill_unit(t, &stage, hf, u, err);
+    }
+    stage_close(&stage);
     hf_close(hf);
     return rc;
 }
@@ -62,24 +80,38 @@ static bool cut(const struct tensor *x, int64_t first, int64_t count, struct spa
     return end > begin;
 }
 
-/* Reads one span of a checkpoint into elements of type `type` at base + at. */
-static int read_span(struct checkpoint *c, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
+/* What a checkpoint is read with. */
+struct reading {
+    struct checkpoint *checkpoint;
+    struct stage stage;
+    float *wide; /* STAGE_BYTES, for elements that are not F32 */
+};
+
+/* Reads one span of a checkpoint into elements of type `type` at device address base + at. */
+static int read_span(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
 {
-    char *to = base + (size_t)s->at * dt_dtype_size(type);
-    const char *name = s->tensor->name;
-    if (type == DT_F32) {
-        return checkpoint_read(c, purpose, name, s->tensor->numel, s->first, s->count, (float *)(void *)to, err);
+    size_t size = dt_dtype_size(type);
+    const struct tensor *x = s->tensor;
+    int64_t most = (int64_t)(STAGE_BYTES / size);
+    for (int64_t done = 0, n; done < s->count; done += n) {
+        n = s->count - done < most ? s->count - done : most;
+        char *to = base + (size_t)(s->at + done) * size;
+        void *window = stage_window(&r->stage, to);
+        float *read = type == DT_F32 ? window : r->wide;
+        if (checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, n, read, err) != 0) {
+            return -1;
+        }
+        for (int64_t i = 0; type != DT_F32 && i < n; i++) {
+            ((double *)window)[i] = read[i];
+        }
+        if (stage_put(&r->stage, to, (size_t)n * size, err) != 0) {
+            return -1;
+        }
     }
-    float *wide = dt_alloc((size_t)s->count * sizeof *wide);
-    int rc = checkpoint_read(c, purpose, name, s->tensor->numel, s->first, s->count, wide, err);
-    for (int64_t i = 0; rc == 0 && i < s->count; i++) {
-        ((double *)(void *)to)[i] = wide[i];
-    }
-    free(wide);
-    return rc;
+    return 0;
 }
 
-static int read_unit(struct trainer *t, struct checkpoint *c, int u, struct dt_error *err)
+static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
@@ -93,11 +125,11 @@ static int read_unit(struct trainer *t, struct checkpoint *c, int u, struct dt_e
         if (x->unit != u) {
             continue;
         }
-        if (cut(x, first, count, &span) && read_span(c, "weight", &span, weights, s->type, err) != 0) {
+        if (cut(x, first, count, &span) && read_span(r, "weight", &span, weights, s->type, err) != 0) {
             return -1;
         }
-        if (cut(x, owned_first, owned_count, &span) && (read_span(c, "exp_avg", &span, o->m + moment, s->type, err) != 0 ||
-                                                        read_span(c, "exp_avg_sq", &span, o->v + moment, s->type, err) != 0)) {
+        if (cut(x, owned_first, owned_count, &span) && (read_span(r, "exp_avg", &span, o->m + moment, s->type, err) != 0 ||
+                                                        read_span(r, "exp_avg_sq", &span, o->v + moment, s->type, err) != 0)) {
             return -1;
         }
     }
@@ -117,15 +149,21 @@ int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *
 
 int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
 {
+    struct reading r = {0};
     struct checkpoint *c = NULL;
     if (checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
+    r.checkpoint = c;
     checkpoint_progress(c, pulse, t->world->page);
     const struct checkpoint_state *state = checkpoint_get_state(c);
     int rc = trainer_check_saved(t, state, path, err);
+    if (rc == 0) {
+        r.wide = t->strategy.type != DT_F32 ? dt_alloc(STAGE_BYTES) : NULL;
+        rc = stage_open(&r.stage, t->world->device, t->world->compute, err);
+    }
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
-        rc = read_unit(t, c, u, err);
+        rc = read_unit(t, &r, u, err);
         dt_page_pulse(t->world->page);
     }
     if (rc == 0) {
@@ -140,20 +178,48 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
         atomic_store(&t->world->page->saved_step, t->step);
         trainer_count(t);
     }
+    stage_close(&r.stage);
+    free(r.wide);
     checkpoint_close(c);
     return rc;
 }
 
 /* ---- save ---- */
 
-/* This rank's shares of all tensors, three purposes each. Data in another type than fp32 is converted into `arena`. */
-static int list_slices(struct trainer *t, struct checkpoint_slice *out, struct dt_arena *arena)
+/* `count` elements at device address `from` as floats in host memory: in place where that is what they are, otherwise a copy in `arena`. */
+static int host_floats(struct trainer *t, struct stage *stage, struct dt_arena *arena, const char *from, int64_t count, const float **out,
+                       struct dt_error *err)
+{
+    const struct strategy *s = &t->strategy;
+    const void *at = from;
+    if (!t->world->device->host_memory) {
+        void *copy = dt_arena_alloc(arena, (size_t)count * s->type_size);
+        if (stage_get(stage, copy, from, (size_t)count * s->type_size, err) != 0) {
+            return -1;
+        }
+        dt_page_pulse(t->world->page);
+        at = copy;
+    }
+    *out = at;
+    if (s->type == DT_F64) {
+        float *narrow = dt_arena_alloc(arena, (size_t)count * sizeof *narrow);
+        for (int64_t i = 0; i < count; i++) {
+            narrow[i] = (float)((const double *)at)[i];
+        }
+        *out = narrow;
+    }
+    return 0;
+}
+
+/* This rank's shares of all tensors, three purposes each; *out_count of them. */
+static int list_slices(struct trainer *t, struct checkpoint_slice *out, int *out_count, struct dt_arena *arena, struct dt_error *err)
 {
     static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
-    int n = 0;
-    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
+    struct stage stage = {0};
+    int n = 0, rc = stage_open(&stage, t->world->device, t->world->compute, err);
+    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s) && rc == 0; i++) {
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
         struct span span;
@@ -165,22 +231,17 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, struct d
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
         size_t moment = (size_t)(o->unit_first[x->unit] + at) * s->type_size;
         const char *from[] = {(char *)s->weights->slice(s, x->unit) + (size_t)at * s->type_size, o->m + moment, o->v + moment};
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 3 && rc == 0; k++) {
             struct checkpoint_slice *y = &out[n++];
             *y = (struct checkpoint_slice){
                 .name = x->name, .purpose = purposes[k], .dims = x->dims, .numel = x->numel, .first = span.first, .count = span.count};
             memcpy(y->shape, x->shape, sizeof y->shape);
-            y->data = (const float *)(const void *)from[k];
-            if (s->type == DT_F64) {
-                float *narrow = dt_arena_alloc(arena, (size_t)span.count * sizeof *narrow);
-                for (int64_t j = 0; j < span.count; j++) {
-                    narrow[j] = (float)((const double *)(const void *)from[k])[j];
-                }
-                y->data = narrow;
-            }
+            rc = host_floats(t, &stage, arena, from[k], span.count, &y->data, err);
         }
     }
-    return n;
+    stage_close(&stage);
+    *out_count = n;
+    return rc;
 }
 
 static double save_timeout_s(const struct trainer *t)
@@ -252,11 +313,12 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .run_id = t->world->run_id,
                                      .launch = t->world->launch};
     struct checkpoint_slice *slices = dt_arena_alloc(&arena, (size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
-    int count = list_slices(t, slices, &arena);
+    int count = 0;
     struct dt_error why;
     double begin_s = dt_now_s();
     atomic_store(&t->world->page->save_begin_s, begin_s);
-    if (checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, &state, t->rank, t->size, slices, count, &entry, &why) != 0) {
+    if (list_slices(t, slices, &count, &arena, &why) != 0 ||
+        checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, &state, t->rank, t->size, slices, count, &entry, &why) != 0) {
         trainer_tell_failure(&entry, &why);
     }
     char key[64];

@@ -25,7 +25,7 @@ struct side {
     char name[160]; /* "3 ranks, k 2: full_shard recompute" */
     struct job job;
     int ranks;
-    const char *streams;
+    const char *streams, *device;
     char hosts[RANKS_MAX + 1];
 };
 
@@ -94,6 +94,8 @@ static void apply(struct side *s, const char *word)
         t->loss_normalization = (enum loss_normalization)choice(value, norms);
     } else if (has_value(word, "bucket", &value)) {
         s->job.ddp.bucket_cap_mb = number(value);
+    } else if (has_value(word, "device", &value)) {
+        s->device = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "streams", &value)) {
         s->streams = streams[choice(value, streams)];
     } else if (has_value(word, "hosts", &value)) {
@@ -153,7 +155,7 @@ static const struct ranks_outcome *outcome_of(const char *text, int ranks, int k
     if (s.streams) {
         assert_int_equal(setenv("DTRUN_STREAMS", s.streams, 1), 0);
     }
-    ranks_train(&s.job, s.ranks, &(struct ranks_options){.hosts = s.hosts[0] ? s.hosts : NULL}, &r->out);
+    ranks_train(&s.job, s.ranks, &(struct ranks_options){.hosts = s.hosts[0] ? s.hosts : NULL, .device = s.device}, &r->out);
     assert_int_equal(unsetenv("DTRUN_STREAMS"), 0);
     for (int i = 0; i < s.ranks; i++) {
         if (r->out.rc[i] != 0) {

@@ -45,7 +45,9 @@ static void test_stopped_equals_uninterrupted(void **state)
     static const struct {
         const char *row;
         int size;
-    } cases[] = {{"single_device", 1}, {"ddp", 2}, {"zero1", 3}, {"full_shard", 4}, {"hybrid_shard", 4}};
+        const char *device; /* of the parts; the whole runs on the CPU */
+    } cases[] = {{"single_device", 1, NULL}, {"ddp", 2, NULL},          {"zero1", 3, NULL},
+                 {"full_shard", 4, NULL},    {"hybrid_shard", 4, NULL}, {"single_device", 1, "apart"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
         struct ranks_outcome whole, first, second;
@@ -56,10 +58,11 @@ static void test_stopped_equals_uninterrupted(void **state)
         train(&job, cases[i].size, NULL, &whole);
         job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", folder, i);
         job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
-        train(&job, cases[i].size, &(struct ranks_options){.files = true, .stop_after = 2, .stop_rank = cases[i].size - 1}, &first);
+        train(&job, cases[i].size, &(struct ranks_options){.files = true, .device = cases[i].device, .stop_after = 2, .stop_rank = cases[i].size - 1},
+              &first);
         assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
         assert_int_equal(first.last_step, 3); /* the wish rides on the next step's sums */
-        train(&job, cases[i].size, &files, &second);
+        train(&job, cases[i].size, &(struct ranks_options){.files = true, .device = cases[i].device}, &second);
         assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
         assert_int_equal(second.step_count, 3);
         assert_memory_equal(second.loss, whole.loss + 3, 3 * sizeof(double));
