@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/.." || exit 2
 sh scripts/setup.sh --lint || exit 2
 status=0
-sources=$(git ls-files '*.c' '*.h')
+sources=$(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh')
 if [ "${1:-}" = --fix ]; then
     # shellcheck disable=SC2086
     clang-format -i $sources

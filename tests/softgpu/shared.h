@@ -1,0 +1,14 @@
+/* Shared memory of the block that runs on this OS thread. */
+#ifndef DT_TESTS_SOFTGPU_SHARED_H
+#define DT_TESTS_SOFTGPU_SHARED_H
+
+#include <stddef.h>
+
+#define SHARED_STATIC_MAX ((size_t)48 << 10)
+#define SHARED_MAX ((size_t)227 << 10) /* what a block may have in all */
+
+void shared_open(void);
+void shared_begin(size_t dynamic_bytes); /* a block begins */
+void shared_end(void);                   /* checks that nobody wrote between the arrays */
+
+#endif
