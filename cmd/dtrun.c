@@ -134,6 +134,7 @@ int main(int argc, char **argv)
     options.leash_fd = leash_fd;
     if (leashed && key_path[0] != '\0') {
         options.key_file = key_path;
+        options.leash_key = true;
     }
     int code = begin(&options);
     options_clear(&options);

@@ -19,28 +19,26 @@
 #define RECORD_BYTES ((size_t)1 << 20) /* longest one; a variable of the kernel's has at most 128 KiB */
 #define OPEN_S 60.0
 
-/* One byte after the other: what follows the record belongs to leash_watch. */
-static int read_record(int fd, double end_s, struct dt_text *out, struct dt_error *err)
+/* One byte after the other: what follows the record belongs to leash_watch. out: RECORD_BYTES, which do not move, so that a key is nowhere else. */
+static int read_record(int fd, double end_s, char *out, struct dt_error *err)
 {
-    dt_text_reset(out);
-    for (char c; out->size < RECORD_BYTES;) {
+    for (size_t size = 0; size < RECORD_BYTES;) {
         double left_s = end_s - dt_now_s();
         struct pollfd p = {.fd = fd, .events = POLLIN};
         int ready = left_s > 0 ? poll(&p, 1, (int)(left_s * 1e3) + 1) : 0;
         if (ready == 0) {
             return dt_fail(err, DT_TIMEOUT, "--leash: the launching host did not say all within %g s", OPEN_S);
         }
-        ssize_t n = ready > 0 ? read(fd, &c, 1) : -1;
+        ssize_t n = ready > 0 ? read(fd, out + size, 1) : -1;
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
             continue;
         }
         if (n <= 0) {
             return dt_fail(err, DT_INVALID, "--leash: is for agents that --hostfile starts; its input ended before the job began");
         }
-        if (c == '\0') {
+        if (out[size++] == '\0') {
             return 0;
         }
-        dt_text_add(out, &c, 1);
     }
     return dt_fail(err, DT_INVALID, "--leash: a record of more than %zu bytes", RECORD_BYTES);
 }
@@ -56,9 +54,13 @@ static int keep_key(const char *key, char path[64], struct dt_error *err)
     return dt_file_write_all(fd, key, strlen(key), "key", err);
 }
 
+void leash_forget_key(const char *key_path)
+{
+    (void)truncate(key_path, 0);
+}
+
 int leash_open(int *fd, char key_path[64], struct dt_error *err)
 {
-    struct dt_text record;
     double end_s = dt_now_s() + OPEN_S;
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     key_path[0] = '\0';
@@ -67,25 +69,22 @@ int leash_open(int *fd, char key_path[64], struct dt_error *err)
         return dt_fail_errno(err, "--leash: standard input");
     }
     (void)close(nothing);
-    dt_text_init(&record);
+    char *text = dt_alloc(RECORD_BYTES); /* as much of it is touched as the longest record has */
     int result;
     bool go = false;
-    while (!go && (result = read_record(*fd, end_s, &record, err)) == 0) {
-        const char *text = dt_text_str(&record);
+    while (!go && (result = read_record(*fd, end_s, text, err)) == 0) {
         go = strcmp(text, "go") == 0;
         if (strncmp(text, "key ", 4) == 0) {
             result = keep_key(text + 4, key_path, err);
         } else if (strncmp(text, "env ", 4) == 0 && hostfile_passes(text + 4)) {
             result = putenv(dt_strdup(text + 4)) == 0 ? 0 : dt_fail_errno(err, "--leash: environment");
         }
-        if (record.data != NULL) {
-            explicit_bzero(record.data, record.size);
-        }
+        explicit_bzero(text, strlen(text));
         if (result != 0) {
             break;
         }
     }
-    dt_text_clear(&record);
+    free(text);
     return result;
 }
 

@@ -13,8 +13,10 @@
 #define LEASH_BEATS 3 /* so many beats may be missing */
 
 /* Agent, before anything else: takes standard input away from the workers, reads up to "go" (at most 60 s), puts the variables into our environment.
- * *fd: for leash_watch; key_path: a file that only this process can reach, "" when no key came. */
+ * *fd: for leash_watch; key_path: a file without a name that keeps the key, "" when no key came. */
 int leash_open(int *fd, char key_path[64], struct dt_error *err);
+/* Empties that file, which the workers could reach: once the key has been read. */
+void leash_forget_key(const char *key_path);
 
 struct leash {
     int fd;

@@ -30,7 +30,6 @@ void link_handle_closed(struct link *l)
         free(l->reached[i].host);
     }
     sodium_memzero(&l->self, sizeof l->self);
-    sodium_memzero(&l->options.key, sizeof l->options.key);
     free(l);
     if (closed != NULL) {
         closed(user);
@@ -124,11 +123,12 @@ int link_open(struct link **out, uv_loop_t *loop, const struct link_options *opt
     o->dead_s = fmax(o->dead_s > 0 ? o->dead_s : 15, 1);
     o->time_scale = o->time_scale > 0 ? o->time_scale : 1;
     o->handshake_s = o->handshake_s > 0 ? o->handshake_s : fmax(10 / o->time_scale, 3);
-    if (secure_self_init(&l->self, o->id, o->port, o->run_id, &o->key, o->frame_bytes, err) != 0) {
+    if (secure_self_init(&l->self, o->id, o->port, o->run_id, o->key, o->frame_bytes, err) != 0) {
         free(l);
         return -1;
     }
     o->run_id = NULL;
+    o->key = NULL;
     l->loop = loop;
     (void)dt_file_raise_limit();
     (void)uv_timer_init(loop, &l->sweep);

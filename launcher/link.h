@@ -39,14 +39,14 @@ struct link_options {
     uint64_t id; /* our own, not 0 */
     int port;    /* where we listen on all addresses; 0: on none, or not on all */
     const char *run_id;
-    struct secure_key key;
-    size_t frame_bytes;        /* longest message; 0: 64 KiB */
-    size_t queue_bytes;        /* unsent messages per peer; above it the link is reset; 0: 4 MiB */
-    int half_open_count;       /* accepted connections in their handshake; above it the oldest goes; 0: 2048 */
-    double dead_s;             /* unacknowledged bytes and silent networks end a link after this; 0: 15 s */
-    double time_scale;         /* divides the bounds that are not given; 0: 1 */
-    double handshake_s;        /* 0: 10 s / time_scale, at least 3 s */
-    lookup_resolver *resolver; /* null: getaddrinfo */
+    const struct secure_key *key; /* of the job; link_open takes a copy. Null: the key of zeros */
+    size_t frame_bytes;           /* longest message; 0: 64 KiB */
+    size_t queue_bytes;           /* unsent messages per peer; above it the link is reset; 0: 4 MiB */
+    int half_open_count;          /* accepted connections in their handshake; above it the oldest goes; 0: 2048 */
+    double dead_s;                /* unacknowledged bytes and silent networks end a link after this; 0: 15 s */
+    double time_scale;            /* divides the bounds that are not given; 0: 1 */
+    double handshake_s;           /* 0: 10 s / time_scale, at least 3 s */
+    lookup_resolver *resolver;    /* null: getaddrinfo */
     struct link_hooks hooks;
 };
 

@@ -388,16 +388,10 @@ static int random_bytes(void *out, size_t size, struct dt_error *err)
     return getrandom(out, size, 0) == (ssize_t)size ? 0 : dt_fail_errno(err, "random numbers");
 }
 
-static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options *m, struct dt_error *err)
+static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_options *m, const struct secure_key *key, struct dt_error *err)
 {
     const struct options *o = n->o;
-    struct link_options l = {
-        .run_id = o->run_id,
-        .dead_s = o->dead_after_s,
-        .time_scale = o->time_scale,
-        .hooks = {.user = n, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed, .other_version = on_other_version}};
-    if (secure_key_read(&l.key, o->key_file, err) != 0 || random_bytes(&m->self.id, sizeof m->self.id, err) != 0 ||
-        random_bytes(m->nonce, sizeof m->nonce, err) != 0) {
+    if (random_bytes(&m->self.id, sizeof m->self.id, err) != 0 || random_bytes(m->nonce, sizeof m->nonce, err) != 0) {
         return -1;
     }
     m->self.id += m->self.id == 0;
@@ -407,8 +401,14 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
     if (fd < 0) {
         return -1;
     }
-    l.id = m->self.id;
-    l.port = m->self.port;
+    struct link_options l = {
+        .id = m->self.id,
+        .port = m->self.port,
+        .run_id = o->run_id,
+        .key = key,
+        .dead_s = o->dead_after_s,
+        .time_scale = o->time_scale,
+        .hooks = {.user = n, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed, .other_version = on_other_version}};
     if (link_open(&n->link, loop, &l, err) != 0) {
         (void)close(fd);
         return -1;
@@ -418,13 +418,21 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
         (void)close(fd);
         return -1;
     }
-    if (!l.key.given && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
+    if (!key->given && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
         bool nobody_else = nodes_is_loopback(o->master_addr) || strcmp(o->master_addr, "localhost") == 0;
         if (!nobody_else) {
             (void)fprintf(stderr, "dtrun: %s\n", secure_no_key_warning());
         }
     }
     return 0;
+}
+
+static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options *m, struct dt_error *err)
+{
+    struct secure_key key;
+    int result = secure_key_read(&key, n->o->key_file, err) == 0 ? open_network_with(n, loop, m, &key, err) : -1;
+    sodium_memzero(&key, sizeof key);
+    return result;
 }
 
 int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err)

@@ -94,6 +94,7 @@ struct options {
     /* one of its agents */
     bool leashed;
     int leash_fd;
+    bool leash_key; /* key_file is what came over the leash */
 
     /* restarts and ends */
     int max_restarts;

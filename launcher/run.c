@@ -491,6 +491,9 @@ static int open_all(struct run *r, struct dt_error *err)
             return -1;
         }
     }
+    if (r->o->leash_key) {
+        leash_forget_key(r->o->key_file);
+    }
     if ((r->nodes == NULL && open_store(r, err) != 0) || logs_open(&r->logs, &r->loop, r->o, 1, 2, err) != 0) {
         return -1;
     }

@@ -3,7 +3,6 @@
  * Numbers are little-endian. */
 #include "launcher/secure.h"
 
-#include "base/file.h"
 #include "launcher/protocol.h"
 
 #include <errno.h>
@@ -25,6 +24,7 @@ enum {
     nonce_bytes = 16,
     text_bytes = 16
 };
+#define STACK_BYTES 4096                         /* below us: what the hash of libsodium may have left there */
 static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store clients, which begin with 0x00 */
 
 struct secure_secrets {
@@ -79,6 +79,22 @@ static int check_key_file(int fd, const char *path, struct dt_error *err)
     return 0;
 }
 
+/* Not dt_file_read_fd, whose buffers would keep a copy. How many bytes, or -1. */
+static ssize_t read_key(int fd, const char *path, char text[key_max_bytes + 1], struct dt_error *err)
+{
+    size_t size = 0;
+    for (ssize_t n = 1; n > 0 && size <= key_max_bytes; size += n > 0 ? (size_t)n : 0) {
+        do {
+            n = read(fd, text + size, key_max_bytes + 1 - size);
+        } while (n < 0 && errno == EINTR);
+        if (n < 0) {
+            return dt_fail_errno(err, "--key_file: %s", path);
+        }
+    }
+    return size <= key_max_bytes ? (ssize_t)size
+                                 : dt_fail(err, DT_INVALID, "--key_file: %s: larger than the limit of %d bytes", path, (int)key_max_bytes);
+}
+
 int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err)
 {
     *k = (struct secure_key){0};
@@ -94,27 +110,23 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
         err->status = DT_INVALID; /* another try finds the same */
         return -1;
     }
-    struct dt_text text;
-    dt_text_init(&text);
-    int rc = check_key_file(fd, path, err);
-    rc = rc == 0 ? dt_file_read_fd(fd, path, key_max_bytes, &text, err) : rc;
+    char text[key_max_bytes + 1];
+    ssize_t size = check_key_file(fd, path, err) == 0 ? read_key(fd, path, text, err) : -1;
     (void)close(fd);
-    size_t size = text.size;
-    while (rc == 0 && size > 0 && strchr(" \t\r\n", text.data[size - 1]) != NULL && text.data[size - 1] != '\0') {
+    while (size > 0 && strchr(" \t\r\n", text[size - 1]) != NULL && text[size - 1] != '\0') {
         size--;
     }
+    int rc = size < 0 ? -1 : 0;
     if (rc == 0 && size < key_min_bytes) {
-        rc = dt_fail(err, DT_INVALID, "--key_file: %s: %zu bytes; at least %d are needed; run: head -c 32 /dev/urandom | base64 > %s", path, size,
+        rc = dt_fail(err, DT_INVALID, "--key_file: %s: %zd bytes; at least %d are needed; run: head -c 32 /dev/urandom | base64 > %s", path, size,
                      (int)key_min_bytes, path);
     }
     if (rc == 0) {
-        (void)crypto_generichash(k->bytes, sizeof k->bytes, (const uint8_t *)text.data, size, NULL, 0);
+        (void)crypto_generichash(k->bytes, sizeof k->bytes, (const uint8_t *)text, (size_t)size, NULL, 0);
         k->given = true;
     }
-    if (text.data != NULL) {
-        sodium_memzero(text.data, text.size);
-    }
-    dt_text_clear(&text);
+    sodium_memzero(text, sizeof text);
+    sodium_stackzero(STACK_BYTES);
     return rc;
 }
 
@@ -130,7 +142,10 @@ int secure_self_init(struct secure_self *self, uint64_t id, int port, const char
     if (sodium_init() < 0) {
         return dt_fail(err, DT_IO, "libsodium: no random numbers on this machine");
     }
-    *self = (struct secure_self){.id = id, .port = port, .frame_bytes = frame_bytes, .key = *key};
+    *self = (struct secure_self){.id = id, .port = port, .frame_bytes = frame_bytes};
+    if (key != NULL) {
+        self->key = *key;
+    }
     (void)crypto_generichash(self->run, sizeof self->run, (const uint8_t *)run_id, strlen(run_id), NULL, 0);
     return 0;
 }

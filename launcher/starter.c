@@ -21,7 +21,8 @@
 #define SSH_FAILED 255               /* ssh's own exit code; dtrun has no such one */
 #define AFTER_S 20.0                 /* beyond the workers' grace, until hosts that do not end are cut off */
 #define CUT_S 10.0                   /* for an agent whose leash has ended, until its ssh is killed */
-#define DRAIN_S 2.0                  /* for output after the last ssh has ended: what it left in the background may hold the pipes for ever */
+#define KEY_RECORD_BYTES (4 + 2 * sizeof((struct secure_key *)NULL)->bytes + 1) /* "key ", hexadecimal, NUL */
+#define DRAIN_S 2.0 /* for output after the last ssh has ended: what it left in the background may hold the pipes for ever */
 
 struct stream {
     struct remote *remote;
@@ -53,7 +54,8 @@ struct starter {
     struct log_writer *writer;
     struct log_sink *sinks[2];
     size_t dropped;
-    char key[65]; /* hexadecimal */
+    char *key_record; /* in memory of libsodium's, which no dump shows; null: all have it */
+    int key_uses;     /* writes that still need it, and one while hosts are being started */
 };
 
 static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
@@ -116,6 +118,35 @@ static void on_written(uv_write_t *write, int status)
     (void)status; /* an ssh that is gone says so by its end */
     free(write->data);
     free(write);
+}
+
+/* One use less of the key: after the last one it is wiped. */
+static void release_key(struct starter *st)
+{
+    if (--st->key_uses == 0) {
+        sodium_free(st->key_record);
+        st->key_record = NULL;
+    }
+}
+
+static void on_key_written(uv_write_t *write, int status)
+{
+    (void)status;
+    release_key(write->data);
+    free(write);
+}
+
+/* From where it lies: copies would stay in freed memory. */
+static void tell_key(struct remote *r)
+{
+    struct starter *st = r->starter;
+    uv_write_t *write = dt_alloc(sizeof *write);
+    write->data = st;
+    st->key_uses++;
+    uv_buf_t buffer = uv_buf_init(st->key_record, KEY_RECORD_BYTES);
+    if (uv_write(write, (uv_stream_t *)&r->input, &buffer, 1, on_key_written) != 0) {
+        on_key_written(write, 0);
+    }
 }
 
 static void tell(struct remote *r, const struct dt_text *records)
@@ -332,6 +363,7 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     st->open_streams += 2;
     (void)uv_read_start((uv_stream_t *)&r->out.pipe, give_buffer, on_output);
     (void)uv_read_start((uv_stream_t *)&r->err.pipe, give_buffer, on_output);
+    tell_key(r);
     tell(r, opening);
     return 0;
 }
@@ -346,21 +378,25 @@ static int make_key(struct starter *st, struct dt_error *err)
     if (!key.given) {
         randombytes_buf(key.bytes, sizeof key.bytes);
     }
-    (void)sodium_bin2hex(st->key, sizeof st->key, key.bytes, sizeof key.bytes);
+    st->key_record = sodium_malloc(KEY_RECORD_BYTES);
+    st->key_uses = 1;
+    if (st->key_record != NULL) {
+        (void)memcpy(st->key_record, "key ", 4);
+        (void)sodium_bin2hex(st->key_record + 4, KEY_RECORD_BYTES - 4, key.bytes, sizeof key.bytes);
+    }
     sodium_memzero(&key, sizeof key);
-    return 0;
+    return st->key_record != NULL ? 0 : dt_fail_errno(err, "--hostfile: memory for the key");
 }
 
+/* What follows the key. */
 static void write_opening(struct starter *st, struct dt_text *out)
 {
-    leash_put(out, "key %s", st->key);
     for (char *const *e = st->env; *e != NULL; e++) {
         if (hostfile_passes(*e)) {
             leash_put(out, "env %s", *e);
         }
     }
     leash_put(out, "go");
-    sodium_memzero(st->key, sizeof st->key);
 }
 
 static void open_loop(struct starter *st)
@@ -398,12 +434,12 @@ int starter_run(struct options *o, char *const *env)
     if (make_key(st, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         free(st);
-        return DT_EXIT_USAGE;
+        return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
     int failed = uv_loop_init(&st->loop);
     if (failed != 0) {
         (void)fprintf(stderr, "dtrun: event loop: %s\n", uv_strerror(failed));
-        sodium_memzero(st->key, sizeof st->key);
+        release_key(st);
         free(st);
         return DT_EXIT_TEMPORARY;
     }
@@ -417,7 +453,7 @@ int starter_run(struct options *o, char *const *env)
         result = start_one(st, i, &opening, &err);
         st->count = result == 0 ? st->count : i;
     }
-    explicit_bzero(opening.data, opening.size);
+    release_key(st);
     dt_text_clear(&opening);
     if (result != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);

@@ -5,6 +5,7 @@ run: timeout 300
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -158,6 +159,10 @@ def read(path):
     return b""
 
 
+def parent(pid):
+    return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+
+
 def test_the_key_and_variables_come_unseen(place, tmp_path):
     key = "do-not-show-this-" + os.urandom(12).hex()
     (tmp_path / "key").write_text(key)
@@ -178,6 +183,48 @@ def test_the_key_and_variables_come_unseen(place, tmp_path):
         result = job.finish()
     assert result.code == 0 and "no --key_file" not in result.err and key not in result.out + result.err, result
     place.wait_gone()
+
+
+def held(pid):
+    """What a process can write to: data, heap, stacks, and its files without a name."""
+    found = []
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in maps:
+            span, mode = line.split()[:2]
+            begin, end = (int(x, 16) for x in span.split("-"))
+            if mode.startswith("rw"):
+                with contextlib.suppress(OSError, OverflowError):
+                    memory.seek(begin)
+                    found.append(memory.read(end - begin))
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if "memfd:dtrun-key" in os.readlink(f"/proc/{pid}/fd/{name}"):
+                    found.append(read(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="sanitizers keep freed memory")
+def test_no_copy_of_the_key_stays_behind(reach, tmp_path):
+    """The starter forgets the user's key and what it made of it once the agents have it; of these each holds what it proves to the others, once."""
+    key = b"never-in-memory-" + os.urandom(20).hex().encode()
+    (tmp_path / "key").write_bytes(key + b"\n")
+    os.chmod(tmp_path / "key", 0o600)
+    made = hashlib.blake2b(key, digest_size=32).digest()
+    of_agents = hashlib.blake2b(made.hex().encode(), digest_size=32).digest()
+    up, go = tmp_path / "up", tmp_path / "go"
+    with start(reach, "sh", "-c", STAY, "x", up, go, options=[f"--key_file={tmp_path}/key"], env={"LARGE": "x" * 3000}) as job:
+        wait_lines(up, 4)
+        starter, inside = [job.pid, *support.children(job.pid)], reach.inside()
+        counts = {pid: [sum(part.count(x) for part in held(pid)) for x in (key, made, made.hex().encode(), of_agents)] for pid in [*starter, *inside]}
+        names = {pid: read(f"/proc/{pid}/cmdline").split(b"\0")[:2] for pid in counts}
+        agents = [pid for pid in inside if b"--leash" in names[pid] and any(b"--leash" in read(f"/proc/{p}/cmdline") for p in [parent(pid)])]
+        assert len(agents) == 2, names
+        wrong = {pid: (names[pid], c) for pid, c in counts.items() if c != [0, 0, 0, 1 if pid in agents else 0]}
+        assert not wrong, wrong
+        go.touch()
+        assert job.finish().code == 0
+    reach.wait_gone()
 
 
 def test_interrupted_once_all_save_and_twice_all_end(place, tmp_path):

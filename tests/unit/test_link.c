@@ -103,7 +103,7 @@ static struct link_options options_of(struct agent *a, uint64_t id, const struct
     return (struct link_options){.id = id,
                                  .port = a->port,
                                  .run_id = "test",
-                                 .key = *key,
+                                 .key = key,
                                  .time_scale = 4,
                                  .handshake_s = 30,
                                  .hooks = {.user = a, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed}};
