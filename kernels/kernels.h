@@ -251,7 +251,7 @@ struct dt_kernels {
     void (*exact_sum)(struct dt_stream *s, const struct dt_exact_sum_args *a);
 };
 
-/* The plain-C table for DT_F32 or DT_F64 (any other type: null). */
+/* The plain-C table for DT_F32, DT_F64 or DT_BF16 (any other type: null). That for BF16 also takes F32 in scale, add, norm_sum and the optimizers. */
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type);
 /* The table of the CPU: DTRUN_CPU=plain|avx2|avx512, otherwise the best this CPU runs. DT_INVALID for a name it cannot run. */
 const struct dt_kernels *dt_kernels_cpu(struct dt_error *err);

@@ -3,71 +3,13 @@
 #include "kernels/cpu/plain.h"
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/half.h"
 #include "kernels/exact.h"
 
 #include <math.h>
 #include <string.h>
 
 #define BLOCK 1024 /* elements: buffers of a few KB stay in the L1 cache */
-
-/* ---- 16-bit floats ---- */
-
-static float from_bf16(uint16_t h)
-{
-    uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t to_bf16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(f != f ? (bits >> 16 | 0x40) : rounded);
-}
-
-static float from_f16(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-    uint32_t bits = rest << 13;
-    float f;
-    if (rest >= 0x7c00) {
-        bits |= 0x7f800000;
-    } else if (rest >= 0x400) {
-        bits += (127 - 15) << 23;
-    } else {
-        f = (float)rest * 0x1p-24F;
-        memcpy(&bits, &f, sizeof bits);
-    }
-    bits |= sign;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t to_f16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    bits &= 0x7fffffff;
-    if (bits > 0x7f800000) {
-        return (uint16_t)(sign | 0x7e00);
-    }
-    if (bits >= 0x477ff000) { /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00);
-    }
-    if (bits < 0x38800000) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the end */
-        float shifted;
-        memcpy(&shifted, &bits, sizeof shifted);
-        shifted += 0.5F;
-        memcpy(&bits, &shifted, sizeof bits);
-        return (uint16_t)(sign | (bits - 0x3f000000));
-    }
-    bits += 0xfff + (bits >> 13 & 1);
-    return (uint16_t)(sign | ((bits - ((127U - 15U) << 23)) >> 13));
-}
 
 /* ---- fill ---- */
 
@@ -90,9 +32,9 @@ static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
     case DT_F64:
         FILL(double, a->value) break;
     case DT_BF16:
-        FILL(uint16_t, to_bf16((float)a->value)) break;
+        FILL(uint16_t, dt_to_bf16((float)a->value)) break;
     case DT_F16:
-        FILL(uint16_t, to_f16((float)a->value)) break;
+        FILL(uint16_t, dt_to_f16((float)a->value)) break;
     case DT_I64:
         FILL(int64_t, a->value) break;
     case DT_I32:
@@ -129,29 +71,13 @@ static void load_double(double *to, const void *from, int64_t at, int64_t n, enu
     case DT_F64:
         LOAD(double, x)
     case DT_BF16:
-        LOAD(uint16_t, from_bf16(x))
+        LOAD(uint16_t, dt_from_bf16(x))
     case DT_F16:
-        LOAD(uint16_t, from_f16(x))
+        LOAD(uint16_t, dt_from_f16(x))
     default:
         break;
     }
 #undef LOAD
-}
-
-/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x would. */
-static float narrow_to_odd(double x)
-{
-    float f = (float)x;
-    if ((double)f != x && isfinite(f)) {
-        uint32_t bits;
-        memcpy(&bits, &f, sizeof bits);
-        if (fabs((double)f) > fabs(x)) {
-            bits--; /* toward zero */
-        }
-        bits |= 1;
-        memcpy(&f, &bits, sizeof f);
-    }
-    return f;
 }
 
 static void store_double(void *to, const double *from, int64_t at, int64_t n, enum dt_dtype type)
@@ -168,9 +94,9 @@ static void store_double(void *to, const double *from, int64_t at, int64_t n, en
     case DT_F64:
         STORE(double, x)
     case DT_BF16:
-        STORE(uint16_t, to_bf16(narrow_to_odd(x)))
+        STORE(uint16_t, dt_to_bf16(dt_narrow_to_odd(x)))
     case DT_F16:
-        STORE(uint16_t, to_f16(narrow_to_odd(x)))
+        STORE(uint16_t, dt_to_f16(dt_narrow_to_odd(x)))
     default:
         break;
     }
@@ -204,13 +130,13 @@ static int cast_now(const struct dt_cast_args *a, struct dt_error *err)
     }
     if (a->out_type == DT_BF16 && a->in_type == DT_F32) {
         for (int64_t i = 0; i < a->count; i++) {
-            ((uint16_t *)a->out)[i] = to_bf16(((const float *)a->in)[i]);
+            ((uint16_t *)a->out)[i] = dt_to_bf16(((const float *)a->in)[i]);
         }
         return 0;
     }
     if (a->out_type == DT_F32 && a->in_type == DT_BF16) {
         for (int64_t i = 0; i < a->count; i++) {
-            ((float *)a->out)[i] = from_bf16(((const uint16_t *)a->in)[i]);
+            ((float *)a->out)[i] = dt_from_bf16(((const uint16_t *)a->in)[i]);
         }
         return 0;
     }
@@ -331,10 +257,10 @@ static void sum_block(const struct dt_sum_slices_args *a, void *rows, int64_t at
                 ((float(*)[BLOCK])rows)[r][i] = ((const float *)a->in[r])[at + i];
                 break;
             case DT_BF16:
-                ((float(*)[BLOCK])rows)[r][i] = from_bf16(((const uint16_t *)a->in[r])[at + i]);
+                ((float(*)[BLOCK])rows)[r][i] = dt_from_bf16(((const uint16_t *)a->in[r])[at + i]);
                 break;
             case DT_F16:
-                ((float(*)[BLOCK])rows)[r][i] = from_f16(((const uint16_t *)a->in[r])[at + i]);
+                ((float(*)[BLOCK])rows)[r][i] = dt_from_f16(((const uint16_t *)a->in[r])[at + i]);
                 break;
             case DT_F64:
                 ((double(*)[BLOCK])rows)[r][i] = ((const double *)a->in[r])[at + i];
@@ -358,10 +284,10 @@ static void sum_block(const struct dt_sum_slices_args *a, void *rows, int64_t at
             ((float *)a->out)[at + i] = ((float *)rows)[i];
             break;
         case DT_BF16:
-            ((uint16_t *)a->out)[at + i] = to_bf16(((float *)rows)[i]);
+            ((uint16_t *)a->out)[at + i] = dt_to_bf16(((float *)rows)[i]);
             break;
         case DT_F16:
-            ((uint16_t *)a->out)[at + i] = to_f16(((float *)rows)[i]);
+            ((uint16_t *)a->out)[at + i] = dt_to_f16(((float *)rows)[i]);
             break;
         case DT_F64:
             ((double *)a->out)[at + i] = ((double *)rows)[i];
@@ -483,5 +409,18 @@ void dt_plain_sum_losses(const struct dt_cross_entropy_args *a)
     }
     if (a->valid_count != NULL) {
         *a->valid_count += valid;
+    }
+}
+
+/* ---- embedding_backward ---- */
+
+void dt_plain_rows_of_ids(const int32_t *ids, int64_t row_count, int64_t vocab_count, int64_t *next, int64_t *first)
+{
+    for (int64_t id = 0; id < vocab_count; id++) {
+        first[id] = -1;
+    }
+    for (int64_t row = row_count - 1; row >= 0; row--) {
+        next[row] = first[ids[row]];
+        first[ids[row]] = row;
     }
 }

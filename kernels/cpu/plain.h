@@ -14,4 +14,7 @@ void dt_plain_exact_sum(struct dt_stream *s, const struct dt_exact_sum_args *a);
 int dt_plain_check_targets(const struct dt_cross_entropy_args *a, struct dt_error *err);
 void dt_plain_sum_losses(const struct dt_cross_entropy_args *a);
 
+/* For each id in [0, vocab_count) a list of its rows in order: first[id] (vocab_count), then next[row] (row_count); -1 ends it. */
+void dt_plain_rows_of_ids(const int32_t *ids, int64_t row_count, int64_t vocab_count, int64_t *next, int64_t *first);
+
 #endif

@@ -1,5 +1,6 @@
-/* The plain twins of every kernel, for float and double: twin.inc included twice. */
+/* The plain twins of every kernel, for float, double and BF16: twin.inc included three times. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/exact.h"
 
@@ -9,20 +10,71 @@
 #define GELU_SCALE 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715
 
+/* Element i of tensors whose type is known when they run only. */
+static inline double load(const void *x, int64_t i, enum dt_dtype type)
+{
+    return type == DT_F64 ? ((const double *)x)[i] : type == DT_F32 ? (double)((const float *)x)[i] : (double)dt_from_bf16(((const uint16_t *)x)[i]);
+}
+
+static inline uint16_t bf16_of(double x)
+{
+    return dt_to_bf16(dt_narrow_to_odd(x)); /* rounded once */
+}
+
+static inline void store(void *to, int64_t i, double x, enum dt_dtype type)
+{
+    if (type == DT_F64) {
+        ((double *)to)[i] = x;
+    } else if (type == DT_F32) {
+        ((float *)to)[i] = (float)x;
+    } else {
+        ((uint16_t *)to)[i] = bf16_of(x);
+    }
+}
+
+#define TYPE DT_F32
+#define TWIN_HALF 0
 #define REAL float
+#define STAT float
+#define GET(x) ((double)(x))
+#define PUT(x) ((float)(x))
 #define NAME(x) x##_f32
 #define TWIN_NAME "twin32"
 #include "kernels/cpu/twin.inc"
+#undef TYPE
 #undef REAL
+#undef STAT
+#undef PUT
 #undef NAME
 #undef TWIN_NAME
 
+#define TYPE DT_F64
 #define REAL double
+#define STAT double
+#define PUT(x) ((double)(x))
 #define NAME(x) x##_f64
 #define TWIN_NAME "twin64"
+#include "kernels/cpu/twin.inc"
+#undef TYPE
+#undef TWIN_HALF
+#undef REAL
+#undef STAT
+#undef GET
+#undef PUT
+#undef NAME
+#undef TWIN_NAME
+
+#define TYPE DT_BF16
+#define TWIN_HALF 1
+#define REAL uint16_t
+#define STAT float
+#define GET(x) ((double)dt_from_bf16(x))
+#define PUT(x) bf16_of(x)
+#define NAME(x) x##_bf16
+#define TWIN_NAME "twin16"
 #include "kernels/cpu/twin.inc"
 
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type)
 {
-    return type == DT_F32 ? &table_f32 : type == DT_F64 ? &table_f64 : NULL;
+    return type == DT_F32 ? &table_f32 : type == DT_F64 ? &table_f64 : type == DT_BF16 ? &table_bf16 : NULL;
 }

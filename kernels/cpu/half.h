@@ -1,0 +1,82 @@
+/* 16-bit floats as bits: BF16 (the upper half of a float) and F16. Rounding goes to the nearest even, a nan stays a nan. */
+#ifndef DT_KERNELS_CPU_HALF_H
+#define DT_KERNELS_CPU_HALF_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float dt_from_bf16(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint16_t dt_to_bf16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(f != f ? (bits >> 16 | 0x40) : rounded);
+}
+
+static inline float dt_from_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    uint32_t bits = rest << 13;
+    float f;
+    if (rest >= 0x7c00) {
+        bits |= 0x7f800000;
+    } else if (rest >= 0x400) {
+        bits += (127 - 15) << 23;
+    } else {
+        f = (float)rest * 0x1p-24F;
+        memcpy(&bits, &f, sizeof bits);
+    }
+    bits |= sign;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint16_t dt_to_f16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) {
+        return (uint16_t)(sign | 0x7e00);
+    }
+    if (bits >= 0x477ff000) { /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00);
+    }
+    if (bits < 0x38800000) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the end */
+        float shifted;
+        memcpy(&shifted, &bits, sizeof shifted);
+        shifted += 0.5F;
+        memcpy(&bits, &shifted, sizeof bits);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    bits += 0xfff + (bits >> 13 & 1);
+    return (uint16_t)(sign | ((bits - ((127U - 15U) << 23)) >> 13));
+}
+
+/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x would. */
+static inline float dt_narrow_to_odd(double x)
+{
+    float f = (float)x;
+    if ((double)f != x && isfinite(f)) {
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        if (fabs((double)f) > fabs(x)) {
+            bits--; /* toward zero */
+        }
+        bits |= 1;
+        memcpy(&f, &bits, sizeof f);
+    }
+    return f;
+}
+
+#endif
