@@ -25,10 +25,21 @@ struct dt_gemm {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate;
 };
-/* By oneDNN in the calling thread. */
+/* The same of BF16, its element (i, l) found alike; c is F32 or BF16. Sums are F32 and rounded once. */
+struct dt_gemm_bf16 {
+    void *c;
+    const uint16_t *a, *b, *bias;
+    int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
+    bool accumulate, c_is_f32;
+};
+/* By oneDNN in the calling thread. For BF16 by what is faster on this CPU: its product for that, or the one for F32 on converted blocks. */
+void dt_gemm_bf16_onednn(const struct dt_gemm_bf16 *g);
 void dt_gemm_onednn(const struct dt_gemm *g);
 /* Our own (kernels/cpu/isa/gemm.c) without special instructions; no cut of m and n changes a bit. */
 void dt_gemm_plain(const struct dt_gemm *g);
+void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
+/* Tells the OpenMP library that oneDNN runs on to use one thread for the calling one. */
+void dt_gemm_one_thread(void);
 /* The row `matmul` on top of one of these. */
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
 void dt_matmul_plain(struct dt_stream *s, const struct dt_matmul_args *a);

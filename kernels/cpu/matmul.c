@@ -58,7 +58,7 @@ void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64
 /* ---- one product ---- */
 
 /* The OpenMP library keeps its thread count per thread. */
-static void use_one_thread(void)
+void dt_gemm_one_thread(void)
 {
     static __thread bool done;
     if (done) {
@@ -76,7 +76,7 @@ static void use_one_thread(void)
 /* The library's product of a transposed and a plain matrix loses a fifth of its speed: such an `a` is turned over first. */
 void dt_gemm_onednn(const struct dt_gemm *g)
 {
-    use_one_thread();
+    dt_gemm_one_thread();
     const float *a = g->a;
     int64_t lda = g->a_row;
     if (g->a_col != 1) {
@@ -95,49 +95,76 @@ void dt_gemm_onednn(const struct dt_gemm *g)
 
 /* ---- the row ---- */
 
+/* What computes a product in one thread. */
+struct engine {
+    void (*f32)(const struct dt_gemm *g);
+    void (*bf16)(const struct dt_gemm_bf16 *g);
+};
+
 struct slices {
-    struct dt_gemm whole;
-    int64_t rows;
-    void (*gemm)(const struct dt_gemm *g);
+    const struct dt_matmul_args *args;
+    const struct engine *engine;
+    int64_t rows, a_row, a_col, b_row, b_col, ldc;
 };
 
 static void one_slice(void *context, int64_t part)
 {
     const struct slices *x = context;
-    struct dt_gemm g = x->whole;
-    int64_t begin = part * x->rows;
-    g.m = g.m - begin < x->rows ? g.m - begin : x->rows;
-    g.a += begin * g.a_row;
-    g.c += begin * g.ldc;
-    x->gemm(&g);
+    const struct dt_matmul_args *a = x->args;
+    int64_t begin = part * x->rows, m = a->m - begin < x->rows ? a->m - begin : x->rows;
+    if (a->type == DT_F32) {
+        x->engine->f32(&(struct dt_gemm){.c = (float *)a->c + begin * x->ldc,
+                                         .a = (const float *)a->a + begin * x->a_row,
+                                         .b = a->b,
+                                         .bias = a->bias,
+                                         .m = m,
+                                         .n = a->n,
+                                         .k = a->k,
+                                         .a_row = x->a_row,
+                                         .a_col = x->a_col,
+                                         .b_row = x->b_row,
+                                         .b_col = x->b_col,
+                                         .ldc = x->ldc,
+                                         .accumulate = a->accumulate});
+        return;
+    }
+    x->engine->bf16(&(struct dt_gemm_bf16){.c = (char *)a->c + (size_t)(begin * x->ldc) * dt_dtype_size(a->c_type),
+                                           .a = (const uint16_t *)a->a + begin * x->a_row,
+                                           .b = a->b,
+                                           .bias = a->bias,
+                                           .m = m,
+                                           .n = a->n,
+                                           .k = a->k,
+                                           .a_row = x->a_row,
+                                           .a_col = x->a_col,
+                                           .b_row = x->b_row,
+                                           .b_col = x->b_col,
+                                           .ldc = x->ldc,
+                                           .accumulate = a->accumulate,
+                                           .c_is_f32 = a->c_type == DT_F32});
 }
 
-static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, void (*gemm)(const struct dt_gemm *g), struct dt_error *err)
+static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const struct engine *engine, struct dt_error *err)
 {
-    if (a->type != DT_F32) {
-        return dt_fail(err, DT_INTERNAL, "matmul: type %s is not made", dt_dtype_name(a->type));
+    bool half = a->type == DT_BF16;
+    if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == DT_BF16))) {
+        return dt_fail(err, DT_INTERNAL, "matmul: type %s is not made", dt_dtype_name(half ? a->c_type : a->type));
     }
     int64_t lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
     int64_t ldb = a->ldb != 0 ? a->ldb : a->b_transposed ? a->k : a->n;
-    struct slices x = {.gemm = gemm};
-    x.whole = (struct dt_gemm){.c = a->c,
-                               .a = a->a,
-                               .b = a->b,
-                               .bias = a->bias,
-                               .m = a->m,
-                               .n = a->n,
-                               .k = a->k,
-                               .a_row = a->a_transposed ? 1 : lda,
-                               .a_col = a->a_transposed ? lda : 1,
-                               .b_row = a->b_transposed ? 1 : ldb,
-                               .b_col = a->b_transposed ? ldb : 1,
-                               .ldc = a->ldc != 0 ? a->ldc : a->n,
-                               .accumulate = a->accumulate};
+    struct slices x = {.args = a,
+                       .engine = engine,
+                       .a_row = a->a_transposed ? 1 : lda,
+                       .a_col = a->a_transposed ? lda : 1,
+                       .b_row = a->b_transposed ? 1 : ldb,
+                       .b_col = a->b_transposed ? ldb : 1,
+                       .ldc = a->ldc != 0 ? a->ldc : a->n};
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed; /* turned over slice by slice it stays in the cache */
-    int64_t count = whole ? 1 : (a->m + SLICE_ROWS - 1) / SLICE_ROWS;
+    /* Turned over slice by slice it stays in the cache; for BF16 the library may choose another order of sums for another number of rows. */
+    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed && !half;
+    int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
     dt_pool_run(dt_cpu_pool(s), (a->m + x.rows - 1) / x.rows, one_slice, &x);
     return 0;
@@ -145,12 +172,12 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, void 
 
 static int run_onednn(struct dt_stream *s, void *args, struct dt_error *err)
 {
-    return matmul_now(s, args, dt_gemm_onednn, err);
+    return matmul_now(s, args, &(struct engine){dt_gemm_onednn, dt_gemm_bf16_onednn}, err);
 }
 
 static int run_plain(struct dt_stream *s, void *args, struct dt_error *err)
 {
-    return matmul_now(s, args, dt_gemm_plain, err);
+    return matmul_now(s, args, &(struct engine){dt_gemm_plain, dt_gemm_bf16_plain}, err);
 }
 
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a)

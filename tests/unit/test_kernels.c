@@ -1,5 +1,5 @@
-/* Kernels: every CPU kernel on every instruction set of this machine against the double twin, over ragged shapes; the same bits
- * with 1, 2 and 3 threads; the twin's backward kernels against finite differences; exactness where it is promised. */
+/* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in BF16: against the twin for that, which is
+ * compared with the double one), over ragged shapes; the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences; exactness where it is promised. */
 #include "kernels/device.h"
 #include "kernels/exact.h"
 #include "kernels/kernels.h"
@@ -17,6 +17,7 @@
 
 #define BUFFERS 10
 #define SHAPE 6
+#define SHAPES 9
 static const char *const isas[] = {"plain", "avx2", "avx512"};
 
 static uint64_t state;
@@ -29,26 +30,49 @@ static double uniform(void) /* in (-1, 1), exact in a float */
     return (double)(int64_t)(state >> 41) / 4194304.0 - 1.0;
 }
 
-/* One buffer in three copies: as it was made, float, double. */
+/* What an element is for decides its type: what flows has the run's type, sums that live on the run's grad type, statistics and
+ * masters are F32 and the copies of masters BF16. In a run in double all are F64. */
+enum kind { FLOWS, GRAD, STAT, COPY };
+
+/* One buffer in three copies: as it was made, in the types of a run, in double. */
 struct buffer {
     double *made, *d;
-    float *f;
+    void *x;
     int64_t count;
+    enum kind kind;
 };
 
 static struct buffer buf[BUFFERS];
 static int32_t ids[4096];
 
-static void make(int at, int64_t count, double scale, double shift)
+/* The types of a run. */
+struct mode {
+    const char *name;
+    enum dt_dtype type, grad;
+};
+static const struct mode modes[] = {{"F32", DT_F32, DT_F32}, {"BF16", DT_BF16, DT_BF16}, {"BF16, sums F32", DT_BF16, DT_F32}};
+
+static enum dt_dtype type_in(const struct mode *m, const struct buffer *b)
+{
+    return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
+}
+
+static void make_of(enum kind kind, int at, int64_t count, double scale, double shift)
 {
     struct buffer *b = &buf[at];
     b->count = count;
+    b->kind = kind;
     b->made = malloc((size_t)(count + 1) * sizeof(double));
     b->d = malloc((size_t)(count + 1) * sizeof(double));
-    b->f = malloc((size_t)(count + 1) * sizeof(float));
+    b->x = malloc((size_t)(count + 1) * sizeof(float));
     for (int64_t i = 0; i < count; i++) {
         b->made[i] = (double)(float)(shift + scale * uniform());
     }
+}
+
+static void make(int at, int64_t count, double scale, double shift)
+{
+    make_of(FLOWS, at, count, scale, shift);
 }
 
 static void make_ids(int64_t count, int64_t limit)
@@ -58,14 +82,29 @@ static void make_ids(int64_t count, int64_t limit)
     }
 }
 
-static void reset(void)
+/* As made, rounded to the mode's types; the doubles are what they are then. */
+static void reset_typed(const struct mode *m)
 {
     for (int b = 0; b < BUFFERS; b++) {
-        for (int64_t i = 0; i < buf[b].count; i++) {
-            buf[b].d[i] = buf[b].made[i];
-            buf[b].f[i] = (float)buf[b].made[i];
+        if (buf[b].count > 0) {
+            dt_cpu_cast(&(struct dt_cast_args){buf[b].x, buf[b].made, buf[b].count, type_in(m, &buf[b]), DT_F64});
         }
     }
+}
+
+static void reset_double(const struct mode *m)
+{
+    reset_typed(m);
+    for (int b = 0; b < BUFFERS; b++) {
+        if (buf[b].count > 0) {
+            dt_cpu_cast(&(struct dt_cast_args){buf[b].d, buf[b].x, buf[b].count, DT_F64, type_in(m, &buf[b])});
+        }
+    }
+}
+
+static void reset(void)
+{
+    reset_double(&modes[0]);
 }
 
 static void clear(void)
@@ -73,22 +112,29 @@ static void clear(void)
     for (int b = 0; b < BUFFERS; b++) {
         free(buf[b].made);
         free(buf[b].d);
-        free(buf[b].f);
+        free(buf[b].x);
         buf[b] = (struct buffer){0};
     }
 }
 
-/* What a case's run works with: the float or the double copies. */
+/* What a case's run works with: the typed or the double copies. */
 struct run {
     struct dt_stream *s;
     const struct dt_kernels *k;
     enum dt_dtype type;
     const int64_t *n;
+    enum dt_dtype grad;
 };
 
 static void *at(const struct run *r, int b)
 {
-    return r->type == DT_F64 ? (void *)buf[b].d : (void *)buf[b].f;
+    return r->type == DT_F64 ? (void *)buf[b].d : buf[b].x;
+}
+
+/* The type of optimizers' masters. */
+static enum dt_dtype real_of(const struct run *r)
+{
+    return r->type == DT_F64 ? DT_F64 : DT_F32;
 }
 
 struct kernel_case {
@@ -96,7 +142,8 @@ struct kernel_case {
     void (*make)(const int64_t *n);
     void (*run)(const struct run *r);
     double bound; /* of |float - double| / (1 + |double|) */
-    int64_t shapes[8][SHAPE];
+    double half;  /* the same of BF16 elements */
+    int64_t shapes[SHAPES][SHAPE];
 };
 
 static void open_device(struct dt_device *d, const char *name, int threads, struct dt_stream **s)
@@ -118,53 +165,82 @@ static void close_device(struct dt_device *d, struct dt_stream *s)
     dt_device_close(d);
 }
 
-/* The largest difference of the float copies from the double ones. */
-static double worst(void)
+/* Runs a case with the kernels k (or the device's own) on typed or double copies. */
+static void run_case(const struct kernel_case *c, const int64_t *n, const struct mode *m, const char *device, int threads, const struct dt_kernels *k)
 {
-    double most = 0;
-    for (int b = 0; b < BUFFERS; b++) {
-        for (int64_t i = 0; i < buf[b].count; i++) {
-            double e = fabs((double)buf[b].f[i] - buf[b].d[i]) / (1 + fabs(buf[b].d[i]));
-            most = e > most || e != e ? e : most;
-        }
-    }
-    return most;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    open_device(&d, device, threads, &s);
+    bool in_double = strcmp(device, "twin64") == 0;
+    c->run(&(struct run){s, k != NULL ? k : d.kernels, in_double ? DT_F64 : m->type, n, in_double ? DT_F64 : m->grad});
+    close_device(&d, s);
 }
 
-static void check_shape(const struct kernel_case *c, const int64_t *n)
+static double element(const struct buffer *b, const struct mode *m, int64_t i)
 {
-    struct dt_device twin, d;
-    struct dt_stream *s = NULL;
+    double x;
+    size_t size = dt_dtype_size(type_in(m, b));
+    dt_cpu_cast(&(struct dt_cast_args){&x, (const char *)b->x + (size_t)i * size, 1, DT_F64, type_in(m, b)});
+    return x;
+}
+
+/* Compares the typed copies with the double ones: floats to c->bound, BF16 to c->half, both times `slack`. */
+static void compare(const struct kernel_case *c, const int64_t *n, const struct mode *m, const char *who, int threads, double slack)
+{
+    for (int b = 0; b < BUFFERS; b++) {
+        double bound = slack * (type_in(m, &buf[b]) == DT_BF16 ? c->half : c->bound);
+        for (int64_t i = 0; i < buf[b].count; i++) {
+            double x = element(&buf[b], m, i), e = fabs(x - buf[b].d[i]) / (1 + fabs(buf[b].d[i]));
+            if (!(e <= bound)) {
+                fail_msg("%s %s %s (%lld, %lld, %lld, %lld) with %d threads: buffer %d [%lld] is %.9g, not %.9g: off by %g, bound %g", who, c->name,
+                         m->name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], threads, b, (long long)i, x, buf[b].d[i], e,
+                         bound);
+            }
+        }
+    }
+}
+
+/* Errors of the twin for BF16 against the one for double: what is rounded between two of a case's kernels counts, too. */
+#define TWIN_SLACK 6
+
+/* The reference for a mode in the double copies: by the double twin; for BF16 by its own, once that has been compared. */
+static void make_reference(const struct kernel_case *c, const int64_t *n, const struct mode *m)
+{
+    reset_double(m);
+    run_case(c, n, m, "twin64", 1, NULL);
+    if (m->type == DT_BF16) {
+        reset_typed(m);
+        run_case(c, n, m, "cpu", 1, dt_kernels_twin(DT_BF16));
+        struct kernel_case rough = *c;
+        rough.bound = c->half;
+        compare(&rough, n, m, "twin16", 1, TWIN_SLACK);
+        for (int b = 0; b < BUFFERS; b++) {
+            for (int64_t i = 0; i < buf[b].count; i++) {
+                buf[b].d[i] = element(&buf[b], m, i);
+            }
+        }
+    }
+}
+
+static void check_shape(const struct kernel_case *c, const int64_t *n, const struct mode *m)
+{
     state = 88172645463325252ULL;
     c->make(n);
-    reset();
-    open_device(&twin, "twin64", 1, &s);
-    c->run(&(struct run){s, twin.kernels, DT_F64, n});
-    close_device(&twin, s);
+    make_reference(c, n, m);
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
         const struct dt_kernels *k = dt_kernels_cpu_named(isas[i]);
-        float *first[BUFFERS] = {0};
+        void *first[BUFFERS] = {0};
         for (int threads = 1; threads <= 3 && k != NULL; threads++) {
-            for (int b = 0; b < BUFFERS; b++) {
-                for (int64_t j = 0; j < buf[b].count; j++) {
-                    buf[b].f[j] = (float)buf[b].made[j];
-                }
-            }
-            open_device(&d, "cpu", threads, &s);
-            c->run(&(struct run){s, k, DT_F32, n});
-            close_device(&d, s);
-            double e = worst();
-            if (!(e <= c->bound)) {
-                fail_msg("%s %s (%lld, %lld, %lld, %lld) with %d threads: off by %g, bound %g", isas[i], c->name, (long long)n[0], (long long)n[1],
-                         (long long)n[2], (long long)n[3], threads, e, c->bound);
-            }
+            reset_typed(m);
+            run_case(c, n, m, "cpu", threads, k);
+            compare(c, n, m, isas[i], threads, 1);
             for (int b = 0; b < BUFFERS && buf[b].count > 0; b++) {
-                size_t size = (size_t)buf[b].count * sizeof(float);
+                size_t size = (size_t)buf[b].count * dt_dtype_size(type_in(m, &buf[b]));
                 if (first[b] == NULL) {
                     first[b] = malloc(size + 1);
-                    memcpy(first[b], buf[b].f, size);
-                } else if (memcmp(first[b], buf[b].f, size) != 0) {
-                    fail_msg("%s %s: %d threads give other bits", isas[i], c->name, threads);
+                    memcpy(first[b], buf[b].x, size);
+                } else if (memcmp(first[b], buf[b].x, size) != 0) {
+                    fail_msg("%s %s %s: %d threads give other bits", isas[i], c->name, m->name, threads);
                 }
             }
         }
@@ -182,14 +258,17 @@ static void make_elements(const int64_t *n)
     make(0, n[0], 6, 0);
     make(1, n[0], 3, 0);
     make(2, n[0], 1, 0);
+    make_of(STAT, 3, n[0], 1, 0);
 }
 
 static void run_elements(const struct run *r)
 {
-    r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type, DT_F32});
+    r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type, r->type});
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 0.3, .type = r->type});
     double half = 0.5;
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 1, .device_factor = &half, .type = r->type});
+    r->k->add(r->s, &(struct dt_add_args){at(r, 3), at(r, 3), at(r, 0), r->n[0], real_of(r), r->type}); /* a sum in F32 of parts that flow */
+    r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 3), .count = r->n[0], .factor = 0.1, .type = real_of(r)});
 }
 
 static void run_activation(const struct run *r)
@@ -203,7 +282,7 @@ static void run_activation(const struct run *r)
 static void make_matmul(const int64_t *n)
 {
     int64_t m = n[0], cols = n[1], k = n[2], extra = n[5];
-    make(0, m * (cols + extra), 1, 0);
+    make_of(GRAD, 0, m * (cols + extra), 1, 0);
     make(1, (n[3] & 1) != 0 ? k * (m + extra) : m * (k + extra), 1, 0);
     make(2, (n[3] & 2) != 0 ? cols * (k + extra) : k * (cols + extra), 1, 0);
     make(3, cols, 1, 0);
@@ -227,19 +306,20 @@ static void run_matmul(const struct run *r)
                                                 .ldb = extra != 0 ? (tb ? n[2] : n[1]) + extra : 0,
                                                 .ldc = extra != 0 ? n[1] + extra : 0,
                                                 .accumulate = n[4] != 0,
-                                                .type = r->type});
+                                                .type = r->type,
+                                                .c_type = r->grad});
 }
 
 /* rows, cols, accumulate */
 static void make_column_sum(const int64_t *n)
 {
-    make(0, n[1], 1, 0);
+    make_of(GRAD, 0, n[1], 1, 0);
     make(1, n[0] * n[1], 1, 0);
 }
 
 static void run_column_sum(const struct run *r)
 {
-    r->k->column_sum(r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, DT_F32});
+    r->k->column_sum(r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, r->grad});
 }
 
 /* rows, cols, accumulate (and without a branch, gradient from above) */
@@ -248,14 +328,14 @@ static void make_layernorm(const int64_t *n)
     int64_t rows = n[0], cols = n[1];
     make(0, rows * cols, 1, 0);    /* y, then dx */
     make(1, rows * cols, 1, 0);    /* sum */
-    make(2, rows, 1, 0);           /* mean */
-    make(3, rows, 1, 0);           /* rstd */
+    make_of(STAT, 2, rows, 1, 0);  /* mean */
+    make_of(STAT, 3, rows, 1, 0);  /* rstd */
     make(4, rows * cols, 2, 0.25); /* residual, then gradient from above */
     make(5, rows * cols, 1, 0);    /* branch, then dy */
     make(6, cols, 1, 1);           /* gamma */
     make(7, cols, 1, 0);           /* beta */
-    make(8, cols, 1, 0);           /* dgamma */
-    make(9, cols, 1, 0);           /* dbeta */
+    make_of(GRAD, 8, cols, 1, 0);  /* dgamma */
+    make_of(GRAD, 9, cols, 1, 0);  /* dbeta */
 }
 
 static void run_layernorm(const struct run *r)
@@ -291,7 +371,8 @@ static void run_layernorm_backward(const struct run *r)
                                                                         .row_count = r->n[0],
                                                                         .col_count = r->n[1],
                                                                         .accumulate = !full,
-                                                                        .type = r->type});
+                                                                        .type = r->type,
+                                                                        .grad_type = r->grad});
 }
 
 /* B, T, H, D, KV, causal */
@@ -300,7 +381,7 @@ static void make_attention(const int64_t *n)
     int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
     make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
     make(1, rows * n[2] * n[3], 1, 0);              /* out */
-    make(2, rows * n[2], 1, 0);                     /* lse */
+    make_of(STAT, 2, rows * n[2], 1, 0);            /* lse */
     make(3, rows * n[2] * n[3], 1, 0);              /* dout */
     make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
 }
@@ -339,8 +420,8 @@ static void make_embedding(const int64_t *n)
     make(1, n[3] * n[2], 1, 0);       /* tokens */
     make(2, (n[1] + 3) * n[2], 1, 0); /* positions: a table with rows to spare */
     make(3, n[0] * n[2], 1, 0);       /* dy */
-    make(4, n[3] * n[2], 1, 0);
-    make(5, (n[1] + 3) * n[2], 1, 0);
+    make_of(GRAD, 4, n[3] * n[2], 1, 0);
+    make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
     make_ids(n[0], n[3]);
 }
 
@@ -348,15 +429,15 @@ static void run_embedding(const struct run *r)
 {
     const int64_t *n = r->n;
     r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), ids, n[0], n[1], n[2], r->type});
-    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), ids, n[0], n[3], n[2], n[4] != 0, r->type, DT_F32});
-    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type, DT_F32});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), ids, n[0], n[3], n[2], n[4] != 0, r->type, r->grad});
+    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type, r->grad});
 }
 
 /* rows, V, with gradient */
 static void make_entropy(const int64_t *n)
 {
     make(0, n[0] * n[1], 4, 0);
-    make(1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
     make_ids(n[0], n[1]);
     for (int64_t i = 2; i < n[0]; i += 5) {
         ids[i] = DT_IGNORE_INDEX;
@@ -386,7 +467,7 @@ static void run_entropy(const struct run *r)
         if (r->type == DT_F64) {
             buf[1].d[i] = losses[i];
         } else {
-            buf[1].f[i] = (float)losses[i];
+            ((float *)buf[1].x)[i] = (float)losses[i];
         }
     }
     free(losses);
@@ -395,21 +476,25 @@ static void run_entropy(const struct run *r)
 /* count, step, kind of sgd */
 static void make_optimizer(const int64_t *n)
 {
-    make(0, n[0], 1, 0);   /* w */
-    make(1, n[0], 0.1, 0); /* m */
-    make(2, n[0], 0.1, 0.11);
-    make(3, n[0], 1, 0); /* grad */
-    make(4, n[0], 1, 0); /* w of sgd */
-    make(5, n[0], 1, 0); /* its buffer */
+    make_of(STAT, 0, n[0], 1, 0);   /* w */
+    make_of(STAT, 1, n[0], 0.1, 0); /* m */
+    make_of(STAT, 2, n[0], 0.1, 0.11);
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
+    make_of(STAT, 5, n[0], 1, 0); /* its buffer */
+    make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
+    make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
 }
 
 static void run_optimizer(const struct run *r)
 {
     const int64_t *n = r->n;
     double clip = 0.75;
+    bool in_double = r->type == DT_F64;
     r->k->adamw(r->s, &(struct dt_adamw_args){.w = at(r, 0),
                                               .m = at(r, 1),
                                               .v = at(r, 2),
+                                              .w_bf16 = in_double ? NULL : at(r, 6),
                                               .grad = at(r, 3),
                                               .clip = &clip,
                                               .count = n[0],
@@ -420,9 +505,11 @@ static void run_optimizer(const struct run *r)
                                               .eps = 1e-8,
                                               .weight_decay = 0.1,
                                               .grad_scale = 0.5,
-                                              .type = r->type});
+                                              .type = real_of(r),
+                                              .grad_type = r->grad});
     r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4),
                                           .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL,
+                                          .w_bf16 = in_double ? NULL : at(r, 7),
                                           .grad = at(r, 3),
                                           .clip = NULL,
                                           .count = n[0],
@@ -432,16 +519,24 @@ static void run_optimizer(const struct run *r)
                                           .weight_decay = 0.01,
                                           .grad_scale = 0.5,
                                           .nesterov = n[2] == 2,
-                                          .type = r->type});
+                                          .type = real_of(r),
+                                          .grad_type = r->grad});
+    for (int64_t i = 0; i < n[0] && in_double; i++) {
+        buf[6].d[i] = buf[0].d[i];
+        buf[7].d[i] = buf[4].d[i];
+    }
 }
 
+#define ULP 0x1p-7 /* the last place of a BF16: both sides round once, so a value halfway between two may fall to either */
+
 static const struct kernel_case cases[] = {
-    {"add, scale", make_elements, run_elements, 1e-6, {{1}, {17}, {70001}}},
-    {"activation", make_elements, run_activation, 4e-6, {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
+    {"add, scale", make_elements, run_elements, 1e-6, ULP, {{1}, {17}, {70001}}},
+    {"activation", make_elements, run_activation, 4e-6, ULP, {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
     {"matmul",
      make_matmul,
      run_matmul,
      2e-5,
+     ULP,
      {{1, 1, 1, 0, 0, 0},
       {7, 65, 33, 0, 0, 0},
       {300, 50, 70, 1, 1, 0},
@@ -449,14 +544,16 @@ static const struct kernel_case cases[] = {
       {66, 131, 600, 1, 0, 3},
       {520, 9, 11, 3, 1, 0},
       {64, 48, 16, 2, 1, 0},
+      {65, 600, 1030, 3, 1, 3},
       {700, 400, 450, 0, 0, 0}}},
-    {"column_sum", make_column_sum, run_column_sum, 1e-5, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
-    {"layernorm", make_layernorm, run_layernorm, 2e-5, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
-    {"layernorm_backward", make_layernorm, run_layernorm_backward, 2e-5, {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},
+    {"column_sum", make_column_sum, run_column_sum, 1e-5, ULP, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
+    {"layernorm", make_layernorm, run_layernorm, 2e-5, ULP, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
+    {"layernorm_backward", make_layernorm, run_layernorm_backward, 2e-5, ULP, {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},
     {"attention",
      make_attention,
      run_attention,
      2e-5,
+     ULP,
      {{1, 1, 1, 1, 0, 1},
       {2, 5, 3, 8, 0, 1},
       {1, 64, 2, 16, 0, 1},
@@ -464,17 +561,19 @@ static const struct kernel_case cases[] = {
       {2, 70, 4, 8, 2, 1},
       {1, 67, 2, 12, 0, 0},
       {1, 33, 4, 4, 1, 0}}},
-    {"embedding", make_embedding, run_embedding, 1e-6, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
-    {"cross_entropy", make_entropy, run_entropy, 5e-6, {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}}},
-    {"optimizers", make_optimizer, run_optimizer, 2e-6, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
+    {"embedding", make_embedding, run_embedding, 1e-6, ULP, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
+    {"cross_entropy", make_entropy, run_entropy, 5e-6, ULP, {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}}},
+    {"optimizers", make_optimizer, run_optimizer, 2e-6, ULP, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
 };
 
 static void test_against_twin(void **unused)
 {
     (void)unused;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        for (int i = 0; i < 8 && cases[c].shapes[i][0] != 0; i++) {
-            check_shape(&cases[c], cases[c].shapes[i]);
+        for (int i = 0; i < SHAPES && cases[c].shapes[i][0] != 0; i++) {
+            for (size_t m = 0; m < sizeof modes / sizeof modes[0]; m++) {
+                check_shape(&cases[c], cases[c].shapes[i], &modes[m]);
+            }
         }
     }
 }
@@ -545,7 +644,7 @@ static void test_differences(void **unused)
     open_device(&d, "twin64", 1, &s);
     int64_t attention[2][SHAPE] = {{2, 5, 2, 3, 0, 1}, {1, 4, 4, 2, 2, 0}};
     for (int c = 0; c < 2; c++) {
-        struct run r = {s, d.kernels, DT_F64, attention[c]};
+        struct run r = {s, d.kernels, DT_F64, attention[c], DT_F64};
         state = 5;
         make_attention(r.n);
         reset();
@@ -558,7 +657,7 @@ static void test_differences(void **unused)
     }
     for (int64_t kind = 0; kind < 3; kind++) {
         int64_t n[SHAPE] = {50, kind};
-        struct run r = {s, d.kernels, DT_F64, n};
+        struct run r = {s, d.kernels, DT_F64, n, DT_F64};
         make_elements(n);
         reset();
         double w[50];
@@ -570,7 +669,7 @@ static void test_differences(void **unused)
         clear();
     }
     int64_t norm[SHAPE] = {4, 7, 0};
-    struct run r = {s, d.kernels, DT_F64, norm};
+    struct run r = {s, d.kernels, DT_F64, norm, DT_F64};
     make_layernorm(norm);
     reset();
     memset(buf[8].d, 0, 7 * sizeof(double));
@@ -588,7 +687,7 @@ static void test_differences(void **unused)
     }
     clear();
     int64_t loss[SHAPE] = {6, 9, 1};
-    struct run e = {s, d.kernels, DT_F64, loss};
+    struct run e = {s, d.kernels, DT_F64, loss, DT_F64};
     make_entropy(loss);
     make(2, 54, 1, 0);
     make(3, 1, 1, 0);
@@ -702,6 +801,80 @@ static void test_norm(void **unused)
         }
     }
     free(x);
+}
+
+/* Squares of BF16 are the same sums as those of the floats they are, on every instruction set, in any slices. */
+static void test_norm_of_halves(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 70003, CUT = 64 * 31 };
+    static float x[TOTAL];
+    static uint16_t half[TOTAL];
+    for (int i = 0; i < TOTAL; i++) {
+        x[i] = (float)uniform();
+    }
+    dt_cpu_cast(&(struct dt_cast_args){half, x, TOTAL, DT_BF16, DT_F32});
+    dt_cpu_cast(&(struct dt_cast_args){x, half, TOTAL, DT_F32, DT_BF16});
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    open_device(&d, "cpu", 2, &s);
+    int64_t expect[DT_EXACT_LIMBS] = {0};
+    dt_kernels_twin(DT_F32)->norm_sum(s, &(struct dt_norm_sum_args){expect, x, TOTAL, DT_F32});
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_BF16) : dt_kernels_cpu_named(isas[isa - 1]);
+        int64_t limbs[DT_EXACT_LIMBS] = {0};
+        if (k != NULL) {
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, half + CUT, TOTAL - CUT, DT_BF16});
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, half, CUT, DT_BF16});
+            assert_memory_equal(limbs, expect, sizeof expect);
+        }
+    }
+    close_device(&d, s);
+}
+
+/* What vectors store as BF16 is what a cast makes of it: to the nearest even, a nan stays one, subnormals and infinities are not lost. */
+static void test_rounding(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 999 };
+    static const uint32_t corners[] = {0x7f800001, 0xff800001, 0x7fc00000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x00000001,
+                                       0x80000001, 0x00018000, 0x00008000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff};
+    static float w[COUNT], after[COUNT], zero[COUNT], moments[2][COUNT];
+    static uint16_t got[COUNT], expect[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t bits = corners[i % (int)(sizeof corners / sizeof corners[0])];
+        memcpy(&w[i], &bits, sizeof bits);
+        if (i > 500) {
+            w[i] = (float)uniform();
+        }
+    }
+    dt_cpu_cast(&(struct dt_cast_args){expect, w, COUNT, DT_BF16, DT_F32});
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    open_device(&d, "cpu", 1, &s);
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_BF16) : dt_kernels_cpu_named(isas[isa - 1]);
+        for (int offset = 0; offset < 17 && k != NULL; offset++) {
+            int64_t count = COUNT - offset;
+            memcpy(after, w, sizeof w);
+            memset(got, 0xab, sizeof got);
+            memset(moments, 0, sizeof moments);
+            k->adamw(s, &(struct dt_adamw_args){.w = after + offset,
+                                                .m = moments[0],
+                                                .v = moments[1],
+                                                .w_bf16 = got + offset,
+                                                .grad = zero,
+                                                .count = count,
+                                                .step = 1,
+                                                .eps = 1,
+                                                .grad_scale = 1});
+            for (int i = offset; i < COUNT; i++) {
+                bool nan = w[i] != w[i];
+                assert_true(nan ? (got[i] & 0x7f80) == 0x7f80 && (got[i] & 0x7f) != 0 : got[i] == expect[i]);
+            }
+        }
+    }
+    close_device(&d, s);
 }
 
 /* Losses: divided or not, in any slicing the same bits; what is not finite is counted; below zero is zero. */
@@ -842,6 +1015,42 @@ static void test_errors(void **unused)
 }
 
 /* Products of the sizes that models have: the number of threads cuts them differently, and no bit may know. */
+static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, enum dt_dtype type)
+{
+    size_t size = dt_dtype_size(type);
+    float *x = malloc((size_t)(m * k + k * n) * sizeof *x);
+    char *a = malloc((size_t)(m * k + k * n) * size);
+    float *c = malloc((size_t)(m * n) * sizeof *c), *first = malloc((size_t)(m * n) * sizeof *first);
+    for (int64_t j = 0; j < m * k + k * n; j++) {
+        x[j] = (float)uniform();
+    }
+    dt_cpu_cast(&(struct dt_cast_args){a, x, m * k + k * n, type, DT_F32});
+    for (int threads = 1; threads <= 5; threads++) {
+        struct dt_device d;
+        struct dt_stream *s = NULL;
+        open_device(&d, "cpu", threads, &s);
+        d.kernels->matmul(s, &(struct dt_matmul_args){.c = threads == 1 ? first : c,
+                                                      .a = a,
+                                                      .b = a + (size_t)(m * k) * size,
+                                                      .m = m,
+                                                      .n = n,
+                                                      .k = k,
+                                                      .a_transposed = a_transposed,
+                                                      .b_transposed = b_transposed,
+                                                      .type = type,
+                                                      .c_type = DT_F32});
+        close_device(&d, s);
+        if (threads > 1 && memcmp(c, first, (size_t)(m * n) * sizeof *c) != 0) {
+            fail_msg("%s %lld x %lld x %lld: %d threads give other bits than one", dt_dtype_name(type), (long long)m, (long long)n, (long long)k,
+                     threads);
+        }
+    }
+    free(x);
+    free(a);
+    free(c);
+    free(first);
+}
+
 static void test_threads_of_products(void **unused)
 {
     (void)unused;
@@ -852,46 +1061,25 @@ static void test_threads_of_products(void **unused)
                  {1000, 65, 384, false, true},    {777, 130, 4096, false, false},  {4096, 64, 32, false, false},   {513, 384, 65, false, false},
                  {16, 768, 3072, false, false},   {1, 50257, 64, false, true}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        int64_t m = sizes[i].m, n = sizes[i].n, k = sizes[i].k;
-        float *a = malloc((size_t)(m * k) * sizeof *a), *b = malloc((size_t)(k * n) * sizeof *b);
-        float *c = malloc((size_t)(m * n) * sizeof *c), *first = malloc((size_t)(m * n) * sizeof *first);
-        for (int64_t j = 0; j < m * k; j++) {
-            a[j] = (float)uniform();
-        }
-        for (int64_t j = 0; j < k * n; j++) {
-            b[j] = (float)uniform();
-        }
-        for (int threads = 1; threads <= 5; threads++) {
-            struct dt_device d;
-            struct dt_stream *s = NULL;
-            open_device(&d, "cpu", threads, &s);
-            d.kernels->matmul(s, &(struct dt_matmul_args){.c = threads == 1 ? first : c,
-                                                          .a = a,
-                                                          .b = b,
-                                                          .m = m,
-                                                          .n = n,
-                                                          .k = k,
-                                                          .a_transposed = sizes[i].a_transposed,
-                                                          .b_transposed = sizes[i].b_transposed,
-                                                          .type = DT_F32});
-            close_device(&d, s);
-            if (threads > 1 && memcmp(c, first, (size_t)(m * n) * sizeof *c) != 0) {
-                fail_msg("%lld x %lld x %lld: %d threads give other bits than one", (long long)m, (long long)n, (long long)k, threads);
-            }
-        }
-        free(a);
-        free(b);
-        free(c);
-        free(first);
+        check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_F32);
+        check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_BF16);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_of_products), cmocka_unit_test(test_against_twin), cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_adamw_offsets),       cmocka_unit_test(test_norm),         cmocka_unit_test(test_exact_sum),
-        cmocka_unit_test(test_sum_slices),          cmocka_unit_test(test_cast),         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_threads_of_products),
+        cmocka_unit_test(test_against_twin),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_adamw_offsets),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_norm_of_halves),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_exact_sum),
+        cmocka_unit_test(test_sum_slices),
+        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Causal attention by tiles of queries. One part is one batch entry and kv head; of the scores only a tile (queries, T) exists.
  * Backward computes a tile again from the saved log-sum-exp; tiles go from the last to the first, so that the first one done
- * reaches every key and overwrites dk and dv, and the others add. */
+ * reaches every key and overwrites dk and dv, and the others add. Of BF16 tensors a head at a time becomes floats in work memory; what is
+ * computed there is rounded once. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -8,20 +9,50 @@
 #define FORWARD_TILE 32 /* of forward: less above the diagonal */
 
 struct shape {
-    int64_t positions, heads, kv_heads, group, head_size, qkv_stride, out_stride;
+    int64_t positions, heads, kv_heads, group, head_size;
+    int64_t qkv_stride, out_stride; /* of the tensors */
+    int64_t q_step, o_step;         /* between positions of what a tile works with: the same, or head_size */
     float scale;
-    bool causal;
+    bool causal, half;
 };
 
-static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale, bool causal)
+static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale, bool causal, enum dt_dtype type)
 {
     struct shape x = {.positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
     x.kv_heads = kv_heads != 0 ? kv_heads : heads;
     x.group = heads / x.kv_heads;
     x.qkv_stride = (heads + 2 * x.kv_heads) * head_size;
     x.out_stride = heads * head_size;
+    x.half = type == DT_BF16;
+    x.q_step = x.half ? head_size : x.qkv_stride;
+    x.o_step = x.half ? head_size : x.out_stride;
     x.scale = (float)(scale != 0 ? scale : 1.0 / sqrt((double)head_size));
     return x;
+}
+
+/* A head's rows of a tensor as the tile wants them: where they lie, or converted into `room` (positions, head_size). */
+static const float *fetch_head(const struct shape *x, float *room, const void *tensor, int64_t at, int64_t stride)
+{
+    if (!x->half) {
+        return (const float *)tensor + at;
+    }
+    for (int64_t i = 0; i < x->positions; i++) {
+        vec_fetch(room + i * x->head_size, tensor, at + i * stride, x->head_size, DT_BF16);
+    }
+    return room;
+}
+
+/* Where a head's results go: into the tensor, or into room, from where keep_head takes them. */
+static float *place_head(const struct shape *x, float *room, void *tensor, int64_t at)
+{
+    return x->half ? room : (float *)tensor + at;
+}
+
+static void keep_head(const struct shape *x, const float *room, void *tensor, int64_t at, int64_t stride)
+{
+    for (int64_t i = 0; i < x->positions && x->half; i++) {
+        vec_keep(tensor, at + i * stride, room + i * x->head_size, x->head_size, DT_BF16);
+    }
 }
 
 /* How many keys the queries of a tile see at most. */
@@ -79,7 +110,7 @@ static void forward_tile(const struct shape *x, const float *q, const float *k, 
 {
     int64_t rows = min64(FORWARD_TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size;
     float factor[FORWARD_TILE];
-    product(scores, keys, q + begin * x->qkv_stride, x->qkv_stride, k, D, rows, keys, D);
+    product(scores, keys, q + begin * x->q_step, x->q_step, k, D, rows, keys, D);
     for (int64_t i = 0; i < rows; i++) {
         int64_t valid = x->causal ? begin + i + 1 : keys;
         float max = max_row(scores + i * keys, valid) * x->scale;
@@ -87,9 +118,9 @@ static void forward_tile(const struct shape *x, const float *q, const float *k, 
         factor[i] = 1.0F / sum;
         lse[begin + i] = (float)((double)max + log((double)sum));
     }
-    product(out + begin * x->out_stride, x->out_stride, scores, keys, v, x->positions, rows, D, keys);
+    product(out + begin * x->o_step, x->o_step, scores, keys, v, x->positions, rows, D, keys);
     for (int64_t i = 0; i < rows; i++) {
-        float *o = out + (begin + i) * x->out_stride;
+        float *o = out + (begin + i) * x->o_step;
         for (int64_t d = 0; d < D; d++) {
             o[d] *= factor[i];
         }
@@ -106,24 +137,29 @@ static void attention_part(void *context, int64_t part)
     const struct forward *c = context;
     const struct shape *x = &c->shape;
     int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions;
-    const float *base = (const float *)c->args->qkv + b * T * x->qkv_stride;
-    const float *k = base + (x->heads + g) * D, *v = k + x->kv_heads * D;
-    float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)(FORWARD_TILE * T + DT_PACKED(T) * D + DT_PACKED(D) * T) * sizeof(float));
+    int64_t qkv_at = b * T * x->qkv_stride, k_at = qkv_at + (x->heads + g) * D, v_at = k_at + x->kv_heads * D;
+    const void *qkv = c->args->qkv;
+    int64_t need = FORWARD_TILE * T + DT_PACKED(T) * D + DT_PACKED(D) * T + (x->half ? 2 * T * D : 0);
+    float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float));
     float *turned_k = scores + FORWARD_TILE * T, *packed_v = turned_k + DT_PACKED(T) * D;
-    ISA(dt_gemm_pack)(turned_k, k, 1, x->qkv_stride, T, D);
-    ISA(dt_gemm_pack)(packed_v, v, x->qkv_stride, 1, D, T);
+    float *in = packed_v + DT_PACKED(D) * T, *result = in + T * D;
+    ISA(dt_gemm_pack)(turned_k, fetch_head(x, in, qkv, k_at, x->qkv_stride), 1, x->q_step, T, D);
+    ISA(dt_gemm_pack)(packed_v, fetch_head(x, in, qkv, v_at, x->qkv_stride), x->q_step, 1, D, T);
     for (int64_t h = g * x->group; h < (g + 1) * x->group; h++) {
-        float *out = (float *)c->args->out + b * T * x->out_stride + h * D, *lse = (float *)c->args->lse + (b * x->heads + h) * T;
+        int64_t out_at = b * T * x->out_stride + h * D;
+        const float *q = fetch_head(x, in, qkv, qkv_at + h * D, x->qkv_stride);
+        float *out = place_head(x, result, c->args->out, out_at), *lse = (float *)c->args->lse + (b * x->heads + h) * T;
         for (int64_t begin = 0; begin < T; begin += FORWARD_TILE) {
-            forward_tile(x, base + h * D, turned_k, packed_v, out, lse, begin, scores);
+            forward_tile(x, q, turned_k, packed_v, out, lse, begin, scores);
         }
+        keep_head(x, result, c->args->out, out_at, x->out_stride);
     }
 }
 
 static int attention_now(struct dt_pool *pool, struct dt_attention_args *a, struct dt_error *err)
 {
     (void)err;
-    struct forward c = {a, shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal)};
+    struct forward c = {a, shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal, a->type)};
     dt_pool_run(pool, a->batch * c.shape.kv_heads, attention_part, &c);
     return 0;
 }
@@ -149,20 +185,20 @@ static float delta_of(const float *x, const float *y, int64_t n)
 /* p (rows, keys): probabilities; ds (rows, keys): gradients of the scores before scaling */
 static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds, float *tile)
 {
-    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size, S = x->qkv_stride;
-    const float *q = h->q + begin * S, *dout = h->dout + begin * x->out_stride;
+    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size, S = x->q_step;
+    const float *q = h->q + begin * S, *dout = h->dout + begin * x->o_step;
     product(p, keys, q, S, h->turned_k, D, rows, keys, D);
-    product(ds, keys, dout, x->out_stride, h->turned_v, D, rows, keys, D);
+    product(ds, keys, dout, x->o_step, h->turned_v, D, rows, keys, D);
     for (int64_t i = 0; i < rows; i++) {
         int64_t valid = x->causal ? begin + i + 1 : keys;
-        float delta = delta_of(dout + i * x->out_stride, h->out + (begin + i) * x->out_stride, D);
+        float delta = delta_of(dout + i * x->o_step, h->out + (begin + i) * x->o_step, D);
         float *pi = p + i * keys, *di = ds + i * keys;
         exp_row(pi, valid, keys, x->scale, h->lse[begin + i]);
         for (int64_t j = 0; j < keys; j++) {
             di[j] = pi[j] * (di[j] - delta) * x->scale; /* p is 0 where a key is not seen */
         }
     }
-    ISA(dt_gemm_pack)(tile, dout, x->out_stride, 1, D, rows);
+    ISA(dt_gemm_pack)(tile, dout, x->o_step, 1, D, rows);
     product_turned(h->dv, S, p, keys, tile, keys, D, rows, add);
     ISA(dt_gemm_pack)(tile, q, S, 1, D, rows);
     product_turned(h->dk, S, ds, keys, tile, keys, D, rows, add);
@@ -179,40 +215,42 @@ static void attention_backward_part(void *context, int64_t part)
     const struct backward *c = context;
     const struct dt_attention_backward_args *a = c->args;
     const struct shape *x = &c->shape;
-    int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions;
-    int64_t qkv_at = b * T * x->qkv_stride, k_at = (x->heads + g) * D, v_at = k_at + x->kv_heads * D;
-    const float *qkv = (const float *)a->qkv + qkv_at;
-    float *dqkv = (float *)a->dqkv + qkv_at;
-    int64_t need = 2 * TILE * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE);
+    int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions, S = x->qkv_stride;
+    int64_t qkv_at = b * T * S, k_at = qkv_at + (x->heads + g) * D, v_at = k_at + x->kv_heads * D;
+    int64_t need = 2 * TILE * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE) + (x->half ? 6 * T * D : 0);
     float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float)), *ds = p + TILE * T;
     float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D,
-          *tile = packed_k + DT_PACKED(D) * T;
-    ISA(dt_gemm_pack)(turned_k, qkv + k_at, 1, x->qkv_stride, T, D);
-    ISA(dt_gemm_pack)(turned_v, qkv + v_at, 1, x->qkv_stride, T, D);
-    ISA(dt_gemm_pack)(packed_k, qkv + k_at, x->qkv_stride, 1, D, T);
+          *tile = packed_k + DT_PACKED(D) * T, *room = tile + DT_PACKED(D) * TILE; /* room for q, out, dout, dq, dk, dv */
+    const float *k = fetch_head(x, room, a->qkv, k_at, S);
+    ISA(dt_gemm_pack)(turned_k, k, 1, x->q_step, T, D);
+    ISA(dt_gemm_pack)(packed_k, k, x->q_step, 1, D, T);
+    ISA(dt_gemm_pack)(turned_v, fetch_head(x, room, a->qkv, v_at, S), 1, x->q_step, T, D);
+    struct head h = {.turned_k = turned_k,
+                     .turned_v = turned_v,
+                     .packed_k = packed_k,
+                     .dk = place_head(x, room + 4 * T * D, a->dqkv, k_at),
+                     .dv = place_head(x, room + 5 * T * D, a->dqkv, v_at)};
     for (int64_t i = g * x->group; i < (g + 1) * x->group; i++) {
-        int64_t out_at = b * T * x->out_stride + i * D;
-        struct head h = {.q = qkv + i * D,
-                         .turned_k = turned_k,
-                         .turned_v = turned_v,
-                         .packed_k = packed_k,
-                         .dq = dqkv + i * D,
-                         .dk = dqkv + k_at,
-                         .dv = dqkv + v_at,
-                         .out = (const float *)a->out + out_at,
-                         .dout = (const float *)a->dout + out_at,
-                         .lse = (const float *)a->lse + (b * x->heads + i) * T};
+        int64_t q_at = qkv_at + i * D, out_at = b * T * x->out_stride + i * D;
+        h.q = fetch_head(x, room, a->qkv, q_at, S);
+        h.out = fetch_head(x, room + T * D, a->out, out_at, x->out_stride);
+        h.dout = fetch_head(x, room + 2 * T * D, a->dout, out_at, x->out_stride);
+        h.dq = place_head(x, room + 3 * T * D, a->dqkv, q_at);
+        h.lse = (const float *)a->lse + (b * x->heads + i) * T;
         for (int64_t begin = (T - 1) / TILE * TILE; begin >= 0; begin -= TILE) {
             bool first = i == g * x->group && begin == (T - 1) / TILE * TILE;
             backward_tile(x, &h, begin, !first, p, ds, tile);
         }
+        keep_head(x, h.dq, a->dqkv, q_at, S);
     }
+    keep_head(x, h.dk, a->dqkv, k_at, S);
+    keep_head(x, h.dv, a->dqkv, v_at, S);
 }
 
 static int attention_backward_now(struct dt_pool *pool, struct dt_attention_backward_args *a, struct dt_error *err)
 {
     (void)err;
-    struct backward c = {a, shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal)};
+    struct backward c = {a, shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal, a->type)};
     dt_pool_run(pool, a->batch * c.shape.kv_heads, attention_backward_part, &c);
     return 0;
 }

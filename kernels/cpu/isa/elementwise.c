@@ -8,20 +8,30 @@
 #define GELU_SCALE 0.79788456080286535588F
 #define GELU_CUBIC 0.044715F
 
-/* ---- scale, add ---- */
+/* ---- scale, add; pointers are taken out of the arguments first, as a store might change those for all that the compiler knows ---- */
 
 struct scaling {
-    float *x;
-    int64_t count;
+    const struct dt_scale_args *args;
     float factor;
 };
+
+INLINE void scale_typed(const struct scaling *c, int64_t begin, int64_t end, enum dt_dtype type)
+{
+    void *x = c->args->x;
+    const vec factor = vec_all(c->factor);
+    for (int64_t i = begin; i < end; i += VEC) {
+        vec_put(x, i, vec_get(x, i, end - i, type) * factor, end - i, type);
+    }
+}
 
 static void scale_part(void *context, int64_t part)
 {
     const struct scaling *c = context;
-    int64_t end = min64(c->count, (part + 1) * PART);
-    for (int64_t i = part * PART; i < end; i++) {
-        c->x[i] *= c->factor;
+    int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
+    if (c->args->type == DT_BF16) {
+        scale_typed(c, begin, end, DT_BF16);
+    } else {
+        scale_typed(c, begin, end, DT_F32);
     }
 }
 
@@ -29,7 +39,7 @@ static int scale_now(struct dt_pool *pool, struct dt_scale_args *a, struct dt_er
 {
     (void)err;
     double factor = a->factor * (a->device_factor != NULL ? *a->device_factor : 1.0);
-    struct scaling c = {a->x, a->count, (float)factor};
+    struct scaling c = {a, (float)factor};
     if (c.factor != 1.0F) {
         dt_pool_run(pool, parts_of(a->count, PART), scale_part, &c);
     }
@@ -37,14 +47,25 @@ static int scale_now(struct dt_pool *pool, struct dt_scale_args *a, struct dt_er
 }
 DT_ISA_KERNEL(scale)
 
+INLINE void add_typed(const struct dt_add_args *a, int64_t begin, int64_t end, enum dt_dtype type, enum dt_dtype b_type)
+{
+    void *out = a->out;
+    const void *x = a->a, *y = a->b;
+    for (int64_t i = begin; i < end; i += VEC) {
+        vec_put(out, i, vec_get(x, i, end - i, type) + vec_get(y, i, end - i, b_type), end - i, type);
+    }
+}
+
 static void add_part(void *context, int64_t part)
 {
     const struct dt_add_args *a = context;
-    int64_t end = min64(a->count, (part + 1) * PART);
-    float *out = a->out;
-    const float *x = a->a, *y = a->b;
-    for (int64_t i = part * PART; i < end; i++) {
-        out[i] = x[i] + y[i];
+    int64_t begin = part * PART, end = min64(a->count, begin + PART);
+    if (a->type == DT_BF16) {
+        add_typed(a, begin, end, DT_BF16, DT_BF16);
+    } else if (a->b_type == DT_BF16) {
+        add_typed(a, begin, end, DT_F32, DT_BF16);
+    } else {
+        add_typed(a, begin, end, DT_F32, DT_F32);
     }
 }
 
@@ -93,37 +114,49 @@ INLINE vec slope(enum dt_activation kind, vec x)
     }
 }
 
-INLINE void activate(enum dt_activation kind, float *y, const float *x, int64_t n)
+INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind, enum dt_dtype type)
 {
-    for (int64_t i = 0; i < n; i += VEC) {
-        vec_store_n(y + i, value(kind, vec_load_n(x + i, n - i)), n - i);
+    void *y = a->y;
+    const void *x = a->x;
+    for (int64_t i = begin; i < end; i += VEC) {
+        vec_put(y, i, value(kind, vec_get(x, i, end - i, type)), end - i, type);
     }
 }
 
-INLINE void activate_backward(enum dt_activation kind, float *dx, const float *dy, const float *x, int64_t n)
+INLINE void activate_backward(const struct dt_activation_backward_args *a, int64_t begin, int64_t end, enum dt_activation kind, enum dt_dtype type)
 {
-    for (int64_t i = 0; i < n; i += VEC) {
-        vec_store_n(dx + i, vec_load_n(dy + i, n - i) * slope(kind, vec_load_n(x + i, n - i)), n - i);
+    void *dx = a->dx;
+    const void *dy = a->dy, *x = a->x;
+    for (int64_t i = begin; i < end; i += VEC) {
+        vec_put(dx, i, vec_get(dy, i, end - i, type) * slope(kind, vec_get(x, i, end - i, type)), end - i, type);
     }
 }
+
+/* Calls f(a, begin, end, kind, type) with both as constants. */
+#define FOR_KIND(f, type)                                                                                                                            \
+    switch (a->kind) {                                                                                                                               \
+    case DT_ACT_GELU:                                                                                                                                \
+        f(a, begin, end, DT_ACT_GELU, type);                                                                                                         \
+        break;                                                                                                                                       \
+    case DT_ACT_RELU:                                                                                                                                \
+        f(a, begin, end, DT_ACT_RELU, type);                                                                                                         \
+        break;                                                                                                                                       \
+    case DT_ACT_TANH:                                                                                                                                \
+        f(a, begin, end, DT_ACT_TANH, type);                                                                                                         \
+        break;                                                                                                                                       \
+    }
+#define FOR_KIND_AND_TYPE(f)                                                                                                                         \
+    if (a->type == DT_BF16) {                                                                                                                        \
+        FOR_KIND(f, DT_BF16)                                                                                                                         \
+    } else {                                                                                                                                         \
+        FOR_KIND(f, DT_F32)                                                                                                                          \
+    }
 
 static void activation_part(void *context, int64_t part)
 {
     const struct dt_activation_args *a = context;
-    float *y = (float *)a->y + part * PART;
-    const float *x = (const float *)a->x + part * PART;
-    int64_t n = min64(PART, a->count - part * PART);
-    switch (a->kind) {
-    case DT_ACT_GELU:
-        activate(DT_ACT_GELU, y, x, n);
-        break;
-    case DT_ACT_RELU:
-        activate(DT_ACT_RELU, y, x, n);
-        break;
-    case DT_ACT_TANH:
-        activate(DT_ACT_TANH, y, x, n);
-        break;
-    }
+    int64_t begin = part * PART, end = min64(a->count, begin + PART);
+    FOR_KIND_AND_TYPE(activate)
 }
 
 static int activation_now(struct dt_pool *pool, struct dt_activation_args *a, struct dt_error *err)
@@ -137,20 +170,8 @@ DT_ISA_KERNEL(activation)
 static void activation_backward_part(void *context, int64_t part)
 {
     const struct dt_activation_backward_args *a = context;
-    float *dx = (float *)a->dx + part * PART;
-    const float *dy = (const float *)a->dy + part * PART, *x = (const float *)a->x + part * PART;
-    int64_t n = min64(PART, a->count - part * PART);
-    switch (a->kind) {
-    case DT_ACT_GELU:
-        activate_backward(DT_ACT_GELU, dx, dy, x, n);
-        break;
-    case DT_ACT_RELU:
-        activate_backward(DT_ACT_RELU, dx, dy, x, n);
-        break;
-    case DT_ACT_TANH:
-        activate_backward(DT_ACT_TANH, dx, dy, x, n);
-        break;
-    }
+    int64_t begin = part * PART, end = min64(a->count, begin + PART);
+    FOR_KIND_AND_TYPE(activate_backward)
 }
 
 static int activation_backward_now(struct dt_pool *pool, struct dt_activation_backward_args *a, struct dt_error *err)
@@ -163,51 +184,47 @@ DT_ISA_KERNEL(activation_backward)
 
 /* ---- column sums ---- */
 
-/* One vector of columns: rows are summed in blocks, the blocks in order. */
-INLINE vec column_total(const float *x, int64_t stride, int64_t rows, int64_t n, vec total)
+/* Columns [from, from + n), at most COLUMNS: rows are summed in blocks, the blocks in order. */
+INLINE void sum_columns(const struct dt_column_sum_args *a, int64_t from, int64_t n, enum dt_dtype type, enum dt_dtype grad)
 {
-    for (int64_t i = 0; i < rows; i += ROW_BLOCK) {
-        vec sum = {0};
-        for (int64_t r = i; r < min64(rows, i + ROW_BLOCK); r++) {
-            sum += vec_load_n(x + r * stride, n);
-        }
-        total += sum;
+    int64_t cols = a->col_count;
+    vec total[COLUMNS / VEC];
+    for (int v = 0; v < COLUMNS / VEC; v++) {
+        int64_t left = n - v * VEC;
+        total[v] = a->accumulate && left > 0 ? vec_get(a->out, from + v * VEC, left, grad) : (vec){0};
     }
-    return total;
+    for (int64_t i = 0; i < a->row_count; i += ROW_BLOCK) {
+        vec sum[COLUMNS / VEC] = {{0}};
+        for (int64_t r = i; r < min64(a->row_count, i + ROW_BLOCK); r++) {
+#pragma GCC unroll 16
+            for (int v = 0; v < COLUMNS / VEC; v++) {
+                if (v * VEC < n) {
+                    sum[v] += vec_get(a->x, r * cols + from + v * VEC, n - v * VEC, type);
+                }
+            }
+        }
+        for (int v = 0; v < COLUMNS / VEC; v++) {
+            total[v] += sum[v];
+        }
+    }
+    for (int v = 0; v * VEC < n; v++) {
+        vec_put(a->out, from + v * VEC, total[v], n - v * VEC, grad);
+    }
 }
 
 static void column_sum_part(void *context, int64_t part)
 {
     const struct dt_column_sum_args *a = context;
-    float *out = a->out;
-    const float *x = a->x;
-    int64_t cols = a->col_count, end = min64(cols, (part + 1) * COLUMNS);
-    if (end - part * COLUMNS == COLUMNS) { /* whole cache lines, all columns of the part at once */
-        vec total[COLUMNS / VEC];
-        for (int v = 0; v < COLUMNS / VEC; v++) {
-            total[v] = a->accumulate ? vec_load(out + part * COLUMNS + v * VEC) : (vec){0};
-        }
-        for (int64_t i = 0; i < a->row_count; i += ROW_BLOCK) {
-            vec sum[COLUMNS / VEC] = {{0}};
-            for (int64_t r = i; r < min64(a->row_count, i + ROW_BLOCK); r++) {
-                const float *row = x + r * cols + part * COLUMNS;
-#pragma GCC unroll 16
-                for (int v = 0; v < COLUMNS / VEC; v++) {
-                    sum[v] += vec_load(row + v * VEC);
-                }
-            }
-            for (int v = 0; v < COLUMNS / VEC; v++) {
-                total[v] += sum[v];
-            }
-        }
-        for (int v = 0; v < COLUMNS / VEC; v++) {
-            vec_store(out + part * COLUMNS + v * VEC, total[v]);
-        }
-        return;
-    }
-    for (int64_t j = part * COLUMNS; j < end; j += VEC) {
-        vec before = a->accumulate ? vec_load_n(out + j, end - j) : (vec){0};
-        vec_store_n(out + j, column_total(x + j, cols, a->row_count, end - j, before), end - j);
+    int64_t from = part * COLUMNS, n = min64(COLUMNS, a->col_count - from);
+    bool half = a->type == DT_BF16, half_grad = half && a->grad_type == DT_BF16;
+    if (n == COLUMNS) { /* whole cache lines, all columns of the part at once */
+        half_grad ? sum_columns(a, from, COLUMNS, DT_BF16, DT_BF16)
+        : half    ? sum_columns(a, from, COLUMNS, DT_BF16, DT_F32)
+                  : sum_columns(a, from, COLUMNS, DT_F32, DT_F32);
+    } else {
+        half_grad ? sum_columns(a, from, n, DT_BF16, DT_BF16)
+        : half    ? sum_columns(a, from, n, DT_BF16, DT_F32)
+                  : sum_columns(a, from, n, DT_F32, DT_F32);
     }
 }
 

@@ -36,12 +36,12 @@ DT_ISA_ROW(adamw)
 DT_ISA_ROW(sgd)
 DT_ISA_ROW(norm_sum)
 
-/* Defines the row of a kernel: enqueues run_<kernel>, which refuses other types than F32. */
-#define DT_ISA_KERNEL(kernel)                                                                                                                        \
+/* Defines the row of a kernel: enqueues run_<kernel>, which refuses types that <kernel>_now does not take. */
+#define DT_ISA_ROW_OF(kernel, takes)                                                                                                                 \
     static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                                                   \
     {                                                                                                                                                \
         struct dt_##kernel##_args *a = args;                                                                                                         \
-        if (a->type != DT_F32) {                                                                                                                     \
+        if (!(takes)) {                                                                                                                              \
             return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));                                               \
         }                                                                                                                                            \
         return kernel##_now(dt_cpu_pool(s), a, err);                                                                                                 \
@@ -50,6 +50,8 @@ DT_ISA_ROW(norm_sum)
     {                                                                                                                                                \
         dt_stream_call(s, run_##kernel, a, sizeof *a);                                                                                               \
     }
+#define DT_ISA_KERNEL(kernel) DT_ISA_ROW_OF(kernel, a->type == DT_F32 || a->type == DT_BF16)
+#define DT_ISA_KERNEL_F32(kernel) DT_ISA_ROW_OF(kernel, a->type == DT_F32)
 
 INLINE int64_t min64(int64_t a, int64_t b)
 {

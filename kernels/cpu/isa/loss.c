@@ -39,17 +39,23 @@ static float row_exp(float *x, int64_t n, float max, bool keep)
     return vec_sum(sum);
 }
 
+/* BF16 logits become floats in work memory first, and their gradient is rounded once on the way back. */
 static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
 {
     int64_t n = a->col_count;
-    float *x = (float *)a->logits + row * n;
     int32_t target = a->targets[row];
+    bool half = a->type == DT_BF16;
     if (target == DT_IGNORE_INDEX) {
         a->row_loss[row] = 0;
         if (a->with_grad) {
-            memset(x, 0, (size_t)n * sizeof(float));
+            size_t size = (size_t)n * dt_dtype_size(a->type);
+            memset((char *)a->logits + (size_t)row * size, 0, size);
         }
         return;
+    }
+    float *x = half ? dt_cpu_work(DT_WORK_KERNEL, (size_t)n * sizeof(float)) : (float *)a->logits + row * n;
+    if (half) {
+        vec_fetch(x, a->logits, row * n, n, DT_BF16);
     }
     float max = row_max(x, n), at_target = x[target];
     if (a->correct_count != NULL) {
@@ -69,6 +75,9 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
         x[j] *= factor;
     }
     x[target] -= scale;
+    if (half) {
+        vec_keep(a->logits, row * n, x, n, DT_BF16);
+    }
 }
 
 static void entropy_part(void *context, int64_t part)
@@ -92,20 +101,26 @@ DT_ISA_KERNEL(cross_entropy)
 
 /* ---- embeddings ---- */
 
+INLINE void embed_row(const struct dt_embedding_args *a, int64_t row, enum dt_dtype type)
+{
+    int64_t cols = a->col_count, token = a->ids[row] * cols, position = row % a->position_count * cols;
+    for (int64_t j = 0; j < cols; j += VEC) {
+        vec_put(a->out, row * cols + j, vec_get(a->tokens, token + j, cols - j, type) + vec_get(a->positions, position + j, cols - j, type), cols - j,
+                type);
+    }
+}
+
 static void embedding_part(void *context, int64_t part)
 {
     const struct dt_embedding_args *a = context;
-    int64_t cols = a->col_count;
+    size_t size = (size_t)a->col_count * dt_dtype_size(a->type);
     for (int64_t row = part * ROW_BLOCK; row < min64(a->row_count, (part + 1) * ROW_BLOCK); row++) {
-        float *out = (float *)a->out + row * cols;
-        const float *token = (const float *)a->tokens + a->ids[row] * cols;
         if (a->positions == NULL) {
-            memcpy(out, token, (size_t)cols * sizeof(float));
-            continue;
-        }
-        const float *position = (const float *)a->positions + row % a->position_count * cols;
-        for (int64_t j = 0; j < cols; j++) {
-            out[j] = token[j] + position[j];
+            memcpy((char *)a->out + (size_t)row * size, (const char *)a->tokens + (size_t)a->ids[row] * size, size);
+        } else if (a->type == DT_BF16) {
+            embed_row(a, row, DT_BF16);
+        } else {
+            embed_row(a, row, DT_F32);
         }
     }
 }
@@ -118,45 +133,99 @@ static int embedding_now(struct dt_pool *pool, struct dt_embedding_args *a, stru
 }
 DT_ISA_KERNEL(embedding)
 
-static void embedding_backward_part(void *context, int64_t part)
+struct embedding_backward {
+    const struct dt_embedding_backward_args *args;
+    const int64_t *next, *first; /* for a table in BF16: rows of each id */
+};
+
+/* A table in F32: every row is added where it belongs. */
+INLINE void add_rows(const struct dt_embedding_backward_args *a, int64_t from, int64_t n, enum dt_dtype type)
 {
-    const struct dt_embedding_backward_args *a = context;
-    int64_t cols = a->col_count, from = part * STRIPE, n = min64(cols - from, STRIPE);
+    int64_t cols = a->col_count;
     float *table = (float *)a->dtokens + from;
-    const float *dy = (const float *)a->dy + from;
     for (int64_t id = 0; id < a->vocab_count && !a->accumulate; id++) {
         memset(table + id * cols, 0, (size_t)n * sizeof(float));
     }
     for (int64_t row = 0; row < a->row_count; row++) {
         float *to = table + a->ids[row] * cols;
-        const float *g = dy + row * cols;
-        for (int64_t j = 0; j < n; j++) {
-            to[j] += g[j];
+        for (int64_t j = 0; j < n; j += VEC) {
+            vec_store_n(to + j, vec_load_n(to + j, n - j) + vec_get(a->dy, row * cols + from + j, n - j, type), n - j);
         }
+    }
+}
+
+/* A table in BF16: the rows of an id are summed in registers and rounded once. */
+static void add_ids(const struct embedding_backward *c, int64_t from, int64_t n)
+{
+    const struct dt_embedding_backward_args *a = c->args;
+    int64_t cols = a->col_count;
+    for (int64_t id = 0; id < a->vocab_count; id++) {
+        if (c->first[id] < 0 && a->accumulate) {
+            continue;
+        }
+        for (int64_t j = from; j < from + n; j += VEC) {
+            int64_t left = from + n - j;
+            vec sum = a->accumulate ? vec_get(a->dtokens, id * cols + j, left, DT_BF16) : (vec){0};
+            for (int64_t row = c->first[id]; row >= 0; row = c->next[row]) {
+                sum += vec_get(a->dy, row * cols + j, left, DT_BF16);
+            }
+            vec_put(a->dtokens, id * cols + j, sum, left, DT_BF16);
+        }
+    }
+}
+
+static void embedding_backward_part(void *context, int64_t part)
+{
+    const struct embedding_backward *c = context;
+    int64_t from = part * STRIPE, n = min64(c->args->col_count - from, STRIPE);
+    if (c->first != NULL) {
+        add_ids(c, from, n);
+    } else if (c->args->type == DT_BF16) {
+        add_rows(c->args, from, n, DT_BF16);
+    } else {
+        add_rows(c->args, from, n, DT_F32);
     }
 }
 
 static int embedding_backward_now(struct dt_pool *pool, struct dt_embedding_backward_args *a, struct dt_error *err)
 {
     (void)err;
-    dt_pool_run(pool, parts_of(a->col_count, STRIPE), embedding_backward_part, a);
+    struct embedding_backward c = {.args = a};
+    if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
+        int64_t *next = dt_cpu_work(DT_WORK_KERNEL, (size_t)(a->row_count + a->vocab_count) * sizeof(int64_t));
+        dt_plain_rows_of_ids(a->ids, a->row_count, a->vocab_count, next, next + a->row_count);
+        c.next = next;
+        c.first = next + a->row_count;
+    }
+    dt_pool_run(pool, parts_of(a->col_count, STRIPE), embedding_backward_part, &c);
     return 0;
 }
 DT_ISA_KERNEL(embedding_backward)
 
-static void position_part(void *context, int64_t part)
+INLINE void position_rows(const struct dt_position_backward_args *a, int64_t begin, int64_t end, enum dt_dtype type, enum dt_dtype grad)
 {
-    const struct dt_position_backward_args *a = context;
     int64_t cols = a->col_count;
-    for (int64_t t = part * ROW_BLOCK; t < min64(a->table_count, (part + 1) * ROW_BLOCK); t++) {
-        float *out = (float *)a->dpositions + t * cols;
+    for (int64_t t = begin; t < end; t++) {
         for (int64_t j = 0; j < cols; j += VEC) {
             vec sum = {0};
             for (int64_t row = t; row < a->row_count && t < a->position_count; row += a->position_count) {
-                sum += vec_load_n((const float *)a->dy + row * cols + j, cols - j);
+                sum += vec_get(a->dy, row * cols + j, cols - j, type);
             }
-            vec_store_n(out + j, a->accumulate ? vec_load_n(out + j, cols - j) + sum : sum, cols - j);
+            vec_put(a->dpositions, t * cols + j, a->accumulate ? vec_get(a->dpositions, t * cols + j, cols - j, grad) + sum : sum, cols - j, grad);
         }
+    }
+}
+
+static void position_part(void *context, int64_t part)
+{
+    const struct dt_position_backward_args *a = context;
+    int64_t begin = part * ROW_BLOCK, end = min64(a->table_count, begin + ROW_BLOCK);
+    if (a->type != DT_BF16) {
+        position_rows(a, begin, end, DT_F32, DT_F32);
+    } else if (a->grad_type == DT_BF16) {
+        position_rows(a, begin, end, DT_BF16, DT_BF16);
+    } else {
+        position_rows(a, begin, end, DT_BF16, DT_F32);
     }
 }
 

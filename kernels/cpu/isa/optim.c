@@ -11,24 +11,40 @@ struct adamw {
     float factor, beta1, beta2, keep, rate, correction2, eps;
 };
 
+INLINE void adamw_typed(const struct adamw *c, int64_t begin, int64_t end, enum dt_dtype grad)
+{
+    const struct dt_adamw_args *a = c->args;
+    float *w = a->w, *m = a->m, *v = a->v;
+    const void *from = a->grad;
+    void *copy = a->w_bf16;
+    const float factor = c->factor, keep = c->keep;
+    const vec rate = vec_all(c->rate), correction2 = vec_all(c->correction2), eps = vec_all(c->eps);
+    const vec beta1 = vec_all(c->beta1), beta2 = vec_all(c->beta2), rest2 = vec_all(1.0F - c->beta2);
+    for (int64_t i = begin; i < end; i += VEC) {
+        int64_t n = end - i;
+        vec g = vec_get(from, i, n, grad) * factor;
+        vec mi = vec_load_n(m + i, n), vi = vec_load_n(v + i, n), wi = vec_load_n(w + i, n);
+        mi = vec_fma(mi - g, beta1, g); /* beta1 m + (1 - beta1) g */
+        vi = vec_fma(vi, beta2, g * g * rest2);
+        vec step = mi / vec_fma(vec_sqrt(vi), correction2, eps);
+        wi = vec_fma(step, rate, wi * keep);
+        vec_store_n(m + i, mi, n);
+        vec_store_n(v + i, vi, n);
+        vec_store_n(w + i, wi, n);
+        if (copy != NULL) {
+            vec_put(copy, i, wi, n, DT_BF16);
+        }
+    }
+}
+
 static void adamw_part(void *context, int64_t part)
 {
     const struct adamw *c = context;
-    const struct dt_adamw_args *a = c->args;
-    int64_t n = min64(PART, a->count - part * PART);
-    float *w = (float *)a->w + part * PART, *m = (float *)a->m + part * PART, *v = (float *)a->v + part * PART;
-    const float *grad = (const float *)a->grad + part * PART;
-    const vec beta1 = vec_all(c->beta1), beta2 = vec_all(c->beta2), rest2 = vec_all(1.0F - c->beta2);
-    for (int64_t i = 0; i < n; i += VEC) {
-        vec g = vec_load_n(grad + i, n - i) * c->factor;
-        vec mi = vec_load_n(m + i, n - i), vi = vec_load_n(v + i, n - i), wi = vec_load_n(w + i, n - i);
-        mi = vec_fma(mi - g, beta1, g); /* beta1 m + (1 - beta1) g */
-        vi = vec_fma(vi, beta2, g * g * rest2);
-        vec step = mi / vec_fma(vec_sqrt(vi), vec_all(c->correction2), vec_all(c->eps));
-        wi = vec_fma(step, vec_all(c->rate), wi * c->keep);
-        vec_store_n(m + i, mi, n - i);
-        vec_store_n(v + i, vi, n - i);
-        vec_store_n(w + i, wi, n - i);
+    int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
+    if (c->args->grad_type == DT_BF16) {
+        adamw_typed(c, begin, end, DT_BF16);
+    } else {
+        adamw_typed(c, begin, end, DT_F32);
     }
 }
 
@@ -47,29 +63,42 @@ static int adamw_now(struct dt_pool *pool, struct dt_adamw_args *a, struct dt_er
     dt_pool_run(pool, parts_of(a->count, PART), adamw_part, &c);
     return 0;
 }
-DT_ISA_KERNEL(adamw)
+DT_ISA_KERNEL_F32(adamw)
 
 struct sgd {
     const struct dt_sgd_args *args;
     float factor, decay, momentum, rate;
 };
 
+INLINE void sgd_typed(const struct sgd *c, int64_t begin, int64_t end, enum dt_dtype grad)
+{
+    const struct dt_sgd_args *a = c->args;
+    float *w = a->w, *buffer = a->momentum_buffer;
+    for (int64_t i = begin; i < end; i += VEC) {
+        int64_t n = end - i;
+        vec wi = vec_load_n(w + i, n);
+        vec g = vec_fma(wi, vec_all(c->decay), vec_get(a->grad, i, n, grad) * c->factor);
+        if (buffer != NULL) {
+            vec b = a->step == 1 ? g : vec_fma(vec_load_n(buffer + i, n), vec_all(c->momentum), g);
+            vec_store_n(buffer + i, b, n);
+            g = a->nesterov ? vec_fma(b, vec_all(c->momentum), g) : b;
+        }
+        wi = vec_fma(g, vec_all(c->rate), wi);
+        vec_store_n(w + i, wi, n);
+        if (a->w_bf16 != NULL) {
+            vec_put(a->w_bf16, i, wi, n, DT_BF16);
+        }
+    }
+}
+
 static void sgd_part(void *context, int64_t part)
 {
     const struct sgd *c = context;
-    const struct dt_sgd_args *a = c->args;
-    int64_t n = min64(PART, a->count - part * PART);
-    float *w = (float *)a->w + part * PART, *buffer = a->momentum_buffer != NULL ? (float *)a->momentum_buffer + part * PART : NULL;
-    const float *grad = (const float *)a->grad + part * PART;
-    for (int64_t i = 0; i < n; i += VEC) {
-        vec wi = vec_load_n(w + i, n - i);
-        vec g = vec_fma(wi, vec_all(c->decay), vec_load_n(grad + i, n - i) * c->factor);
-        if (buffer != NULL) {
-            vec b = a->step == 1 ? g : vec_fma(vec_load_n(buffer + i, n - i), vec_all(c->momentum), g);
-            vec_store_n(buffer + i, b, n - i);
-            g = a->nesterov ? vec_fma(b, vec_all(c->momentum), g) : b;
-        }
-        vec_store_n(w + i, vec_fma(g, vec_all(c->rate), wi), n - i);
+    int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
+    if (c->args->grad_type == DT_BF16) {
+        sgd_typed(c, begin, end, DT_BF16);
+    } else {
+        sgd_typed(c, begin, end, DT_F32);
     }
 }
 
@@ -84,7 +113,7 @@ static int sgd_now(struct dt_pool *pool, struct dt_sgd_args *a, struct dt_error 
     dt_pool_run(pool, parts_of(a->count, PART), sgd_part, &c);
     return 0;
 }
-DT_ISA_KERNEL(sgd)
+DT_ISA_KERNEL_F32(sgd)
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in the twin. */
 typedef double lanes __attribute__((vector_size(64)));
@@ -105,16 +134,20 @@ static double block_sum(const float *x)
 static void norm_part(void *context, int64_t part)
 {
     const struct dt_norm_sum_args *a = context;
-    const float *x = a->x;
     int64_t limbs[DT_EXACT_LIMBS] = {0};
     for (int64_t i = part * PART; i < min64(a->count, (part + 1) * PART); i += 64) {
-        if (i + 64 <= a->count) {
-            dt_exact_add(limbs, block_sum(x + i));
-        } else {
-            float last[64] = {0};
-            memcpy(last, x + i, (size_t)(a->count - i) * sizeof(float));
-            dt_exact_add(limbs, block_sum(last));
+        int64_t n = min64(64, a->count - i);
+        if (n == 64 && a->type == DT_F32) {
+            dt_exact_add(limbs, block_sum((const float *)a->x + i));
+            continue;
         }
+        float block[64] = {0};
+        if (a->type == DT_BF16) {
+            vec_fetch(block, a->x, i, n, DT_BF16);
+        } else {
+            vec_fetch(block, a->x, i, n, DT_F32);
+        }
+        dt_exact_add(limbs, block_sum(block));
     }
     for (int i = 0; i < DT_EXACT_LIMBS; i++) {
         __atomic_fetch_add(&a->limbs[i], limbs[i], __ATOMIC_RELAXED); /* integers: any order */

@@ -2,6 +2,8 @@
 #ifndef DT_KERNELS_CPU_ISA_VEC_H
 #define DT_KERNELS_CPU_ISA_VEC_H
 
+#include "base/dtype.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -81,6 +83,101 @@ INLINE void vec_store_n(float *p, vec v, int64_t n)
 #else
     memcpy(p, &v, (size_t)n * sizeof(float));
 #endif
+}
+
+/* ---- BF16 in memory, float in registers ---- */
+
+typedef uint16_t hvec __attribute__((vector_size(2 * VEC)));
+typedef uint32_t uvec __attribute__((vector_size(4 * VEC)));
+
+INLINE vec vec_of_half(hvec h)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#elif defined(__AVX2__)
+    return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#else
+    return (vec)(__builtin_convertvector(h, uvec) << 16);
+#endif
+}
+
+/* To the nearest even; a nan becomes the nan. */
+INLINE hvec vec_to_half(vec v)
+{
+    uvec bits = (uvec)v;
+    uvec rounded = bits + 0x7fff + (bits >> 16 & 1);
+#if defined(__AVX512F__)
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+    return (hvec)_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32((__m512i)rounded, nan, _mm512_set1_epi32(0x7fc00000)), 16));
+#else
+    uvec nan = (uvec)(v != v);
+    return __builtin_convertvector(((nan & 0x7fc00000) | (~nan & rounded)) >> 16, hvec);
+#endif
+}
+
+INLINE vec vec_load_half_n(const uint16_t *p, int64_t n)
+{
+    hvec h = {0};
+    if (n >= VEC) {
+        memcpy(&h, p, sizeof h);
+        return vec_of_half(h);
+    }
+#if defined(__AVX512F__)
+    h = (hvec)_mm256_maskz_loadu_epi16((__mmask16)((1U << n) - 1), p);
+#else
+    memcpy(&h, p, (size_t)n * sizeof(uint16_t));
+#endif
+    return vec_of_half(h);
+}
+
+INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
+{
+    hvec h = vec_to_half(v);
+    if (n >= VEC) {
+        memcpy(p, &h, sizeof h);
+        return;
+    }
+#if defined(__AVX512F__)
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1U << n) - 1), (__m256i)h);
+#else
+    memcpy(p, &h, (size_t)n * sizeof(uint16_t));
+#endif
+}
+
+/* Elements i to i + n (at most VEC) of a tensor of F32 or BF16. Functions that take `type` are inlined with a constant. */
+INLINE vec vec_get(const void *x, int64_t i, int64_t n, enum dt_dtype type)
+{
+    return type == DT_BF16 ? vec_load_half_n((const uint16_t *)x + i, n) : vec_load_n((const float *)x + i, n);
+}
+
+INLINE void vec_put(void *x, int64_t i, vec v, int64_t n, enum dt_dtype type)
+{
+    if (type == DT_BF16) {
+        vec_store_half_n((uint16_t *)x + i, v, n);
+    } else {
+        vec_store_n((float *)x + i, v, n);
+    }
+}
+
+/* What a store and a load would make of it. */
+INLINE vec vec_rounded(vec v, enum dt_dtype type)
+{
+    return type == DT_BF16 ? vec_of_half(vec_to_half(v)) : v;
+}
+
+/* Copies between a tensor and floats in work memory. */
+INLINE void vec_fetch(float *to, const void *x, int64_t at, int64_t n, enum dt_dtype type)
+{
+    for (int64_t i = 0; i < n; i += VEC) {
+        vec_store_n(to + i, vec_get(x, at + i, n - i, type), n - i);
+    }
+}
+
+INLINE void vec_keep(void *x, int64_t at, const float *from, int64_t n, enum dt_dtype type)
+{
+    for (int64_t i = 0; i < n; i += VEC) {
+        vec_put(x, at + i, vec_load_n(from + i, n - i), n - i, type);
+    }
 }
 
 INLINE vec vec_all(float x)
