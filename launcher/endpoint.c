@@ -193,6 +193,7 @@ int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const str
         return fail_port(port, err);
     }
     out->hosts = true;
+    out->ours = ours != NULL;
     out->port = port_of(out->fd);
     if (ours != NULL) {
         (void)snprintf(out->why, sizeof out->why, "%s is an address of this machine", lookup_host(ours, name, sizeof name));

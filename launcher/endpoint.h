@@ -16,8 +16,8 @@ enum endpoint_choice {
 };
 
 struct endpoint {
-    bool hosts;
-    int fd; /* when hosting: listens on all addresses; give it to store_server (listen_fd). Else -1 */
+    bool hosts, ours; /* ours: an address of the endpoint is one of this machine */
+    int fd;           /* when hosting: listens on all addresses; give it to store_server (listen_fd). Else -1 */
     int port;
     char why[256]; /* for people */
 };

@@ -45,9 +45,18 @@ static void on_own_closed(uv_handle_t *handle)
 
 static void expire(struct conn *c)
 {
+    const struct link *l = c->link;
     struct dt_error err;
     if (c->state == CONN_CONNECTING || c->state == CONN_GREETING) {
-        (void)dt_fail(&err, DT_TIMEOUT, c->state == CONN_CONNECTING ? "connect: no answer" : "did not finish the handshake in time");
+        bool silent = c->state == CONN_GREETING && c->secure.client && c->secure.stage == SECURE_HELLO && c->secure.in.size == 0;
+        if (silent) { /* an agent answers at once: as far as can be seen from here the port is somebody else's */
+            (void)dt_fail(&err, DT_INVALID,
+                          "took the connection and said nothing for %.0f s, so no agent of dtrun is there, or a stopped one; "
+                          "end the program that has this port, or give all hosts another port",
+                          l->options.handshake_s);
+        } else {
+            (void)dt_fail(&err, DT_TIMEOUT, c->state == CONN_CONNECTING ? "connect: no answer" : "did not finish the handshake in time");
+        }
         if (c->secure.client) {
             conn_give_up(c, &err);
         } else {

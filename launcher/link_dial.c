@@ -204,7 +204,10 @@ static bool advance(struct dial *d, double now_s)
     }
     if (d->live == 0 && d->next_address == d->list.count) {
         struct dt_error err = d->err;
-        if (d->host != NULL && d->list.count > 0) {
+        char first[LOOKUP_NAME_BYTES];
+        bool same =
+            d->host != NULL && d->list.count == 1 && strcmp(lookup_host((struct sockaddr *)&d->list.addresses[0], first, sizeof first), d->host) == 0;
+        if (d->host != NULL && d->list.count > 0 && !same) { /* the address stands there already */
             (void)dt_wrap(&err, "%s", d->host);
         }
         dial_end(d, &err);

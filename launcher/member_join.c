@@ -148,7 +148,8 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
             return; /* perhaps its predecessor, whose end we have not seen; it asks again */
         }
-        (void)snprintf(text, sizeof text, "node rank %lld is already host %s, pid %d", (long long)order, other->host, other->pid);
+        (void)snprintf(text, sizeof text, "--node_rank=%lld: host %s, pid %d, has this node rank already; give each host its own, 0 to %d",
+                       (long long)order, other->host, other->pid, m->options.rounds.nodes_max - 1);
         member_refuse(m, p, DT_EXIT_USAGE, text);
         return;
     }

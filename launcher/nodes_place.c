@@ -7,6 +7,7 @@
 
 #include <sodium.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -118,6 +119,21 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
     return 0;
 }
 
+/* On one machine only one of two hosts with node rank 0 gets the endpoint's port. */
+static int explain_taken(const struct options *o, struct dt_error *err)
+{
+    char owner[128];
+    bool by_rank = strcmp(o->rdzv_backend, "static") == 0 && o->node_rank == 0;
+    if (!by_rank || !endpoint_port_owner(o->master_port, owner, sizeof owner) || strstr(owner, "(dtrun-agent)") == NULL) {
+        return -1;
+    }
+    bool given = strcmp(options_source(o, "node_rank"), "default") != 0;
+    return dt_fail(err, err->status,
+                   "--node_rank: port %d is held by another agent of dtrun, pid %d, so node rank 0%s is there twice; give each host its own rank "
+                   "(0 to %d), or another job another --master_port",
+                   o->master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)", o->nnodes_max - 1);
+}
+
 int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble, size_t trouble_bytes,
                      struct dt_error *err)
 {
@@ -132,7 +148,15 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
         choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
     if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &p->endpoint, o->master_port, err) != 0) {
-        return -1;
+        return explain_taken(o, err);
+    }
+    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && strcmp(options_source(o, "node_rank"), "default") == 0 &&
+        strcmp(o->rdzv_backend, "static") == 0) {
+        (void)fprintf(
+            stderr,
+            "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no address of it; give each host its "
+            "own rank (0 to %d)\n",
+            o->master_addr, o->nnodes_max - 1);
     }
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
            decided.why);

@@ -24,6 +24,7 @@ enum {
     nonce_bytes = 16,
     text_bytes = 16
 };
+enum { HEARD_BYTES = 24 };                       /* of a stranger's first words, for people */
 #define STACK_BYTES 4096                         /* below us: what the hash of libsodium may have left there */
 static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store clients, which begin with 0x00 */
 
@@ -273,14 +274,22 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
     return 0;
 }
 
-/* The part of a hello that is here already decides whether it can become one. */
-static int check_beginning(const uint8_t *h, size_t size, struct dt_error *err)
+/* The part of a hello that is here already decides whether it can become one. Whoever asked is told what to do. */
+static int check_beginning(const struct secure *s, const uint8_t *h, size_t size, struct dt_error *err)
 {
     size_t n = size < sizeof magic ? size : sizeof magic;
-    if (memcmp(h, magic, n) != 0) {
-        return dt_fail(err, DT_INVALID, "does not speak the agents' protocol");
+    if (memcmp(h, magic, n) == 0) {
+        return 0;
     }
-    return 0;
+    char heard[4 * HEARD_BYTES + 1];
+    size_t shown = 0;
+    for (size_t i = 0; i < size && i < HEARD_BYTES && h[i] != '\r' && h[i] != '\n'; i++) {
+        bool plain = h[i] >= ' ' && h[i] < 127 && h[i] != '"' && h[i] != '\\';
+        shown += (size_t)snprintf(heard + shown, sizeof heard - shown, plain ? "%c" : "\\x%02x", h[i]);
+    }
+    heard[shown] = '\0';
+    return dt_fail(err, DT_INVALID, "does not speak the agents' protocol, it said \"%s\"%s", heard,
+                   s->client ? "; end the program that has this port, or give all hosts another port" : "");
 }
 
 static enum secure_event on_hello(struct secure *s, const uint8_t *h, struct dt_text *out, struct dt_error *err)
@@ -452,7 +461,7 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
     size_t there = s->in.size - s->used, length;
     switch (s->stage) {
     case SECURE_HELLO:
-        if (there > 0 && check_beginning((const uint8_t *)s->in.data + s->used, there, err) != 0) {
+        if (there > 0 && check_beginning(s, (const uint8_t *)s->in.data + s->used, there, err) != 0) {
             return SECURE_BAD;
         }
         if ((at = take(s, SECURE_HELLO_BYTES)) == NULL) {

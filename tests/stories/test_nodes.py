@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import socket
+import threading
 import time
 
 import pytest
@@ -171,9 +172,62 @@ def test_a_second_host_of_the_same_rank_is_refused(tmp_path):
         wait_lines(tmp_path / "b", 1)
         with Job(static(port, 1, 2, "sh", "-c", STAY, "x", tmp_path, "c")) as c:
             refused = finish(c)[0]
-        assert refused.code == 2 and "node rank 1 is already host" in refused.err, refused
+        assert refused.code == 2 and re.search(r"^dtrun: --node_rank=1: host \S+, pid \d+, has this node rank already; give each host its own, 0 to 1$", refused.err, re.M), refused
         (tmp_path / "go").touch()
         assert [r.code for r in finish(a, b)] == [0, 0]
+
+
+def test_two_hosts_without_a_node_rank(tmp_path):
+    """Both are node rank 0: the second one on a machine says so in one line, one elsewhere warns before it waits for nobody."""
+    port = free_port()
+    words = ["--nnodes=2", "--master_addr=127.0.0.1", f"--master_port={port}", "/bin/true"]
+    with Job(words) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        second = run(words)
+        assert second.code == 111, second
+        assert re.fullmatch(rf"dtrun: --node_rank: port {port} is held by another agent of dtrun, pid \d+, so node rank 0 \(the default\) is there twice; "
+                            r"give each host its own rank \(0 to 1\), or another job another --master_port\n", second.err), second
+        a.signal(signal.SIGTERM)
+        a.finish()
+    with Job(["--nnodes=2", "--master_addr=192.0.2.1", f"--master_port={port}", "/bin/true"]) as a:  # of nobody
+        wait_until(lambda: listens(port), "the endpoint")
+        a.signal(signal.SIGTERM)
+        result = a.finish()
+    assert "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but 192.0.2.1 is no address of it; " in result.err, result
+
+
+def listens(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("said, heard", [(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", r'does not speak the agents\' protocol, it said "HTTP/1\.1 400 Bad Request"'),
+                                         (b"\x15\x03\x03\x00\x02\x02\n", r'does not speak the agents\' protocol, it said "\\x15\\x03\\x03\\x00\\x02\\x02"'),
+                                         (b"", r"took the connection and said nothing for 3 s, so no agent of dtrun is there, or a stopped one")])
+def test_another_program_at_the_endpoint(said, heard):
+    taken = []
+
+    def serve(server):
+        while True:
+            try:
+                taken.append(server.accept()[0])
+                taken[-1].sendall(said)
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            result = run(static(port, 1, 2, "--time_scale=10", f"--join_timeout={8 if said else 45}", "/bin/true"))
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in taken:
+                connection.close()
+    assert result.code == 111 and re.search(rf"^dtrun: 127\.0\.0\.1:{port}: {heard}; end the program that has this port, or give all hosts another port$",
+                                            result.err, re.M), result
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -78,6 +78,7 @@ static void others_join(void **state)
     assert_int_equal(endpoint_decide(&e, ENDPOINT_HOST, &far, 0, &err), 0); /* told to host: does, and says that it looks odd */
     assert_true(e.hosts);
     assert_non_null(strstr(e.why, "although"));
+    assert_false(e.ours);
     (void)close(e.fd);
 }
 

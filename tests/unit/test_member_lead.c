@@ -180,7 +180,7 @@ static void a_node_rank_belongs_to_one(void **state)
     come(2, "b", 7, "nnodes 3\ncommand a", 2);
     come(3, "c", 7, "nnodes 3\ncommand a", 3);
     assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
-    assert_string_equal(lead.refused.text, "node rank 7 is already host b, pid 42");
+    assert_string_equal(lead.refused.text, "--node_rank=7: host b, pid 42, has this node rank already; give each host its own, 0 to 2");
     lead.refusals = 0;
     come(4, "b", 7, "nnodes 3\ncommand a", 12); /* nothing came from b for long: it may be dead, and this its successor */
     assert_int_equal(lead.refusals, 0);
