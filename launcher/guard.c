@@ -4,8 +4,10 @@
 #include "launcher/guard.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "launcher/process.h"
+#include "launcher/shared_files.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -216,10 +218,15 @@ bool guard_workers_overdue(void)
 /* Ends what the agent has started when its time is over. Returns for how long to wait for signals now. */
 static double end_overdue(pid_t agent)
 {
+    static bool apart;
     static int64_t said_ns; /* for this time it has been said; dead ones stay until the agent takes their status */
     double left_s = lifetime_left_s();
     if (left_s > 0) {
         return isinf(left_s) ? 3600 : fmin(left_s, 1);
+    }
+    if (!apart) { /* the agent may have taken every descriptor, and we need some */
+        apart = true;
+        shared_files_part();
     }
     int killed = kill_descendants(agent);
     if (killed > 0 && said_ns != atomic_load(&lifetime->until_ns)) {
@@ -267,7 +274,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
             (void)kill(agent, sig);
         }
     }
+    shared_files_trim();
     bool all_gone = guard_end_descendants(5);
+    shared_files_end(1); /* not before: for the other hosts it means that nothing of ours runs any more */
     bool stopped = WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : stopped ? 128 + WTERMSIG(status) : DT_EXIT_TEMPORARY;
     if (WIFSIGNALED(status)) {
@@ -302,13 +311,14 @@ int guard_open(struct dt_error *err)
         lifetime = NULL;
         return dt_fail_errno(err, "dtrun: a page of memory for the guard");
     }
-    pid_t agent = fork();
+    pid_t agent = shared_files_fork();
     if (agent < 0) {
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
         return dt_fail_errno(err, "dtrun: cannot start the agent process");
     }
     if (agent > 0) {
         (void)setpgid(agent, agent);
+        (void)dt_file_raise_limit();    /* as the agent does: its descriptors are ours */
         (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody reads what we say */
         keep(agent, &signals);
     }

@@ -196,6 +196,30 @@ def test_a_stopped_agent_has_no_workers_when_others_go_on(tmp_path):
     assert "no word from the other hosts for so long" in results["b"].err, results
 
 
+@pytest.mark.parametrize("victim", "ab")
+def test_an_agent_killed_with_words_unread_is_gone_at_once(tmp_path, victim):
+    """Its kernel would reset the connections, and a reset from another machine proves nothing: the others would wait for --dead_after."""
+    with hosts.network(3) as net:
+        host = net.hosts["abc".index(victim)]
+        run = Stayers(net, tmp_path, "2:3", scale=1)
+        others = {n: job for n, job in run.jobs.items() if n != victim}
+        with Rounds(*run.jobs.values()):
+            first = run.wait_round("abc")
+            gone = run.jobs.pop(victim)
+            workers = children(gone.agent)
+            os.kill(gone.agent, signal.SIGSTOP)
+            if victim == "a":  # nobody tells its leader anything unasked but the end of a worker
+                os.kill(children(others["c"].agent)[0], signal.SIGKILL)
+            wait_until(lambda: any(int(x.split()[0]) > 0 for x in host.run("ss", "-Htn", "state", "established").splitlines()), "words unread")
+            os.kill(gone.agent, signal.SIGKILL)
+            wait_until(lambda: not any(map(alive, workers)), "the end of its workers")
+            run.wait_round("".join(others), first, timeout_s=8)  # 15 s are --dead_after
+            results = run.go()
+        hosts.finish(gone)
+    assert [r.code for r in results.values()] == [0, 0], results
+    assert all(re.search(rf"host {victim} \(pid \d+\)[,:].* is gone", r.err) for r in results.values()), results
+
+
 def test_hosts_that_cannot_reach_each_other_are_named(tmp_path):
     with hosts.network(3) as net:
         _, b, c = net.hosts
