@@ -68,6 +68,9 @@ DT_CUDA_ROW(cross_entropy)
 DT_CUDA_ROW(adamw)
 DT_CUDA_ROW(sgd)
 DT_CUDA_ROW(norm_sum)
+DT_CUDA_ROW(matmul)
+DT_CUDA_ROW(attention)
+DT_CUDA_ROW(attention_backward)
 DT_CUDA_ROW(norm_finish)
 
 #ifdef __cplusplus

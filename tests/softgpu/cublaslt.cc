@@ -1,0 +1,362 @@
+/* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the software GPU's streams. Wrong use is an error status or the end of
+ * the process, so that what a library might forgive is found: operands that are not aligned as promised, leading dimensions that do not fit, a workspace
+ * that is too small, memory that is not the device's. Sums go over k in fp32, in vectors of eight, an order of its own as the real library's is. */
+#include "tests/softgpu/executor.h"
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+#include <new>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace
+{
+
+enum { PROPOSALS = 3 };
+const size_t workspaces[PROPOSALS] = {0, (size_t)1 << 20, (size_t)4 << 20};
+
+struct description {
+    cublasOperation_t first, second;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+    int bias_type; /* -1: that of the result */
+    int sm_target;
+};
+struct layout {
+    cudaDataType type;
+    uint64_t rows, cols;
+    int64_t ld;
+};
+struct preference {
+    uint64_t workspace;
+    uint32_t schemes, alignment[4];
+};
+
+size_t size_of(cudaDataType type)
+{
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
+bool is_type(cudaDataType type)
+{
+    return type == CUDA_R_32F || type == CUDA_R_16BF;
+}
+
+float get(const void *p, cudaDataType type, int64_t i)
+{
+    if (type == CUDA_R_32F) {
+        return ((const float *)p)[i];
+    }
+    return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
+}
+
+void put(void *p, cudaDataType type, int64_t i, float x)
+{
+    if (type == CUDA_R_32F) {
+        ((float *)p)[i] = x;
+    } else {
+        ((__nv_bfloat16 *)p)[i] = __float2bfloat16(x);
+    }
+}
+
+/* Column-major: op(a) is (m, k), op(b) is (k, n), d is (m, n). */
+struct work {
+    void *d;
+    const void *a, *b, *c, *bias;
+    cudaDataType a_type, b_type, d_type, bias_type;
+    int64_t m, n, k, lda, ldb, ldc, ldd;
+    bool a_transposed, b_transposed;
+    float alpha, beta;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+typedef float vec __attribute__((vector_size(32)));
+
+float dot(const float *x, const float *y, int64_t padded)
+{
+    vec sum = {};
+    for (int64_t l = 0; l < padded; l += 8) {
+        vec a, b;
+        memcpy(&a, x + l, sizeof a);
+        memcpy(&b, y + l, sizeof b);
+        sum += a * b;
+    }
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+/* Rows of op(x) as fp32, each padded with zeros to a multiple of 8. */
+float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t row_step, int64_t k_step, int64_t padded)
+{
+    float *out = (float *)calloc((size_t)(rows * padded) + 8, sizeof(float));
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t l = 0; l < k; l++) {
+            out[i * padded + l] = get(x, type, i * row_step + l * k_step);
+        }
+    }
+    return out;
+}
+
+void run(void *argument)
+{
+    work *w = (work *)argument;
+    int64_t padded = (w->k + 7) / 8 * 8;
+    if (w->workspace_bytes > 0) {
+        memset(w->workspace, 0xa5, w->workspace_bytes); /* nobody else may keep anything there */
+    }
+    float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded);
+    float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded);
+    for (int64_t j = 0; j < w->n; j++) {
+        for (int64_t i = 0; i < w->m; i++) {
+            float x = w->alpha * dot(a + i * padded, b + j * padded, padded);
+            x += w->bias != nullptr ? get(w->bias, w->bias_type, i) : 0.0f;
+            x += w->beta != 0.0f ? w->beta * get(w->c, w->d_type, j * w->ldc + i) : 0.0f; /* with 0 it is not read */
+            put(w->d, w->d_type, j * w->ldd + i, x);
+        }
+    }
+    free(a);
+    free(b);
+    delete w;
+}
+
+bool on_device(const void *p, size_t alignment, const char *what)
+{
+    softgpu_check_pointer("cublasLtMatmul", 0, p);
+    if (p == nullptr || (uintptr_t)p % alignment != 0) {
+        softgpu_die("cublasLtMatmul: %s at %p is not aligned to %zu bytes", what, p, alignment);
+    }
+    return true;
+}
+
+/* A description and three layouts that fit together; fills in sizes. */
+bool sizes(const description *p, const layout *a, const layout *b, const layout *c, const layout *d, work *w)
+{
+    bool ta = p->first == CUBLAS_OP_T, tb = p->second == CUBLAS_OP_T;
+    w->m = (int64_t)(ta ? a->cols : a->rows);
+    w->k = (int64_t)(ta ? a->rows : a->cols);
+    w->n = (int64_t)(tb ? b->rows : b->cols);
+    return w->k == (int64_t)(tb ? b->cols : b->rows) && w->m == (int64_t)d->rows && w->n == (int64_t)d->cols && c->rows == d->rows &&
+           c->cols == d->cols && c->type == d->type && a->ld >= (int64_t)a->rows && b->ld >= (int64_t)b->rows && c->ld >= (int64_t)c->rows &&
+           d->ld >= (int64_t)d->rows && is_type(a->type) && a->type == b->type && is_type(d->type) &&
+           !(a->type == CUDA_R_32F && d->type != CUDA_R_32F) && w->m > 0 && w->n > 0 && w->k > 0 &&
+           (p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS);
+}
+
+template <typename T> bool take(T *to, const void *from, size_t size)
+{
+    if (size != sizeof *to) {
+        return false;
+    }
+    memcpy(to, from, size);
+    return true;
+}
+
+cublasStatus_t status(bool good)
+{
+    return good ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+} // namespace
+
+extern "C" {
+
+size_t cublasLtGetVersion(void)
+{
+    return 130000;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = (cublasLtHandle_t)malloc(1);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    description *p = new description();
+    p->bias_type = -1;
+    *out = (cublasLtMatmulDesc_t)p;
+    return status(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t p)
+{
+    delete (description *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtMatmulDescAttributes_t what, const void *value, size_t size)
+{
+    description *p = (description *)to;
+    switch (what) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return status(take(&p->first, value, size));
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return status(take(&p->second, value, size));
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return status(take(&p->epilogue, value, size));
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return status(take(&p->bias, value, size));
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return status(take(&p->bias_type, value, size));
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        return status(take(&p->sm_target, value, size));
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
+{
+    *out = (cublasLtMatrixLayout_t) new layout{type, rows, cols, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t p)
+{
+    delete (layout *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    *out = (cublasLtMatmulPreference_t) new preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    delete (preference *)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to, cublasLtMatmulPreferenceAttributes_t what, const void *value,
+                                                    size_t size)
+{
+    preference *p = (preference *)to;
+    switch (what) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return status(take(&p->workspace, value, size));
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return status(take(&p->schemes, value, size));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return status(take(&p->alignment[0], value, size));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return status(take(&p->alignment[1], value, size));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return status(take(&p->alignment[2], value, size));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return status(take(&p->alignment[3], value, size));
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+}
+
+/* An algorithm: its number and the alignment it was proposed for. Sums in place are forbidden to us, so a wish that allows them is refused. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wish, int most, cublasLtMatmulHeuristicResult_t out[], int *count)
+{
+    const preference *p = (const preference *)wish;
+    work w;
+    *count = 0;
+    if (handle == nullptr || most < 1 || (p->schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (!sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d, &w)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    for (int i = 0; i < 4; i++) {
+        size_t least = size_of(i < 2 ? ((const layout *)a)->type : ((const layout *)d)->type);
+        if (p->alignment[i] < least) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+    }
+    for (int i = PROPOSALS - 1; i >= 0 && *count < most; i--) {
+        if (workspaces[i] > p->workspace) {
+            continue;
+        }
+        cublasLtMatmulHeuristicResult_t *r = &out[(*count)++];
+        memset(r, 0, sizeof *r);
+        r->algo.data[0] = (uint64_t)i + 1;
+        for (int k = 0; k < 4; k++) {
+            r->algo.data[1 + k] = p->alignment[k];
+        }
+        r->workspaceSize = workspaces[i];
+        r->state = CUBLAS_STATUS_SUCCESS;
+    }
+    return *count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *out)
+{
+    work w;
+    memset(out, 0, sizeof *out);
+    if (handle == nullptr || algo->data[0] < 1 || algo->data[0] > PROPOSALS ||
+        !sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d, &w)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    out->algo = *algo;
+    out->workspaceSize = workspaces[algo->data[0] - 1];
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha, const void *a, cublasLtMatrixLayout_t al,
+                              const void *b, cublasLtMatrixLayout_t bl, const void *beta, const void *c, cublasLtMatrixLayout_t cl, void *d,
+                              cublasLtMatrixLayout_t dl, const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream)
+{
+    const description *p = (const description *)product;
+    const layout *la = (const layout *)al, *lb = (const layout *)bl, *lc = (const layout *)cl, *ld = (const layout *)dl;
+    work *w = new work();
+    if (handle == nullptr || algo == nullptr || algo->data[0] < 1 || algo->data[0] > PROPOSALS || !sizes(p, la, lb, lc, ld, w)) {
+        delete w;
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (workspace_bytes < workspaces[algo->data[0] - 1]) {
+        softgpu_die("cublasLtMatmul: a workspace of %zu bytes for an algorithm that needs %zu", workspace_bytes, workspaces[algo->data[0] - 1]);
+    }
+    bool bias = p->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    on_device(a, (size_t)algo->data[1], "a");
+    on_device(b, (size_t)algo->data[2], "b");
+    on_device(c, (size_t)algo->data[3], "c");
+    on_device(d, (size_t)algo->data[4], "d");
+    if (bias) {
+        on_device(p->bias, 2, "the bias");
+    }
+    if (workspace_bytes > 0) {
+        on_device(workspace, 256, "the workspace");
+    }
+    w->d = d;
+    w->a = a;
+    w->b = b;
+    w->c = c;
+    w->bias = bias ? p->bias : nullptr;
+    w->a_type = la->type;
+    w->b_type = lb->type;
+    w->d_type = ld->type;
+    w->bias_type = p->bias_type >= 0 ? (cudaDataType)p->bias_type : ld->type;
+    w->lda = la->ld;
+    w->ldb = lb->ld;
+    w->ldc = lc->ld;
+    w->ldd = ld->ld;
+    w->a_transposed = p->first == CUBLAS_OP_T;
+    w->b_transposed = p->second == CUBLAS_OP_T;
+    w->alpha = *(const float *)alpha;
+    w->beta = *(const float *)beta;
+    w->workspace = workspace;
+    w->workspace_bytes = workspace_bytes;
+    return cudaLaunchHostFunc(stream, run, w) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+} /* extern "C" */
