@@ -1,6 +1,7 @@
 # dtrun: one Makefile for all folders.   make [all|test|test-full|demo|lint|bench|install|uninstall|dist|clean]
 #   make SAN=address,undefined test     build and test with sanitizers, in a folder of its own
 #   make test TESTS="store_table comm"  only some unit tests or stories
+#   make CUDA=PREFIX                    the CUDA toolkit to build with (default: where nvcc is); make CUDA= builds without
 CC ?= gcc
 SAN ?=
 PREFIX ?= /usr/local
@@ -13,21 +14,31 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-error=maybe-uninitialized -Wno-format-truncation
 # No contraction: an update must not depend on where in a vector an element lies. Kernels ask for fma where they want it.
-FLAGS := -std=gnu11 -O3 -g -fno-math-errno -ffp-contract=off -fno-omit-frame-pointer -pthread -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' -I. \
-         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED)
+FLAGS = -std=gnu11 -O3 -g -fno-math-errno -ffp-contract=off -fno-omit-frame-pointer -pthread -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' -I. \
+         $(if $(NVCC),-DDT_CUDA) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED)
 CFLAGS_ALL = $(FLAGS) $(WARN) $(PKG_CFLAGS) $(CFLAGS)
-LIBS = -ldnnl $(PKG_LIBS) -lm -ldl -pthread
+# The runtime is linked statically and loads the driver when it is first asked for something.
+LIBS = -ldnnl $(PKG_LIBS) $(if $(NVCC),$(CUDA)/lib64/libcudart_static.a -lrt) -lm -ldl -pthread
 
-FOLDERS := base launcher collectives kernels kernels/cpu worker worker/blocks worker/models worker/placements worker/data
+# Where nvcc is there, its programs know the device "cuda"; tests run the same kernels on a CPU (tests/softgpu) and need the toolkit's headers only.
+CUDA ?= $(firstword $(patsubst %/bin/nvcc,%,$(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null)) \
+        $(patsubst %/include/cuda_runtime.h,%,$(wildcard /usr/local/cuda/include/cuda_runtime.h)))
+CUDA_HEADERS := $(if $(CUDA),$(wildcard $(CUDA)/include/cuda_runtime.h))
+# Not in sanitizer builds: no sanitizer looks into what a GPU runs.
+NVCC := $(if $(CUDA),$(if $(SAN),,$(wildcard $(CUDA)/bin/nvcc)))
+
+FOLDERS := base launcher collectives kernels kernels/cpu worker worker/blocks worker/models worker/placements worker/data $(if $(NVCC),kernels/cuda)
 SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
 # kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.
 ISA_SOURCES := $(wildcard kernels/cpu/isa/*.c)
 ISA_plain :=
 ISA_avx2 := -mavx2 -mfma -mprefer-vector-width=256
 ISA_avx512 := -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
-OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o))
+CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o)) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
 PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(wildcard cmd/*.c))
-UNIT := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
+SOFT_UNIT := $(basename $(notdir $(wildcard tests/unit/test_cuda_*.c tests/unit/test_softgpu_*.c tests/unit/test_softgpu_*.cu)))
+UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c)))
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
@@ -36,13 +47,22 @@ HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 .PHONY: all programs unit fuzz tools setup test test-full demo lint bench install uninstall dist clean
 all: programs
 programs: $(PROGRAMS)
-unit: $(UNIT)
+unit: $(UNIT) $(SOFT_PROGRAMS)
 fuzz: $(FUZZ)
 tools: $(TOOLS)
 
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+$(B)/obj/kernels/cuda/%.o: PKG_CFLAGS += -isystem $(CUDA)/include
+# sm_80 also serves 8.6 and 8.9; what is none of these compiles the PTX when it is first used. What ptxas says of registers and spills is kept.
+# No contraction here either: kernels call fmaf where they want it.
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -I. -lineinfo --threads 2 -Xptxas -v \
+              -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100,code=sm_100 \
+              -Xcompiler -Wall,-Wextra,-Werror,-fno-strict-aliasing,-ffp-contract=off,-fno-exceptions,-fno-omit-frame-pointer
+$(B)/obj/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(shell command -v ccache) $(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2>$(@:.cu.o=.ptxas) || { cat $(@:.cu.o=.ptxas) >&2; exit 1; }
 define isa_rule
 $(B)/obj/%.$(1).o: %.c Makefile
 	@mkdir -p $$(@D)
@@ -68,6 +88,8 @@ $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
 $(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
+
+include tests/softgpu/softgpu.mk
 
 setup:
 	@sh scripts/setup.sh

@@ -146,19 +146,22 @@ def main():
     full, retry = "--full" in arguments, "--retry" in arguments
     done_file = next((a.split("=", 1)[1] for a in arguments if a.startswith("--done=")), None)
     names = {n if n.startswith("test_") else "test_" + n for n in arguments if not n.startswith("-")}
-    tests = []
+    tests, no_headers = [], []
     unit = os.path.join(ROOT, "tests", "unit")
     for f in sorted(os.listdir(unit)):
-        if f.startswith("test_") and f.endswith(".c"):
-            program = os.path.join(ROOT, BUILD, "tests", f[:-2])
-            tests.append(Test("unit", f[:-2], os.path.join(unit, f), [program], ROOT, SAN or full))
+        name, kind = os.path.splitext(f)
+        if f.startswith("test_") and kind in (".c", ".cu"):
+            program = os.path.join(ROOT, BUILD, "tests", name)
+            tests.append(Test("unit", name, os.path.join(unit, f), [program], ROOT, SAN or full))
+            if name.startswith(("test_cuda_", "test_softgpu_")) and not os.path.exists(program):
+                no_headers.append(tests.pop())
     stories = os.path.join(ROOT, "tests", "stories")
     for f in sorted(os.listdir(stories)):
         if f.startswith("test_") and f.endswith(".py"):
             command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", "stories/" + f]
             tests.append(Test("story", f[:-3], os.path.join(stories, f), command, os.path.join(ROOT, "tests"), SAN or full))
     if names:
-        known = {t.name for t in tests}
+        known = {t.name for t in tests + no_headers}
         if names - known:
             sys.exit(f"run_tests.py: no test named {', '.join(sorted(names - known))}")
         tests = [t for t in tests if t.name in names]
@@ -219,15 +222,21 @@ def main():
         if ok:
             second.append(t.name)
 
+    skipped_whole = 0
     for t in sorted(tests, key=lambda t: t.name):
         for reason in sorted(set(t.reasons)):
             print(f"skipped in {t.name}: {reason}")
+    for t in no_headers:
+        if not names or t.name in names:
+            print(f"skipped {t.name}: was not built, because the CUDA toolkit's headers are missing")
+            skipped_whole += 1
     for t in left_out:
         why = t.nosan.group(1).strip() if SAN and t.nosan else "only in make test-full"
         print(f"left out: {t.name}: {why}")
     if second:
         print("passed at the second try: " + ", ".join(second))
     passed, failed, skipped = (sum(getattr(t, k) for t in tests) for k in ("passed", "failed", "skipped"))
+    skipped += skipped_whole
     print(f"{passed} passed, {failed} failed, {skipped} skipped" + (f"; ended by {signal.Signals(stopped[0]).name}" if stopped else ""), flush=True)
     sys.exit(128 + stopped[0] if stopped else 1 if failed or not passed else 0)
 

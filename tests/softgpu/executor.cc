@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 __thread uint3 softgpu_thread_index, softgpu_block_index;
-__thread dim3 softgpu_block_size, softgpu_grid_size;
+__thread uint3 softgpu_block_size, softgpu_grid_size;
 
 namespace
 {

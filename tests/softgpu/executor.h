@@ -10,7 +10,7 @@
 #include <vector_types.h>
 
 extern __thread uint3 softgpu_thread_index, softgpu_block_index;
-extern __thread dim3 softgpu_block_size, softgpu_grid_size;
+extern __thread uint3 softgpu_block_size, softgpu_grid_size;
 
 [[noreturn]] void softgpu_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
@@ -62,7 +62,7 @@ struct softgpu_work {
     const char *name;
     void (*run)(const void *call);
     const void *call;
-    dim3 grid, block;
+    uint3 grid, block;
     size_t shared_bytes; /* dynamic */
 };
 void softgpu_execute(const struct softgpu_work *w);

@@ -1,0 +1,22 @@
+/* An event as this process knows it, and the table that its state lies in. */
+#ifndef DT_TESTS_SOFTGPU_EVENT_H
+#define DT_TESTS_SOFTGPU_EVENT_H
+
+#include "tests/softgpu/runtime.h"
+
+enum { SOFTGPU_EVENTS = 4096, SOFTGPU_EVENTS_BYTES = 64 * SOFTGPU_EVENTS };
+static_assert(sizeof(struct softgpu_event_state) <= 64, "fits its place");
+#define SOFTGPU_EVENT_MAGIC 0x736f66746576656eu
+
+struct softgpu_event {
+    uint64_t magic;
+    struct softgpu_event_state *state;
+    void *map; /* another process's table, or null */
+    int slot;
+    unsigned flags;
+};
+
+struct softgpu_event *softgpu_event_make(struct softgpu_event_state *state, int slot, unsigned flags);
+int softgpu_event_table(void); /* this process's memfd */
+
+#endif

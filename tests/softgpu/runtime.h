@@ -1,0 +1,93 @@
+/* What the files of the fake runtime share. */
+#ifndef DT_TESTS_SOFTGPU_RUNTIME_H
+#define DT_TESTS_SOFTGPU_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include "tests/softgpu/executor.h"
+
+/* Keeps rc as the calling thread's last error and gives it back. */
+cudaError_t softgpu_error(cudaError_t rc);
+/* The same with a line on stderr that says why: for misuse of which the code alone says too little. */
+cudaError_t softgpu_refuse(cudaError_t rc, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+long softgpu_setting(const char *name, long fallback);
+/* Names the function in the refusal where nothing of the runtime may be called: in host functions of a stream. cudaSuccess if it may. */
+cudaError_t softgpu_enter(const char *function);
+
+/* ---- memory ---- */
+
+enum softgpu_place { SOFTGPU_PAGEABLE, SOFTGPU_DEVICE, SOFTGPU_PINNED };
+struct softgpu_block { /* an allocation */
+    char *begin;
+    size_t size_bytes;
+    enum softgpu_place place;
+    int device, fd; /* fd: its memfd, -1 for pinned memory */
+    bool imported;  /* of another process */
+    char *map;      /* with the guard page */
+    size_t map_bytes;
+};
+/* Where [p, p + size_bytes) lies; `out` (may be null) gets the allocation. -1: partly outside of an allocation. */
+int softgpu_find(const void *p, size_t size_bytes, struct softgpu_block *out);
+/* Maps another process's memory: see ipc.cc. */
+cudaError_t softgpu_import(int fd, size_t size_bytes, int device, void **out);
+cudaError_t softgpu_forget(void *p, bool imported);
+
+/* ---- streams ---- */
+
+struct softgpu_event_state { /* where processes can share it */
+    uint32_t recorded, done, used;
+    int64_t time_ns;
+    char clock[8];
+};
+enum softgpu_kind { SOFTGPU_KERNEL, SOFTGPU_COPY, SOFTGPU_SET, SOFTGPU_HOST, SOFTGPU_RECORD, SOFTGPU_WAIT };
+enum { SOFTGPU_CALL_MAX = 4352 };
+struct softgpu_entry {
+    enum softgpu_kind kind;
+    const char *name;
+    char clock[8];
+    union {
+        struct {
+            void (*run)(const void *call);
+            uint3 grid, block;
+            size_t shared_bytes;
+        } kernel;
+        struct {
+            void *dst;
+            const void *src;
+            size_t size_bytes;
+        } copy;
+        struct {
+            void *dst;
+            int value;
+            size_t size_bytes;
+        } set;
+        struct {
+            cudaHostFn_t fn;
+            void *argument;
+        } host;
+        struct {
+            struct softgpu_event_state *state;
+            uint32_t count;
+        } event;
+    };
+};
+/* The stream behind the handle; null after softgpu_refuse for the default streams and for what is none. */
+struct softgpu_stream *softgpu_stream(cudaStream_t s, const char *function);
+/* Puts the entry in; copies call_bytes of `call` for a kernel. */
+cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call, size_t call_bytes);
+int softgpu_stream_device(const struct softgpu_stream *s);
+/* The host waits until all streams of this process have run dry. */
+void softgpu_wait_all(void);
+
+/* ---- instrumented loops (copies.cc) ---- */
+
+void softgpu_copy_bytes(void *dst, const void *src, size_t size_bytes);
+void softgpu_set_bytes(void *dst, int value, size_t size_bytes);
+
+/* ---- the rest ---- */
+
+size_t softgpu_shared_limit(const void *kernel); /* dynamic bytes that cudaFuncSetAttribute allowed, at least 48 KiB */
+void softgpu_delay(uint64_t *random);            /* a third of the calls sleep, see SOFTGPU_DELAY_US */
+
+#endif

@@ -1,0 +1,24 @@
+/* What tests ask of the software GPU. C and C++.
+ *
+ * Variables: SOFTGPU_ORDER (schedule of threads: 0, 1, 2+), SOFTGPU_SEED, SOFTGPU_DELAY_US (lateness of streams), SOFTGPU_MEMORY_MB,
+ * SOFTGPU_DEVICES (0: none), SOFTGPU_SM (multiprocessors), SOFTGPU_DRIVER (its version, as 12080). */
+#ifndef DT_TESTS_SOFTGPU_SOFTGPU_H
+#define DT_TESTS_SOFTGPU_SOFTGPU_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Exit code of a process whose kernel or stream program made a mistake; one line on stderr says which. */
+#define SOFTGPU_EXIT 86
+
+/* Streams of this process stop before entries whose name contains `name` (a kernel's name, "copy", "set", "host function", "record",
+ * "wait") until softgpu_go_on. softgpu_held: 1 when one stands there. */
+void softgpu_hold(const char *name);
+int softgpu_held(void);
+void softgpu_go_on(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
