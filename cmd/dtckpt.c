@@ -89,33 +89,71 @@ static bool is_aside(const char *name)
     return strstr(name, ".old-") != NULL;
 }
 
-/* Why this is no checkpoint: what a kill left of one, or never one; null for one that should be whole. */
-static const char *cut_short(const char *folder, const char *name, bool newest)
+enum standing {
+    STANDING_WHOLE, /* or on its way */
+    STANDING_DAMAGED,
+    STANDING_FOREIGN /* somebody else's folder whose name begins as ours do */
+};
+
+/* "step-00000300", and what comes of one: the names that a run looks at. */
+static bool is_our_name(const char *name)
 {
-    if (strstr(name, ".tmp-gone-") != NULL) {
-        return "cut short while it was removed; the next save goes on";
-    }
-    if (strstr(name, ".tmp-") != NULL) {
-        return "cut short while it was written; the next save removes it";
-    }
-    char *path = dt_format("%s/%s", folder, name);
-    bool whole = newest || checkpoint_looks_whole(path);
-    free(path);
-    return whole ? NULL : "no checkpoint: it holds no manifest.json";
+    bool leftover;
+    const char *old = strstr(name, ".old-");
+    char *base = old != NULL ? dt_format("%.*s", (int)(old - name), name) : dt_strdup(name);
+    bool ours = checkpoint_step_of(base, &leftover) >= 0;
+    free(base);
+    return ours;
 }
 
-/* One line of `list`; false for a damaged one. */
-static bool list_one(const char *folder, const char *name, bool newest)
+static bool holds_slices(const char *path)
+{
+    bool found = false;
+    DIR *d = opendir(path);
+    for (struct dirent *e; d != NULL && !found && (e = readdir(d)) != NULL;) {
+        found = strncmp(e->d_name, "slices-", 7) == 0;
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return found;
+}
+
+/* Without a manifest, by its name or by what it holds: never a checkpoint, rather than one that has lost its manifest. */
+static bool is_foreign(const char *path, const char *name)
+{
+    return !checkpoint_looks_whole(path) && !(is_our_name(name) && holds_slices(path));
+}
+
+static const char *const foreign = "not a checkpoint of dtrun: it holds no manifest.json";
+
+/* What a kill left of one; null otherwise. */
+static const char *cut_short(const char *name)
+{
+    if (!is_our_name(name)) {
+        return NULL;
+    }
+    return strstr(name, ".tmp-gone-") != NULL ? "cut short while it was removed; the next save goes on"
+           : strstr(name, ".tmp-") != NULL    ? "cut short while it was written; the next save removes it"
+                                              : NULL;
+}
+
+/* One line of `list`. */
+static enum standing list_one(const char *folder, const char *name)
 {
     struct dt_error err;
     struct checkpoint *c = NULL;
     char *full = dt_format("%s/%s", folder, name);
-    const char *cut = cut_short(folder, name, newest);
-    bool sound = true;
-    if (cut != NULL) {
-        printf("%-20s %10s %6s %14s  %s\n", name, "-", "-", "-", cut);
-    } else if (checkpoint_open(&c, full, &err) != 0) {
-        sound = false;
+    enum standing standing = is_foreign(full, name) ? STANDING_FOREIGN : STANDING_WHOLE;
+    const char *cut = cut_short(name);
+    if (cut != NULL || standing == STANDING_FOREIGN) {
+        standing = cut != NULL ? STANDING_WHOLE : standing;
+        printf("%-20s %10s %6s %14s  %s\n", name, "-", "-", "-", cut != NULL ? cut : foreign);
+    } else if (checkpoint_open(&c, full, &err) != 0 && !is_our_name(name)) {
+        standing = STANDING_FOREIGN;
+        printf("%-20s %10s %6s %14s  not a checkpoint of dtrun: %s\n", name, "-", "-", "-", err.text);
+    } else if (c == NULL) {
+        standing = STANDING_DAMAGED;
         printf("%-20s %10s %6s %14s  damaged%s: %s\n", name, "-", "-", "-", is_aside(name) ? ", set aside" : "", err.text);
     } else {
         const struct checkpoint_state *s = checkpoint_get_state(c);
@@ -135,7 +173,7 @@ static bool list_one(const char *folder, const char *name, bool newest)
     }
     checkpoint_close(c);
     free(full);
-    return sound;
+    return standing;
 }
 
 /* Reads a checkpoint whole and says what is wrong with it. */
@@ -153,22 +191,31 @@ static bool verify_whole(const char *path)
     return sound;
 }
 
-static bool verify_one(const char *folder, const char *name, bool newest)
+static enum standing verify_one(const char *folder, const char *name)
 {
-    const char *cut = cut_short(folder, name, newest);
+    struct dt_error err;
+    struct checkpoint *c = NULL;
     char *path = dt_format("%s/%s", folder, name);
-    bool sound = true;
+    const char *cut = cut_short(name);
+    enum standing standing = STANDING_WHOLE;
     if (cut != NULL) {
         printf("%s: %s\n", path, cut);
+    } else if (is_foreign(path, name)) {
+        standing = STANDING_FOREIGN;
+        printf("%s: %s\n", path, foreign);
+    } else if (!is_our_name(name) && checkpoint_open(&c, path, &err) != 0) {
+        standing = STANDING_FOREIGN;
+        printf("%s: not a checkpoint of dtrun: %s\n", path, err.text);
     } else {
-        sound = verify_whole(path);
+        standing = verify_whole(path) ? STANDING_WHOLE : STANDING_DAMAGED;
     }
+    checkpoint_close(c);
     free(path);
-    return sound;
+    return standing;
 }
 
 /* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged that is not set aside, 2 when there is none. */
-static int each(const char *path, const char *heading, bool (*one)(const char *folder, const char *name, bool newest))
+static int each(const char *path, const char *heading, enum standing (*one)(const char *folder, const char *name))
 {
     struct dt_error err;
     char *below = dt_format("%s/checkpoints", path);
@@ -176,7 +223,7 @@ static int each(const char *path, const char *heading, bool (*one)(const char *f
     struct dt_arena arena;
     dt_arena_init(&arena);
     char **names = NULL;
-    size_t count = 0, damaged = 0;
+    size_t count = 0, damaged = 0, ours = 0;
     int code = 2;
     DIR *d = opendir(folder);
     if (d == NULL) {
@@ -196,12 +243,14 @@ static int each(const char *path, const char *heading, bool (*one)(const char *f
     }
     qsort(names, count, sizeof *names, compare_names);
     (void)fputs(heading, stdout);
-    size_t newest = count;
-    while (newest > 0 && (strstr(names[newest - 1], ".tmp-") != NULL || is_aside(names[newest - 1]))) {
-        newest--;
-    }
     for (size_t i = 0; i < count; i++) {
-        damaged += !one(folder, names[i], i + 1 == newest) && !is_aside(names[i]);
+        enum standing standing = one(folder, names[i]);
+        ours += standing != STANDING_FOREIGN;
+        damaged += standing == STANDING_DAMAGED && !is_aside(names[i]);
+    }
+    if (ours == 0) {
+        (void)dt_fail(&err, DT_NOT_FOUND, "%s: holds no checkpoint of dtrun", folder);
+        goto out;
     }
     code = damaged > 0 ? 1 : 0;
 out:
@@ -231,6 +280,10 @@ static int verify(const char *path)
     struct dt_error err;
     if (!dt_file_exists(path)) {
         (void)dt_fail(&err, DT_NOT_FOUND, "%s: no such folder", path);
+        return fail(&err, 2);
+    }
+    if (is_foreign(path, name)) {
+        (void)dt_fail(&err, DT_NOT_FOUND, "%s: %s", path, foreign);
         return fail(&err, 2);
     }
     return verify_whole(path) ? 0 : 1;

@@ -195,8 +195,7 @@ static int check_owner(const char *dir, const struct checkpoint_state *state, st
     return result;
 }
 
-/* Step number of "step-00000300", or -1; a leftover ("step-00000300.tmp-2") sets *leftover. Other ways to write the number are not ours. */
-static int64_t step_of(const char *name, bool *leftover)
+int64_t checkpoint_step_of(const char *name, bool *leftover)
 {
     if (strncmp(name, "step-", 5) != 0 || strspn(name + 5, "0123456789") < 1) {
         return -1;
@@ -241,7 +240,7 @@ static int list_steps(const char *dir, bool leftovers, struct listing *out, stru
     }
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
         bool leftover;
-        int64_t step = step_of(e->d_name, &leftover);
+        int64_t step = checkpoint_step_of(e->d_name, &leftover);
         if (step < 0 || leftover != leftovers) {
             continue;
         }

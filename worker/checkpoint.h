@@ -63,6 +63,8 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
 void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
 /* DIR/step-N; the caller frees. */
 char *checkpoint_path(const char *dir, int64_t step);
+/* Step number of a folder called "step-00000300", or -1: other ways to write it are not ours. What a save has left ("step-00000300.tmp-2") sets *leftover. */
+int64_t checkpoint_step_of(const char *name, bool *leftover);
 /* It has a manifest, so it was complete once: what does not is no checkpoint, whatever its name. */
 bool checkpoint_looks_whole(const char *path);
 /* Steps of the checkpoints in DIR, the newest first, complete or not; a DIR that is not there has none. The caller frees *steps. */

@@ -245,6 +245,30 @@ def test_verify_names_each_damaged_checkpoint(place, kind):
     assert training.dtckpt("verify", out / "checkpoints" / "step-00000015")[0] == 2
 
 
+def test_folders_of_others_are_no_damage(place):
+    """Whatever begins with step-, by name or by what it holds none of ours; a checkpoint that has lost its manifest is damaged, though."""
+    out = place[0] / "out-foreign"
+    shutil.copytree(place[0] / "plain", out)
+    points = out / "checkpoints"
+    for name in ("step-77", "step-abc", "step-00000077", "step-9.tmp-1"):
+        (points / name).mkdir()
+        (points / name / "model.bin").write_text("theirs")
+    (points / "step-99").mkdir()
+    (points / "step-99" / "manifest.json").write_text('{"theirs": 1}')
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 0 and err == "" and len(re.findall("not a checkpoint of dtrun: ", text)) == 5 and text.count("every checksum is right") == 2, (code, text, err)
+    code, text, err = training.dtckpt("list", out)
+    assert code == 0 and "damaged" not in text and len(re.findall(r"^step-\S+ .* not a checkpoint of dtrun: ", text, re.M)) == 5, (code, text, err)
+    assert training.dtckpt("verify", points / "step-77") == (2, "", f"dtckpt: {points}/step-77: not a checkpoint of dtrun: it holds no manifest.json\n")
+    os.unlink(points / "step-00000020" / "manifest.json")
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 1 and err.startswith("dtckpt: damaged: ") and "step-00000020" in err, (code, text, err)
+    for name in ("step-00000010", "step-00000020"):
+        shutil.rmtree(points / name)
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 2 and err == f"dtckpt: {points}: holds no checkpoint of dtrun\n", (code, text, err)
+
+
 def test_dtckpt_refuses_empty_words_and_keeps_what_is_not_its_own(place):
     """The folder of an export is a person's: what lies there stays, but for what a killed export left."""
     run, folder = place[0] / "plain", place[0] / "exported"
