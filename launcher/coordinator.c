@@ -109,6 +109,7 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     set_state(c, n, NODE_WAITING);
     n->local_world_size = e->local_world_size;
     n->order = e->order;
+    n->returns = n->returns || e->returns;
     (void)snprintf(n->role, sizeof n->role, "%s", e->role != NULL ? e->role : "");
     if (c->waiting_since_s < 0) {
         c->waiting_since_s = now_s;
@@ -283,7 +284,7 @@ static void start_round(struct coordinator *c, struct actions *out)
     struct coordinator_node **in = c->order;
     int count = 0, world_size = 0, first = out->count;
     for (int i = 0; i < c->node_count; i++) {
-        c->nodes[i].member = false;
+        c->nodes[i].member = c->nodes[i].returns = false;
         if (c->nodes[i].state == NODE_WAITING) {
             in[count++] = &c->nodes[i];
         }
@@ -355,7 +356,7 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     }
     bool all_back = c->round > 0;
     for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call to be followed by others */
-        all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member;
+        all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member || c->nodes[i].returns;
     }
     if (all_back || now_s >= c->complete_since_s + c->options.last_call_s) {
         start_round(c, out);

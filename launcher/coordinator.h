@@ -32,6 +32,7 @@ struct event {
     int local_world_size;
     int64_t order;    /* nodes are numbered by it, then by `node` */
     const char *role; /* copied */
+    bool returns;     /* it was in a round of this job that another leader began */
     /* FAILED, STOPPED, STOP */
     enum failure_kind failure;
     int code;
@@ -88,6 +89,7 @@ enum node_state {
 struct coordinator_node {
     enum node_state state;
     bool member;  /* of the newest round */
+    bool returns; /* it waits for the next round since it was in one of another leader's */
     bool leaving; /* was told so, or will be when its workers have saved */
     int node, local_world_size;
     int64_t order;

@@ -395,6 +395,7 @@ void member_event(struct member *m, const struct event *e, double now_s)
         (void)snprintf(m->join_role, sizeof m->join_role, "%s", e->role != NULL ? e->role : "");
         m->join.role = NULL;
         m->waiting = true;
+        m->workers_left = false;
     }
     if (e->kind == EVENT_STOP) {
         m->stop_code = e->code;

@@ -148,12 +148,15 @@ struct member {
     bool spare;                /* the round runs without us */
     char wait_text[256];       /* for whom the next round waits; of the leader */
     double workers_until_s;    /* ours may live until then; 0: no limit */
+    bool workers_left;         /* they are of a round whose leader we lost: no other one lets them live longer */
     struct member_cause cause; /* of the newest round that ended */
     double seek_since_s, retry_at_s, campaign_at_s;
     double vote_after_s; /* before that, the leader we lost may still lead */
+    bool lost_silent;    /* we have not heard of it for dead_s by then */
     uint64_t campaign;   /* term asked for; 0: none */
     uint64_t votes[2 * MESSAGE_COUNCIL];
     int vote_count;
+    bool votes_silent;                    /* so has everybody who voted for us, and we ourselves */
     struct member_dead dead[MEMBER_DEAD]; /* ring */
     int dead_count;
     struct member_peer *peers;
@@ -173,6 +176,7 @@ struct member {
     struct member_fence fences[MEMBER_FENCES];
     int fence_count;
     double fence_until_s;                      /* for those we know nothing of */
+    bool leader_fenced;                        /* the workers of whoever led the round before are gone for certain */
     struct member_ghost ghosts[MEMBER_GHOSTS]; /* a ring */
     int ghost_count;
     bool reaching; /* the round waits until all its hosts have reached each other */

@@ -39,6 +39,7 @@ void member_campaign(struct member *m, double now_s)
     m->campaign = m->campaign > m->campaigned ? m->campaign : m->campaigned + 1;
     m->campaigned = m->campaign;
     m->vote_count = 0;
+    m->votes_silent = m->lost_silent;
     struct message out = {.kind = MESSAGE_VOTE_ASK, .term = m->campaign, .record = *r};
     for (int i = 0; i < m->peer_count; i++) {
         uint64_t id = m->peers[i].id;
@@ -71,6 +72,7 @@ void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *i
     if (out.granted) {
         m->promised = in->term;
         m->campaign = 0;
+        out.count = m->lost_silent;
     }
     member_send(m, peer, &out);
 }
@@ -95,6 +97,7 @@ void member_on_vote(struct member *m, uint64_t peer, const struct message *in, d
     }
     if (in->granted && in->term == m->campaign && !has_vote(m, peer, NULL) && m->vote_count < 2 * MESSAGE_COUNCIL) {
         m->votes[m->vote_count++] = peer;
+        m->votes_silent = m->votes_silent && in->count == 1;
         member_count_votes(m, now_s);
     }
 }

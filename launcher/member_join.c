@@ -194,7 +194,12 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         p->returned = true;
     }
     member_beat(m, p->id);
-    struct event e = {.kind = EVENT_JOIN, .node = p->node, .local_world_size = in->local_world_size, .order = p->info.order, .role = in->role};
+    struct event e = {.kind = EVENT_JOIN,
+                      .node = p->node,
+                      .local_world_size = in->local_world_size,
+                      .order = p->info.order,
+                      .role = in->role,
+                      .returns = returns && in->round > 0};
     bool running = m->coordinator->running;
     member_lead_step(m, &e, now_s);
     if (m->role == MEMBER_LEADING) {

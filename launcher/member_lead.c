@@ -189,6 +189,7 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
         }
         own.order = m->options.self.order;
         own.role = m->join_role;
+        own.returns = m->last_round > 0;
     }
     member_lead_step(m, &own, now_s);
 }

@@ -93,16 +93,20 @@ static double led_until(const struct member *m, double now_s)
     return newest_s;
 }
 
+double member_workers_s(const struct member *m)
+{
+    return m->options.lease_s + 0.6 * (m->options.dead_s - m->options.lease_s);
+}
+
 /* The others may begin a round without us dead_s after they heard us last; there is time left for whoever does not end when told to. */
 double member_workers_until(struct member *m, double now_s)
 {
-    double more_s = m->options.lease_s + 0.6 * (m->options.dead_s - m->options.lease_s);
-    if (m->role == MEMBER_FOLLOWING) {
-        m->workers_until_s = m->lease_s + more_s;
-    } else if (m->role == MEMBER_LEADING) {
-        m->workers_until_s = led_until(m, now_s) + more_s;
-    } else if (m->role == MEMBER_OVER && m->record.finished) {
+    if (m->role == MEMBER_OVER && m->record.finished) {
         m->workers_until_s = 0; /* there is no other round to disturb */
+    } else if (m->role == MEMBER_FOLLOWING && !m->workers_left) {
+        m->workers_until_s = m->lease_s + member_workers_s(m);
+    } else if (m->role == MEMBER_LEADING && !m->workers_left) {
+        m->workers_until_s = led_until(m, now_s) + member_workers_s(m);
     }
     return m->workers_until_s;
 }

@@ -92,6 +92,8 @@ const char *member_apart_text(const struct member *m, char *text, size_t size);
 double member_watch_silence(struct member *m, double now_s);
 void member_heard(struct member *m, struct member_peer *p, double now_s);
 bool member_heard_quorum(const struct member *m, double since_s);
+/* How long workers may live after the last sign of a leader, or of those who make us one. */
+double member_workers_s(const struct member *m);
 void member_add_ghost(struct member *m, const struct member_peer *p);
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text);
 void member_wait_text(struct member *m, char *text, size_t size);

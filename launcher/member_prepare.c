@@ -46,6 +46,12 @@ void member_unfence(struct member *m, uint64_t id)
     }
 }
 
+static bool has_returned(const struct member *m, uint64_t id)
+{
+    const struct member_peer *p = member_find(m, id);
+    return p != NULL && p->joined && p->returned;
+}
+
 /* When the workers of all lost nodes are gone for certain; a time in the past: now. */
 double member_fenced_until(struct member *m)
 {
@@ -57,7 +63,9 @@ double member_fenced_until(struct member *m)
             known += m->peers[i].joined && m->peers[i].returned;
         }
         for (int i = 0; i < r->council_count; i++) {
-            known += r->council[i].id != m->options.self.id && member_is_dead(m, r->council[i].id);
+            uint64_t id = r->council[i].id;
+            bool led = id == r->leader, gone = member_is_dead(m, id) || (led && m->leader_fenced && !has_returned(m, id));
+            known += id != m->options.self.id && gone && (!led || r->leader_in);
         }
         if (known >= r->members) {
             m->fence_until_s = until_s = 0;
@@ -84,6 +92,9 @@ void member_check_prepared(struct member *m)
     if (r->finished) {
         member_finish_now(m);
         return;
+    }
+    if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {
+        return; /* this process slept, and what it hears now is old: others may have begun a round */
     }
     m->preparing = false;
     m->record.committed = true;
@@ -182,6 +193,10 @@ static void prepare_round(struct member *m)
     r->leader = m->options.self.id;
     r->committed = false;
     r->members = m->start_count;
+    r->leader_in = false;
+    for (int i = 0; i < m->start_count; i++) {
+        r->leader_in = r->leader_in || m->starts[i].node == MEMBER_OWN_NODE;
+    }
     r->round = c->round;
     r->restarts_used = c->restarts_used;
     r->no_progress = c->no_progress;

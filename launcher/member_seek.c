@@ -45,8 +45,10 @@ static void seek(struct member *m, double now_s)
 void member_lose_leader(struct member *m, bool dead, double now_s)
 {
     m->vote_after_s = dead ? now_s : m->leader_heard_s + m->options.dead_s;
+    m->lost_silent = !dead;
     seek(m, now_s);
     if (!m->waiting) {
+        m->workers_left = true;
         member_act(m, ACTION_END, 0, NULL);
     } else if (m->stop_code != 0) { /* it knew, and is gone: nothing of ours runs any more */
         member_act(m, ACTION_FINISH, m->stop_saved ? DT_EXIT_STOPPED : m->stop_code, NULL);
@@ -57,6 +59,7 @@ void member_seek(struct member *m, double now_s)
 {
     m->now_s = now_s;
     m->vote_after_s = now_s; /* there never was one */
+    m->lost_silent = false;
     seek(m, now_s);
 }
 
@@ -102,6 +105,7 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
     m->leader_stamp = other ? 0 : m->leader_stamp;
     m->campaign = 0;
     if (other && !m->waiting && m->joined != leader) {
+        m->workers_left = true;
         member_act(m, ACTION_END, 0, NULL); /* of a round that this leader did not begin */
     }
     if (m->waiting && m->joined != leader) {

@@ -27,6 +27,14 @@ static void stay_to_tell(struct member *m, double now_s)
     }
 }
 
+/* How long workers of nodes that we know nothing of may live on. Whoever led them heard none of our voters in the dead_s before they voted, if they all say
+ * so: it stood down lease_s after it heard one of them, and what it answered last gave its nodes time from then on. Else it may have led until now. */
+static double unknown_workers_s(const struct member *m)
+{
+    const struct member_options *o = &m->options;
+    return m->votes_silent ? o->lease_s + member_workers_s(m) - o->dead_s + o->beat_s : o->dead_s;
+}
+
 void member_begin_leading(struct member *m, double now_s)
 {
     struct record *r = &m->record;
@@ -65,7 +73,8 @@ void member_begin_leading(struct member *m, double now_s)
     m->fence_count = m->ghost_count = 0;
     memset(m->ghosts, 0, sizeof m->ghosts);
     m->fenced = m->reaching = false;
-    m->fence_until_s = r->round > 0 ? now_s + m->options.dead_s : 0;
+    m->leader_fenced = r->round > 0 && m->votes_silent;
+    m->fence_until_s = r->round > 0 ? now_s + unknown_workers_s(m) : 0;
     m->finish_at_s = 0;
     if (r->finished) {
         stay_to_tell(m, now_s);
@@ -165,6 +174,7 @@ void member_stand_down(struct member *m, const char *why, double seconds, double
     }
     member_stop_leading(m);
     member_lose_leader(m, false, now_s);
+    m->lost_silent = false; /* we may have led until now */
 }
 
 double member_tick_leading(struct member *m, double now_s)

@@ -159,6 +159,7 @@ static void walk_record(struct walk *w, struct record *r)
     walk_bool(w, &r->committed);
     walk_int(w, &r->code, 0, 255);
     walk_int(w, &r->members, 0, INT32_MAX);
+    walk_bool(w, &r->leader_in);
     walk_int(w, &r->council_count, 0, MESSAGE_COUNCIL);
     walk_int(w, &r->before_count, 0, MESSAGE_COUNCIL);
     for (int i = 0; i < r->council_count; i++) {
@@ -272,6 +273,7 @@ static void walk(struct walk *w, struct message *m)
         break;
     case MESSAGE_VOTE:
         walk_bool(w, &m->granted);
+        walk_int(w, &m->count, 0, 1);
         walk_record(w, &m->record);
         break;
     case MESSAGE_CAUSE:

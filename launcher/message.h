@@ -39,6 +39,7 @@ struct record {
     bool finished, committed; /* committed: a quorum holds it; before that, elections need the council before as well */
     int code;                 /* when finished */
     int members;              /* nodes of the round */
+    bool leader_in;           /* the leader's node is one of them */
     int council_count, before_count;
     struct peer_info council[MESSAGE_COUNCIL], before[MESSAGE_COUNCIL];
     uint64_t before_leader;
@@ -59,7 +60,7 @@ enum message_kind {
                           `text`; count -1: you are a spare */
     MESSAGE_BEAT_ACK,   /* stamp, echo */
     MESSAGE_VOTE_ASK,   /* may I lead term `term`? with my record's term and round */
-    MESSAGE_VOTE,       /* yes (granted) or no; the voter's record comes along */
+    MESSAGE_VOTE,       /* yes (granted) or no; count 1: it heard nothing of the leader before for dead_s; the voter's record comes along */
     MESSAGE_KEEP,       /* the newest record that I know; between agents that keep it: nothing is lost with one that dies; info: who I am */
     MESSAGE_BYE,        /* I am leaving in order: do not count me any more */
     MESSAGE_PROBE,      /* from the leader: get a link with `info` */

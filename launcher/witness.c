@@ -348,9 +348,11 @@ static void serve(struct witness_end *e, double now_s)
             continue;
         }
         uint64_t self = e->member->options.self.id;
-        bool unled = now_s - e->beat_since_s >= e->options.dead_s || e->leader == self || member_is_dead(e->member, e->leader);
+        bool silent = now_s - e->beat_since_s >= e->options.dead_s;
+        bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
         struct witness_answer *a = e->answer;
         witness_step(&e->now, unled, self, &e->messages[k], a);
+        a->replies[0].count = a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE && silent ? 1 : a->replies[0].count;
         if (a->put_state || a->put_beat) {
             *e->served = e->messages[k];
             e->waits[k] = false;

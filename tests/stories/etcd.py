@@ -2,12 +2,14 @@
 
     with Etcd(folder) as etcd:                    # one member
         dtrun(... f"--rdzv_endpoint={etcd.endpoints}")
-        etcd.kill(); etcd.start()                 # its data stay
+        etcd.kill(); etcd.start()                 # its data stay; etcd.wipe() between them: they do not
+    with Etcd(folder, host=net.hosts[2]) as etcd: # on a host of hosts.py
 
 Needs Debian's etcd-server (scripts/setup.sh --etcd); missing() says what is not there.
 """
 
 import base64
+import contextlib
 import json
 import os
 import random
@@ -15,7 +17,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import urllib.error
 import urllib.request
 
 from support import clean_env, wait_until
@@ -45,9 +46,10 @@ def b64(text):
 
 
 class Etcd:
-    def __init__(self, folder, members=1, options=(), tls=None):
+    def __init__(self, folder, members=1, options=(), tls=None, host=None):
         """tls: (ca, certificate, key) files of a server that wants certificates of its clients."""
-        self.folder, self.tls, self.options = str(folder), tls, options
+        self.folder, self.tls, self.options, self.host = str(folder), tls, options, host
+        self.address = host.address if host else "127.0.0.1"
         ports = free_ports(2 * members)
         self.ports, self.peer_ports = ports[:members], ports[members:]
         self.processes = [None] * members
@@ -55,10 +57,10 @@ class Etcd:
 
     @property
     def endpoints(self):
-        return ",".join(f"127.0.0.1:{p}" for p in self.ports)
+        return ",".join(f"{self.address}:{p}" for p in self.ports)
 
     def url(self, i):
-        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.ports[i]}"
+        return f"http{'s' if self.tls else ''}://{self.address}:{self.ports[i]}"
 
     def start(self, *which):
         for i in which or range(len(self.ports)):
@@ -67,7 +69,7 @@ class Etcd:
             tls = ["--client-cert-auth", "--trusted-ca-file", self.tls[0], "--cert-file", self.tls[1], "--key-file", self.tls[2]] if self.tls else []
             with open(os.path.join(self.folder, f"etcd-{i}.log"), "a") as log:
                 self.processes[i] = subprocess.Popen(
-                    ["etcd", "--name", f"m{i}", "--data-dir", os.path.join(self.folder, f"etcd-{i}"), "--listen-client-urls", self.url(i),
+                    [*(self.host.prefix() if self.host else []), "etcd", "--name", f"m{i}", "--data-dir", os.path.join(self.folder, f"etcd-{i}"), "--listen-client-urls", self.url(i),
                      "--advertise-client-urls", self.url(i), "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                      "--initial-cluster", cluster, "--log-level", "warn", "--unsafe-no-fsync", *tls, *self.options],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env)
@@ -76,17 +78,19 @@ class Etcd:
         else:
             wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", self.ports[0])) == 0, "an etcd that listens")
 
+    def ask(self, url, data=None, timeout_s=60):
+        with self.host.inside() if self.host else contextlib.nullcontext():
+            with urllib.request.urlopen(urllib.request.Request(url, data), timeout=timeout_s) as answer:
+                return json.load(answer)
+
     def health(self, i):
         try:
-            with urllib.request.urlopen(self.url(i) + "/health", timeout=5) as answer:
-                return json.load(answer)["health"] == "true"
+            return self.ask(self.url(i) + "/health", timeout_s=5)["health"] == "true"
         except (OSError, ValueError):
             return False
 
     def call(self, path, **body):
-        request = urllib.request.Request(self.url(0) + "/v3/" + path, json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+        return self.ask(self.url(0) + "/v3/" + path, json.dumps(body).encode())
 
     def keys(self, prefix="/dtrun/"):
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
@@ -96,9 +100,7 @@ class Etcd:
     def leader(self):
         """Which member leads the others."""
         for i in range(len(self.ports)):
-            request = urllib.request.Request(self.url(i) + "/v3/maintenance/status", b"{}")
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                status = json.load(answer)
+            status = self.ask(self.url(i) + "/v3/maintenance/status", b"{}")
             if status["leader"] == status["header"]["member_id"]:
                 return i
         return None
@@ -109,6 +111,12 @@ class Etcd:
                 self.processes[i].send_signal(signal.SIGKILL)
                 self.processes[i].wait()
                 self.processes[i] = None
+
+    def wipe(self):
+        """The next start begins with nothing."""
+        for i, process in enumerate(self.processes):
+            assert process is None
+            shutil.rmtree(os.path.join(self.folder, f"etcd-{i}"), ignore_errors=True)
 
     def __enter__(self):
         self.start()

@@ -10,6 +10,7 @@ All hosts see the same files and processes. Leaving the block ends, by their pid
 """
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -75,6 +76,17 @@ class Host:
 
     def job(self, args, **rest):
         return HostJob(self, args, **rest)
+
+    @contextlib.contextmanager
+    def inside(self):
+        """Sockets that this thread opens in the block are this host's."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/thread-self/ns/net") as here, open(f"/run/netns/{self.namespace}") as there:
+            assert libc.setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+            try:
+                yield
+            finally:
+                assert libc.setns(here.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
 
 
 class HostJob(support.Job):
@@ -258,13 +270,15 @@ STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $DTRUN_ROUND" >> "$1/$2"; while [ ! 
 class Stayers:
     """One run over hosts whose workers stay, round after round, until they may go."""
 
-    def __init__(self, net, folder, nnodes, scale=3, options=(), on=None, env=None):
+    def __init__(self, net, folder, nnodes, scale=3, options=(), on=None, env=None, meet=None):
+        """meet: options that name the backend and the endpoint."""
         self.net, self.folder, self.nnodes, self.scale, self.options, self.env = net, folder, nnodes, scale, options, env
+        self.meet = meet or ["--rdzv_backend=c10d", f"--rdzv_endpoint=a:{PORT}", "--rdzv_conf=last_call_timeout=1"]
         self.jobs = {h.name: self.start(h) for h in (on or net.hosts)}
 
     def start(self, host, *options):
-        return host.job([f"--nnodes={self.nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint=a:{PORT}", "--rdzv_id=story", "--rdzv_conf=last_call_timeout=1",
-                         f"--time_scale={self.scale}", *self.options, *options, "sh", "-c", STAY, "x", self.folder, host.name], env=self.env)
+        return host.job([f"--nnodes={self.nnodes}", *self.meet, "--rdzv_id=story", f"--time_scale={self.scale}", *self.options, *options,
+                         "sh", "-c", STAY, "x", self.folder, host.name], env=self.env)
 
     def newest(self, name):
         """(group rank, hosts, round) of what runs on a host, or ran there last."""

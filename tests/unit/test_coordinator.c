@@ -65,6 +65,31 @@ static void one_node(void **state)
     assert_int_equal(out.list[0].code, 1);
 }
 
+/* A leader after the first one: who was in a round before need not be waited for again, whoever comes for the first time is followed by others. */
+static void those_who_return_need_no_last_call(void **state)
+{
+    (void)state;
+    struct event e = {.kind = EVENT_JOIN, .local_world_size = 2, .role = "default", .returns = true};
+    open_with(1, 4, 1, false);
+    c.round = 3;
+    coordinator_step(&c, &e, 0, &out);
+    assert_int_equal(count_of(ACTION_START), 1);
+    open_with(2, 4, 1, false);
+    c.round = 3;
+    coordinator_step(&c, &e, 0, &out);
+    assert_int_equal(out.count, 0);
+    join(1, 1);
+    assert_int_equal(out.count, 0);
+    assert_true(out.wake_s == 31);
+    e.node = 2;
+    coordinator_step(&c, &e, 2, &out);
+    assert_int_equal(out.count, 0);
+    coordinator_step(&c, &(struct event){.kind = EVENT_TICK, .node = -1}, 31, &out);
+    assert_int_equal(count_of(ACTION_START), 3);
+    join(3, 32); /* of this leader's round now: a newcomer ends it, as always */
+    assert_int_equal(count_of(ACTION_END), 3);
+}
+
 static void done(void **state)
 {
     (void)state;
@@ -538,6 +563,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_node),
+        cmocka_unit_test(those_who_return_need_no_last_call),
         cmocka_unit_test(done),
         cmocka_unit_test(one_failure_counts_once),
         cmocka_unit_test(a_lost_host_costs_no_restart_when_its_peers_speak_first),

@@ -59,8 +59,10 @@ static int count_codes(int count, int code)
 
 static int waited_in_vain;
 
+enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN };
+
 /* What went wrong, or null. */
-static const char *one_schedule(uint64_t seed, bool filters, bool signals, bool save)
+static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[1024];
     int count = 1 + (int)(seed % 8), min = 1 + (int)(seed / 8 % (uint64_t)count);
@@ -68,11 +70,12 @@ static const char *one_schedule(uint64_t seed, bool filters, bool signals, bool 
                                            .count = count,
                                            .min = min,
                                            .max = count,
-                                           .restarts = 3,
+                                           .restarts = kind == STUBBORN ? 100 : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
-                                           .filters = filters,
-                                           .signals = signals,
-                                           .save = save,
+                                           .filters = kind == FILTERS,
+                                           .signals = kind == SIGNALS || kind == SAVES,
+                                           .save = kind == SAVES,
+                                           .stubborn = kind == STUBBORN,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     int well = count_codes(count, 0);
@@ -81,7 +84,7 @@ static const char *one_schedule(uint64_t seed, bool filters, bool signals, bool 
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
         list_left(count, why, sizeof why);
-    } else if (signals) { /* who was asked, and whether anybody goes on, decides the codes */
+    } else if (kind == SIGNALS || kind == SAVES) { /* who was asked, and whether anybody goes on, decides the codes */
         why[0] = 0;
     } else if (well == 0 && !(2 * min <= count && cluster_totals()->kills > 0)) {
         /* Faults were free (lost nodes) or within the budget (failed workers). But where two halves could both go on, and an agent died that others could
@@ -111,19 +114,19 @@ static const struct {
     {4242, true, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
 };
 
-static void run_schedules(uint64_t count, bool filters, bool signals, bool save)
+static void run_schedules(uint64_t count, int kind)
 {
     uint64_t first = (uint64_t)setting("DTRUN_SEED", 1);
     int failed = 0;
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
-        const char *why = one_schedule(found[i].seed, false, found[i].signals, false);
+        const char *why = one_schedule(found[i].seed, found[i].signals ? SIGNALS : PLAIN);
         if (why != NULL) {
             fail_msg("seed %llu: %s: %s", (unsigned long long)found[i].seed, found[i].what, why);
         }
     }
     print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
-        const char *why = one_schedule(seed, filters, signals, save);
+        const char *why = one_schedule(seed, kind);
         if (why != NULL && failed++ < 400) {
             print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 8),
                         1 + (int)(seed / 8 % (1 + seed % 8)), why);
@@ -140,25 +143,31 @@ static void run_schedules(uint64_t count, bool filters, bool signals, bool save)
 static void schedules_hold_the_promises(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), false, false, false);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), PLAIN);
 }
 
 static void and_when_filters_answer_for_hosts(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), true, false, false);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), FILTERS);
 }
 
 static void and_when_hosts_are_asked_to_stop(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, false, true, false);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SIGNALS);
 }
 
 static void and_when_all_save_before_one_leaves(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, false, true, true);
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SAVES);
+}
+
+static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), STUBBORN);
 }
 
 /* Nothing else happens: all save, the one that was asked ends with 75, the others finish. */
@@ -331,6 +340,7 @@ int main(void)
         cmocka_unit_test(and_when_filters_answer_for_hosts),
         cmocka_unit_test(and_when_hosts_are_asked_to_stop),
         cmocka_unit_test(and_when_all_save_before_one_leaves),
+        cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),

@@ -68,7 +68,10 @@ static void fill(struct message *m, enum message_kind kind, bool full)
     m->finished = rnd() % 2 != 0;
     m->code = number(0, 255);
     m->local_world_size = number(1, 65536);
-    m->count = kind == MESSAGE_BEAT ? number(-1, 0) : kind == MESSAGE_CAUSE ? number(CAUSE_PEER, CAUSE_FAILED) : number(0, INT32_MAX);
+    m->count = kind == MESSAGE_BEAT    ? number(-1, 0)
+               : kind == MESSAGE_CAUSE ? number(CAUSE_PEER, CAUSE_FAILED)
+               : kind == MESSAGE_VOTE  ? number(0, 1)
+                                       : number(0, INT32_MAX);
     m->stamp = number(0, INT32_MAX) / 1024.0;
     m->echo = number(0, INT32_MAX) / 1024.0;
     m->nonce[0] = rnd();
@@ -91,6 +94,7 @@ static void fill(struct message *m, enum message_kind kind, bool full)
                          .committed = rnd() % 2 != 0,
                          .code = number(0, 255),
                          .members = number(0, 20000),
+                         .leader_in = number(0, 1) != 0,
                          .before_leader = rnd()};
     r->council_count = full ? MESSAGE_COUNCIL : number(0, MESSAGE_COUNCIL);
     r->before_count = full ? MESSAGE_COUNCIL : number(0, MESSAGE_COUNCIL);

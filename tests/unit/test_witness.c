@@ -188,7 +188,7 @@ static int count_codes(int count, int code)
 
 static int waited_in_vain;
 
-static const char *one_schedule(uint64_t seed)
+static const char *one_schedule(uint64_t seed, bool stubborn)
 {
     static char why[512];
     int count = 1 + (int)(seed % 6), min = 1 + (int)(seed / 6 % (uint64_t)count);
@@ -196,9 +196,10 @@ static const char *one_schedule(uint64_t seed)
                                            .count = count,
                                            .min = min,
                                            .max = count,
-                                           .restarts = 3,
+                                           .restarts = stubborn ? 100 : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .witness = true,
+                                           .stubborn = stubborn,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     why[0] = 0;
@@ -228,20 +229,14 @@ static const char *one_schedule(uint64_t seed)
 /* Schedules in which a leader whose run was replaced waited for ever. */
 static const uint64_t found[] = {3359, 8624, 17192};
 
-static void schedules_hold_the_promises(void **state)
+static void run_schedules(bool stubborn)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
-        const char *why = one_schedule(found[i]);
-        if (why != NULL) {
-            fail_msg("seed %llu: %s", (unsigned long long)found[i], why);
-        }
-    }
     uint64_t first = (uint64_t)setting("DTRUN_SEED", 1), count = (uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES);
     int failed = 0;
+    waited_in_vain = 0;
     print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
-        const char *why = one_schedule(seed);
+        const char *why = one_schedule(seed, stubborn);
         if (why != NULL && failed++ < 40) {
             print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 6),
                         1 + (int)(seed / 6 % (1 + seed % 6)), why);
@@ -250,6 +245,24 @@ static void schedules_hold_the_promises(void **state)
     print_message("%d of %llu waited in vain\n", waited_in_vain, (unsigned long long)count);
     assert_int_equal(failed, 0);
     assert_true(waited_in_vain <= 2 + (int)count / 100);
+}
+
+static void schedules_hold_the_promises(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
+        const char *why = one_schedule(found[i], false);
+        if (why != NULL) {
+            fail_msg("seed %llu: %s", (unsigned long long)found[i], why);
+        }
+    }
+    run_schedules(false);
+}
+
+static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
+{
+    (void)state;
+    run_schedules(true);
 }
 
 /* Two hosts; the leader is cut off without a word of its kernel. */
@@ -342,6 +355,7 @@ int main(void)
         cmocka_unit_test(a_forsaken_run_is_taken_over),
         cmocka_unit_test(a_leader_without_its_witness_stands_down),
         cmocka_unit_test(schedules_hold_the_promises),
+        cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

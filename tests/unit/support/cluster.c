@@ -22,7 +22,21 @@ enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define DETECT_EOF_S 0.05
 #define SILENT_S 15 /* without an acknowledgement a link is given up after this */
 
-enum happening { H_MESSAGE, H_UP, H_DOWN, H_TICK, H_WORKERS_DONE, H_WORKERS_GONE, H_WORKER_BAD, H_FAULT, H_START, H_AGENT, H_STORE, H_STORED };
+enum happening {
+    H_MESSAGE,
+    H_UP,
+    H_DOWN,
+    H_TICK,
+    H_WORKERS_DONE,
+    H_WORKERS_GONE,
+    H_WORKER_BAD,
+    H_FAULT,
+    H_START,
+    H_AGENT,
+    H_STORE,
+    H_STORED,
+    H_GUARD
+};
 struct store_call { /* on its way to the store, or back */
     struct witness_call call;
     struct witness_result result;
@@ -69,6 +83,7 @@ struct sim_agent {
     } queue[QUEUE];
     int queued, taken;
     bool draining, isolated, store_cut, saving;
+    double limit_s, stopped_until_s; /* what the guard knows of its workers; 0: no limit */
     struct witness_end witness;
     uint64_t id;
     int *links; /* places in sim.links */
@@ -562,6 +577,7 @@ static void set_running(int i, bool running)
 static void workers_gone_soon(int i, double in_s)
 {
     struct sim_agent *a = &sim.agents[i];
+    in_s = sim.o.stubborn && rnd() % 3 == 0 ? uniform(0, 40) : in_s;
     plan(sim.now_s + (a->running ? in_s : 0), H_WORKERS_GONE, i)->value = a->workers_token;
 }
 
@@ -579,6 +595,9 @@ static void do_one(int i, enum agent_do what)
         set_running(i, true);
         a->workers_token++;
         plan(sim.now_s + sim.work_s * uniform(0.9, 1.1), H_WORKERS_DONE, i)->value = a->workers_token;
+        if (sim.o.stubborn) {
+            plan(sim.now_s, H_GUARD, i)->value = a->workers_token;
+        }
         return;
     case AGENT_DO_ORDER_ABORT:
     case AGENT_DO_TERM:
@@ -836,9 +855,13 @@ static void fault(void)
         store_fault();
         return;
     }
-    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % (sim.o.signals ? 9 : 8));
+    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count),
+        what = (int)(rnd() % (sim.o.stubborn  ? 11
+                              : sim.o.signals ? 9
+                                              : 8));
     if (sim.o.verbose) {
-        static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset", "heal", "heal", "signal"};
+        static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset",
+                                            "heal", "heal",    "signal",        "stop",   "stop"};
         (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, names[what], i, k);
     }
     if (sim.o.filters && what == 6) {
@@ -876,7 +899,15 @@ static void fault(void)
         }
         break;
     case 8: /* the host is asked to stop */
-        cluster_signal(i);
+        if (sim.o.signals) {
+            cluster_signal(i);
+        }
+        break;
+    case 9:
+    case 10: /* the agent's process is stopped; its guard is not */
+        if (sim.now_s >= sim.agents[i].stopped_until_s) {
+            sim.agents[i].stopped_until_s = sim.now_s + uniform(1, 40);
+        }
         break;
     default:
         cluster_heal();
@@ -925,6 +956,26 @@ static void tick(int i)
     (void)plan(next_s, H_TICK, i);
 }
 
+/* The guard: workers do not outlive what the agent said last. */
+static bool guards(struct sim_agent *a, struct happen *h)
+{
+    if (h->value != a->workers_token || !a->running) {
+        return false;
+    }
+    if (a->limit_s > sim.now_s || a->limit_s == 0) {
+        put(a->limit_s > sim.now_s ? a->limit_s : sim.now_s + 1, h);
+        return true;
+    }
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f agent %d: its guard ends the workers\n", sim.now_s, h->node);
+    }
+    set_running(h->node, false);
+    sim.totals.failures++;
+    plan(sim.now_s, H_WORKER_BAD, h->node)->value = a->workers_token;
+    plan(sim.now_s, H_WORKERS_GONE, h->node)->value = a->workers_token;
+    return false;
+}
+
 /* True: h is planned again. */
 static bool handle(struct happen *h)
 {
@@ -950,6 +1001,13 @@ static bool handle(struct happen *h)
     }
     if (gone) {
         return false;
+    }
+    if (h->kind == H_GUARD) {
+        return guards(a, h);
+    }
+    if (sim.now_s < a->stopped_until_s) {
+        put(a->stopped_until_s, h);
+        return true;
     }
     if (h->kind == H_MESSAGE || h->kind == H_UP || h->kind == H_DOWN) {
         struct link *l = link_of(h->node, h->peer);
@@ -1003,9 +1061,11 @@ static bool handle(struct happen *h)
     case H_FAULT:
     case H_START:
     case H_STORE:
+    case H_GUARD:
         break;
     }
     drain(h->node);
+    a->limit_s = member_workers_until(&a->member, sim.now_s);
     if (a->finished && a->alive) {
         leave(h->node, true);
     }

@@ -16,6 +16,7 @@ struct cluster_options {
     bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
     bool save;             /* the program saves when asked to: all do, before one leaves */
     bool filters;          /* packet filters answer for hosts, each a machine of its own: links are reset, ports refuse, both ends live on */
+    bool stubborn;         /* workers that are told to end may take until their guard ends them; agents are stopped for a while */
     bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
