@@ -1,8 +1,8 @@
 /* Clients live in two lists: `fresh` ones have not finished the handshake (newest first, so the timer looks at the end only), the
  * others are `active`. libuv says which socket is ready (uv_poll_t); they are read and written here, which costs less per request than
- * libuv's streams. Answers are gathered per client while one read is processed and sent afterwards, together with what the read woke;
- * what the socket does not take at once waits in `output` until it is writable. A client is closed by drop() at any point; its memory
- * goes when libuv has closed the handle, and until then `closing` keeps everybody off it. */
+ * libuv's streams. Answers are gathered per client while the ready sockets are read, and sent in one burst when the loop has been through
+ * them, in the order in which they came about; what a socket does not take at once waits in `output` until it is writable. A client is
+ * closed by drop() at any point; its memory goes when libuv has closed the handle, and until then `closing` keeps everybody off it. */
 #include "launcher/store_server.h"
 
 #include "base/clock.h"
@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "collectives/net.h"
 #include "collectives/wire.h"
+#include "launcher/burst.h"
 #include "launcher/endpoint.h"
 #include "launcher/listener.h"
 #include "launcher/lookup.h"
@@ -38,9 +39,9 @@ struct client {
     int fd;
     struct store_server *server;
     struct client *next, *previous; /* of fresh or active */
-    struct client *next_dirty;
     bool is_fresh, is_dirty, closing;
-    bool is_full; /* the socket took no more: the rest of output goes when it is writable */
+    size_t dirty_at; /* its place in the server's list, while it is dirty */
+    bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
     double since_s;
     struct dt_wire_parser parser;
     size_t held; /* what the parser held when last counted */
@@ -62,14 +63,17 @@ struct store_server {
     struct listener listeners[STORE_LISTENERS];
     int listener_count;
     uv_timer_t timer;
+    uv_check_t read; /* the loop has been through the sockets that were ready */
     int port;
-    int handles; /* not closed yet: listeners, timer, clients */
+    int handles; /* not closed yet: listeners, timer, check, clients */
     bool closing;
     void (*closed)(void *user);
     void *closed_user;
     struct dt_store_table *table;
     struct list fresh, active;
-    struct client *dirty;
+    struct client **dirty; /* with answers to send; null: it is gone */
+    size_t dirty_count, dirty_capacity;
+    struct burst *burst;
     size_t held;    /* bytes in all parsers */
     double crowd_s; /* last line about too many connections, and how many were closed since */
     int crowd_unsaid;
@@ -106,6 +110,8 @@ static void handle_closed(struct store_server *s)
     void (*closed)(void *user) = s->closed;
     void *user = s->closed_user;
     dt_store_table_close(s->table);
+    burst_close(s->burst);
+    free(s->dirty);
     free(s);
     if (closed != NULL) {
         closed(user);
@@ -122,7 +128,7 @@ static void on_client_closed(uv_handle_t *handle)
     handle_closed(s);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void on_own_closed(uv_handle_t *handle)
 {
     handle_closed(handle->data);
 }
@@ -170,11 +176,7 @@ static void leave(struct client *c)
     dt_store_table_cancel(s->table, &c->waiter);
     list_remove(c->is_fresh ? &s->fresh : &s->active, c);
     if (c->is_dirty) {
-        struct client **place = &s->dirty;
-        while (*place != c) {
-            place = &(*place)->next_dirty;
-        }
-        *place = c->next_dirty;
+        s->dirty[c->dirty_at] = NULL;
         c->is_dirty = false;
     }
     uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket from here on */
@@ -198,11 +200,17 @@ static void drop(struct client *c, const char *why)
 
 static void mark_dirty(struct client *c)
 {
-    if (!c->is_dirty && !c->closing) {
-        c->is_dirty = true;
-        c->next_dirty = c->server->dirty;
-        c->server->dirty = c;
+    struct store_server *s = c->server;
+    if (c->is_dirty || c->closing) {
+        return;
     }
+    if (s->dirty_count == s->dirty_capacity) {
+        s->dirty_capacity = s->dirty_capacity > 0 ? s->dirty_capacity * 2 : 64;
+        s->dirty = dt_realloc(s->dirty, s->dirty_capacity * sizeof *s->dirty);
+    }
+    c->is_dirty = true;
+    c->dirty_at = s->dirty_count;
+    s->dirty[s->dirty_count++] = c;
 }
 
 static void on_ready(struct dt_store_waiter *w)
@@ -228,19 +236,14 @@ static void watch(struct client *c, bool is_full)
     }
 }
 
-static void send_output(struct client *c)
+/* What send did with the output: bytes, or -errno. */
+static void after_send(struct client *c, ssize_t result)
 {
-    while (unsent(c) > 0) {
-        ssize_t rc = send(c->fd, c->output.data + c->sent, unsent(c), MSG_NOSIGNAL);
-        if (rc >= 0) {
-            c->sent += (size_t)rc;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            break;
-        } else if (errno != EINTR) {
-            drop(c, errno == EPIPE || errno == ECONNRESET ? NULL : strerror(errno));
-            return;
-        }
+    if (result < 0 && result != -EAGAIN && result != -EWOULDBLOCK && result != -EINTR) {
+        drop(c, result == -EPIPE || result == -ECONNRESET ? NULL : strerror((int)-result));
+        return;
     }
+    c->sent += result > 0 ? (size_t)result : 0;
     if (unsent(c) == 0) {
         c->sent = 0;
         if (c->output.capacity > read_bytes) {
@@ -258,6 +261,12 @@ static void send_output(struct client *c)
     }
 }
 
+static void send_output(struct client *c)
+{
+    ssize_t rc = unsent(c) > 0 ? send(c->fd, c->output.data + c->sent, unsent(c), MSG_NOSIGNAL) : 0;
+    after_send(c, rc >= 0 ? rc : -errno);
+}
+
 void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int pid), void *user)
 {
     s->ping = ping;
@@ -266,14 +275,31 @@ void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int p
 
 void store_server_flush(struct store_server *s)
 {
-    while (s->dirty != NULL) {
-        struct client *c = s->dirty;
-        s->dirty = c->next_dirty;
-        c->is_dirty = false;
-        if (!c->is_full) {
-            send_output(c);
+    struct client *clients[BURST_MOST];
+    struct burst_send sends[BURST_MOST];
+    for (size_t at = 0; at < s->dirty_count;) {
+        size_t count = 0;
+        for (; at < s->dirty_count && count < BURST_MOST; at++) {
+            struct client *c = s->dirty[at];
+            if (c != NULL) {
+                c->is_dirty = false;
+            }
+            if (c != NULL && !c->is_full) {
+                clients[count] = c;
+                sends[count++] = (struct burst_send){.fd = c->fd, .data = c->output.data + c->sent, .size = unsent(c)};
+            }
+        }
+        burst_run(s->burst, sends, count);
+        for (size_t i = 0; i < count; i++) {
+            after_send(clients[i], sends[i].result);
         }
     }
+    s->dirty_count = 0;
+}
+
+static void on_read(uv_check_t *check)
+{
+    store_server_flush(check->data);
 }
 
 /* ---- requests ---- */
@@ -374,7 +400,7 @@ static void receive(struct client *c, int reads)
             continue;
         }
         if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            return;
+            break;
         }
         if (size <= 0) {
             bool usual = size == 0 || errno == ECONNRESET || errno == EPIPE;
@@ -386,10 +412,13 @@ static void receive(struct client *c, int reads)
         } else {
             serve(c, s->buffer, (size_t)size);
         }
-        store_server_flush(s);
         if (size < read_bytes) { /* that was all; libuv says when there is more */
-            return;
+            break;
         }
+        store_server_flush(s);
+    }
+    if (s->dirty_count >= BURST_MOST) {
+        store_server_flush(s);
     }
 }
 
@@ -403,6 +432,7 @@ static void on_event(uv_poll_t *handle, int status, int events)
         receive(c, status < 0 ? INT_MAX : reads_at_once); /* what came before an error counts */
     }
     if (!c->closing && status < 0) { /* libuv looks at it no longer */
+        store_server_flush(c->server);
         drop(c, NULL);
     }
 }
@@ -534,7 +564,10 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     s->table = dt_store_table_open(&s->options.limits);
     (void)uv_timer_init(loop, &s->timer);
     s->timer.data = s;
-    s->handles = 1;
+    (void)uv_check_init(loop, &s->read);
+    s->read.data = s;
+    s->handles = 2;
+    s->burst = burst_open();
     if (store_server_listen(s, net.fd, err) != 0) {
         if (options->listen_fd <= 0) {
             dt_net_close(&net);
@@ -544,6 +577,8 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     }
     (void)uv_timer_start(&s->timer, on_sweep, sweep_ms, sweep_ms);
     uv_unref((uv_handle_t *)&s->timer);
+    (void)uv_check_start(&s->read, on_read);
+    uv_unref((uv_handle_t *)&s->read);
     *out = s;
     return 0;
 }
@@ -586,6 +621,7 @@ static void drain_accept_queue(struct store_server *s)
 
 void store_server_reset(struct store_server *s)
 {
+    store_server_flush(s);
     while (s->active.first != NULL) {
         drop(s->active.first, NULL);
     }
@@ -602,6 +638,7 @@ void store_server_reset(struct store_server *s)
 
 void store_server_close(struct store_server *s, void (*closed)(void *user), void *user)
 {
+    store_server_flush(s);
     s->closing = true;
     s->closed = closed;
     s->closed_user = user;
@@ -611,7 +648,8 @@ void store_server_close(struct store_server *s, void (*closed)(void *user), void
     while (s->fresh.first != NULL) {
         drop(s->fresh.first, NULL);
     }
-    uv_close((uv_handle_t *)&s->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&s->timer, on_own_closed);
+    uv_close((uv_handle_t *)&s->read, on_own_closed);
     for (int i = 0; i < s->listener_count; i++) {
         listener_close(&s->listeners[i], on_listener_closed);
     }
