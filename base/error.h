@@ -15,7 +15,8 @@ enum dt_status {
     DT_STOPPED,   /* asked to stop: the round is over, or a signal came */
     DT_NO_MEMORY, /* does not fit */
     DT_INTERNAL,  /* our own mistake */
-    DT_FULL       /* a disk or a quota has no room */
+    DT_FULL,      /* a disk or a quota has no room */
+    DT_IN_USE     /* only one may have it, and another does: the input is wrong as long as that one runs */
 };
 
 struct dt_error {

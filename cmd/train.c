@@ -331,7 +331,7 @@ static int fail(struct world *w, const struct dt_error *err, int code, bool told
 static bool another_says(const struct dt_error *err, int code, int rank)
 {
     int named = rank;
-    return code == DT_EXIT_PERMANENT && sscanf(err->text, "rank %d:", &named) == 1 && named != rank;
+    return code != DT_EXIT_TEMPORARY && sscanf(err->text, "rank %d:", &named) == 1 && named != rank;
 }
 
 static int run(const struct job *job)

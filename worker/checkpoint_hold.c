@@ -60,9 +60,9 @@ static void write_holder(int fd, const char *run_id, const char *launch)
 static int refuse(const char *dir, const struct holder *h, struct dt_error *err)
 {
     if (h->pid == 0) {
-        return dt_fail(err, DT_INVALID, "%s: in use by another job; give this one another --output_dir", dir);
+        return dt_fail(err, DT_IN_USE, "%s: in use by another job; give this one another --output_dir", dir);
     }
-    return dt_fail(err, DT_INVALID, "%s: in use by host %s pid %ld%s%s, since %s; give this one another --output_dir", dir, h->host, h->pid,
+    return dt_fail(err, DT_IN_USE, "%s: in use by host %s pid %ld%s%s, since %s; give this one another --output_dir", dir, h->host, h->pid,
                    h->job[0] != '\0' ? ", job " : "", h->job, h->since);
 }
 

@@ -116,7 +116,7 @@ int trainer_hear(const char *said, struct dt_error *err);
 /* --plan: what the start would find without changing anything: -1 when the checkpoint to begin from (the newest, or the one that is named) was another
  * training's, or the named one is not there or no checkpoint. */
 int trainer_check_folder(const struct trainer *t, struct dt_error *err);
-/* --plan before a start: DT_INVALID when another job writes to the folder of checkpoints. */
+/* --plan before a start: DT_IN_USE when another job writes to the folder of checkpoints. */
 int trainer_check_free(const struct job *job, struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);

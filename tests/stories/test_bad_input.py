@@ -470,6 +470,21 @@ def test_a_folder_in_use(place):
         assert first.finish().code == 75
 
 
+def test_two_starts_at_once_in_one_folder(place):
+    """Neither saw the other when it looked; one of them gets the folder."""
+    folder, job, _ = place
+    out = folder / "out-at-once"
+    words = ["--nproc_per_node=2", "train", job, "--output_dir", out, "--set", "training.max_steps=1000000", "--set", "training.eval_every_n_steps=0"]
+    with support.Job(words) as a, support.Job(words) as b:
+        first = support.wait_until(lambda: next((x for x in (a, b) if x.process.poll() is not None), None), "the refusal")
+        refused, other = first.finish(), b if first is a else a
+        said = [x for x in refused.err.splitlines() if "in use by host" in x]
+        assert refused.code == 2 and len(said) == 1 and "; give this one another --output_dir" in said[0], refused
+        support.wait_until(lambda: any(json.loads(x)["step"] > 1 for x in support.lines_of(out / "metrics.jsonl") if '"step"' in x), "steps of the other")
+        other.signal(2)
+        assert other.finish().code == 75
+
+
 def test_a_checkpoint_asked_for_by_its_name(place):
     folder, job, expected = place
     out = folder / "out-by-name"
