@@ -44,6 +44,8 @@ FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
 HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
+MANUAL := $(wildcard docs/man/*.1)
+
 .PHONY: all programs unit fuzz tools setup test test-full demo lint bench install uninstall dist clean
 all: programs
 programs: $(PROGRAMS)
@@ -107,14 +109,16 @@ lint:
 bench: programs
 	@B=$(B) scripts/bench.sh
 install: programs
-	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/libexec/dtrun" "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/libexec/dtrun" "$(DESTDIR)$(PREFIX)/share/doc/dtrun" "$(DESTDIR)$(PREFIX)/share/man/man1"
 	for p in dtrun dtdata dtckpt; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/bin/$$p"; done
 	for p in train bench doctor; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
 	install -m 644 $(wildcard README.md CHANGELOG.md) "$(DESTDIR)$(PREFIX)/share/doc/dtrun"
+	install -m 644 $(MANUAL) "$(DESTDIR)$(PREFIX)/share/man/man1"
 uninstall: # what install puts there, and its folders where nothing else lies in them
 	for p in dtrun dtdata dtckpt; do rm -f "$(DESTDIR)$(PREFIX)/bin/$$p"; done
 	for p in train bench doctor; do rm -f "$(DESTDIR)$(PREFIX)/libexec/dtrun/$$p"; done
 	for p in $(wildcard README.md CHANGELOG.md); do rm -f "$(DESTDIR)$(PREFIX)/share/doc/dtrun/$$p"; done
+	for p in $(notdir $(MANUAL)); do rm -f "$(DESTDIR)$(PREFIX)/share/man/man1/$$p"; done
 	for d in libexec/dtrun share/doc/dtrun; do rmdir "$(DESTDIR)$(PREFIX)/$$d" 2>/dev/null || :; done
 dist:
 	git archive --format=tar.gz --prefix=dtrun-$(VERSION)/ -o dtrun-$(VERSION).tar.gz HEAD

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the source: format, layers, headers, static analysis.   scripts/lint.sh [--fix]   (--fix formats in place)
+# Checks the source: format, layers, headers, static analysis, manual pages.   scripts/lint.sh [--fix]   (--fix formats in place)
 cd "$(dirname "$0")/.." || exit 2
 sh scripts/setup.sh --lint || exit 2
 status=0
@@ -13,6 +13,7 @@ else
 fi
 sh tests/layers.sh || status=1
 sh tests/headers.sh || status=1
+mandoc -T lint -W warning docs/man/*.1 || status=1
 # shellcheck disable=SC2046
 cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches \
     --error-exitcode=1 -j2 -I. -D_GNU_SOURCE -DDT_VERSION='"0"' -DDT_ISA=plain $(git ls-files '*.c' | grep -v '^tests/') || status=1

@@ -7,7 +7,7 @@ what="build and test dtrun"
 peers=0
 for option in "$@"; do
     case $option in
-    --lint) packages="clang-format cppcheck"; what="check the source" ;;
+    --lint) packages="clang-format cppcheck mandoc"; what="check the source" ;;
     --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch and MPICH beside dtrun" ;;
     --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
     --etcd) packages="etcd-server"; what="test with a real etcd" ;;

@@ -63,6 +63,7 @@ def test_uninstall_removes_what_install_put_there(place, installed, tmp_path):
                        timeout=support.DEADLINE_S)
     left = sorted(os.path.join(at, x) for at, _, files in os.walk(prefix) for x in files)
     assert (p.returncode, p.stdout, p.stderr) == (0, "", ""), p
+    assert [x.name for x in sorted(installed.glob("share/man/man1/*"))] == sorted(os.listdir(f"{support.ROOT}/docs/man"))
     assert left == [f"{prefix}/bin/mine", f"{prefix}/share/doc/dtrun/notes"] and not (prefix / "libexec" / "dtrun").exists()
     assert len(list(installed.glob("bin/*"))) == 3  # others' installations stay
 
