@@ -56,7 +56,7 @@ struct model_spec { /* sizes of a model for one job */
     int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
     double norm_epsilon, init_std;
     int64_t batch_size, sequence_length; /* B, T of a micro-batch */
-    enum dt_dtype type;                  /* compute type: DT_F32 (DT_F64 on the twin device) */
+    enum dt_dtype type; /* of weights and activations: DT_F32, DT_BF16 (DT_F64 on the twin device); statistics have dt_dtype_wide(type) */
 };
 
 enum pass_phase { PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL };
@@ -66,9 +66,10 @@ struct pass { /* everything for one call of one block */
     struct dt_stream *stream;
     const struct dt_kernels *kernels;
     const struct batch *batch;
-    const void *weights; /* the unit's flat weights; tensor at weights + offset elements */
-    void *grads;         /* backward: the unit's flat gradients */
-    bool accumulate;     /* backward: adds into grads, else overwrites (see above) */
+    const void *weights;     /* the unit's flat weights; tensor at weights + offset elements */
+    void *grads;             /* backward: the unit's flat gradients */
+    enum dt_dtype grad_type; /* of grads where the spec's type is BF16: F32 or BF16; otherwise the spec's counts */
+    bool accumulate;         /* backward: adds into grads, else overwrites (see above) */
     /* (B,T,C) input pair in PASS_FORWARD and PASS_EVAL; branch is null when the block before has no branch_out. Null in PASS_RECOMPUTE and
      * PASS_BACKWARD: the block starts from `kept`. Only the last block may be given the pair in backward; then its PASS_FORWARD may be left out. */
     const void *x_residual, *x_branch;

@@ -152,8 +152,8 @@ static int check_spec(const struct model_spec *m, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "model: sequence length %lld is more than n_positions %lld; shorten sequences or raise n_positions",
                        (long long)m->sequence_length, (long long)m->positions);
     }
-    if (m->type != DT_F32 && m->type != DT_F64) {
-        return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 (F64 in tests)", dt_dtype_name(m->type));
+    if (m->type != DT_F32 && m->type != DT_F64 && m->type != DT_BF16) {
+        return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 and BF16 (F64 in tests)", dt_dtype_name(m->type));
     }
     return 0;
 }

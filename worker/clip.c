@@ -93,8 +93,8 @@ void clip_start(struct clip *c, const struct clip_input *input)
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);
-        const char *g = (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * s->type_size;
-        k->norm_sum(w->compute, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->type});
+        const char *g = (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * dt_dtype_size(s->sum_type);
+        k->norm_sum(w->compute, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->sum_type});
     }
     sum_over_ranks(c);
     k->norm_finish(w->compute, &(struct dt_norm_finish_args){.factor = c->factor,

@@ -138,6 +138,49 @@ static void check_strategy(struct job *job, struct dt_config *c)
     }
 }
 
+static bool is_bf16(const char *name)
+{
+    return starts_with(name, "bf16") || starts_with(name, "bfloat16");
+}
+
+/* One of the keys that say the precision, if it was given. Two that differ are one too many. */
+struct precision_word {
+    const char *key;
+    bool given, bf16;
+};
+
+/* The precision has one owner as well: training.precision, mixed_precision.param_dtype or bf16.enabled. A block that is switched off says nothing.
+ * Afterwards training.precision holds what they say, in Lightning's words. */
+static void check_precision(struct job *job, struct dt_config *c)
+{
+    const struct job_mixed *m = &job->mixed;
+    struct precision_word words[] = {
+        {"training.precision", dt_config_where(c, "training.precision") != NULL, is_bf16(job->training.precision)},
+        {"mixed_precision.param_dtype", m->param_dtype != NULL, m->param_dtype != NULL && is_bf16(m->param_dtype)},
+        {"bf16.enabled", job->bf16.enabled, true},
+    };
+    const struct precision_word *owner = NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (words[i].given && owner != NULL && words[i].bf16 != owner->bf16) {
+            dt_config_problem(c, words[i].key, "%s says %s (%s); say it in one place", owner->key, owner->bf16 ? "bf16" : "fp32",
+                              dt_config_source(c, owner->key));
+            return;
+        }
+        owner = owner == NULL && words[i].given ? &words[i] : owner;
+    }
+    bool bf16 = owner != NULL && owner->bf16;
+    job->training.precision = bf16 ? "bf16-mixed" : "32-true";
+    if (owner != NULL) {
+        dt_config_derived(c, "training.precision", owner->key);
+    }
+    job->precision.compute = bf16 ? DT_BF16 : DT_F32;
+    job->precision.reduce = m->reduce_dtype == NULL ? job->precision.compute : is_bf16(m->reduce_dtype) ? DT_BF16 : DT_F32;
+    if (!bf16 && job->precision.reduce == DT_BF16) {
+        dt_config_problem(c, "mixed_precision.reduce_dtype",
+                          "bf16 on the wire of an fp32 run is not there yet; write param_dtype bf16, or remove it");
+    }
+}
+
 /* One spelling per folder, since its lock and what is set aside lie beside it: "./a//b/./" -> "a/b". Where ".." leads is up to links. */
 static const char *plain_path(struct dt_arena *arena, const char *path)
 {
@@ -261,6 +304,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_FSDP] && good[JOB_ZERO]) {
         check_strategy(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_MIXED] && good[JOB_BF16]) {
+        check_precision(job, c);
     }
 }
 

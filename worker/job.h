@@ -3,6 +3,7 @@
 #define DT_WORKER_JOB_H
 
 #include "base/arena.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -47,6 +48,7 @@ struct job {
         enum loss_normalization loss_normalization;
         bool deterministic;
         const char *device;                          /* "auto", "cpu" */
+        const char *precision;                       /* "32-true", "bf16-mixed" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
@@ -64,6 +66,12 @@ struct job {
     struct job_zero {
         int64_t stage; /* -1: not given */
     } zero;
+    struct job_bf16 { /* DeepSpeed's words for training.precision bf16-mixed */
+        bool enabled;
+    } bf16;
+    struct job_mixed {                                         /* FSDP's */
+        const char *param_dtype, *reduce_dtype, *buffer_dtype; /* null: as training.precision; as param_dtype; any */
+    } mixed;
     struct job_recompute { /* activation_checkpointing */
         bool enabled;
         int64_t every_n_layers;
@@ -79,6 +87,10 @@ struct job {
     struct job_logging {
         int64_t log_every_n_steps;
     } logging;
+
+    struct job_precision {             /* what training.precision, mixed_precision and bf16 say together */
+        enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients; gradients on the wire */
+    } precision;
 
     struct dt_arena arena; /* owns all strings */
     char *text;            /* the whole job as JSON, every value filled in; what goes to output_dir/job.json */

@@ -52,6 +52,10 @@ static const struct dt_rule scheduler = {
     .choices = "constant|constant_with_warmup|linear|cosine",
     .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu", .later = "cuda|gpu"};
+static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
+                                         .choices = "32-true|32|fp32|bf16-mixed|bf16",
+                                         .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
+static const struct dt_rule element = {.type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
@@ -114,6 +118,8 @@ static const struct dt_field training_fields[] = {
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
     {"deterministic", "false", "CPU ranks repeat bit by bit anyway, so neither value changes anything yet", AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute", AT(device), &device},
+    {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
+     &precision},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
@@ -138,6 +144,16 @@ static const struct dt_field ddp_fields[] = {
 };
 static const struct dt_field zero_fields[] = {
     {"stage", "null", "as training.strategy zero0 to zero3, in DeepSpeed's words", offsetof(struct job_zero, stage), &stage},
+    {0},
+};
+static const struct dt_field mixed_fields[] = {
+    {"param_dtype", "null", "bf16 or fp32: as training.precision, in FSDP's words", offsetof(struct job_mixed, param_dtype), &element},
+    {"reduce_dtype", "null", "of gradients while they are reduced; as param_dtype when null", offsetof(struct job_mixed, reduce_dtype), &element},
+    {"buffer_dtype", "null", "as in FSDP jobs; these models have no buffers", offsetof(struct job_mixed, buffer_dtype), &element},
+    {0},
+};
+static const struct dt_field bf16_fields[] = {
+    {"enabled", "false", "as training.precision bf16-mixed, in DeepSpeed's words", offsetof(struct job_bf16, enabled), &boolean},
     {0},
 };
 static const struct dt_field recompute_fields[] = {
@@ -169,6 +185,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
     {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
+    {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
+    {"bf16", "DeepSpeed's block", bf16_fields, offsetof(struct job, bf16)},
     {"activation_checkpointing", "memory for time", recompute_fields, offsetof(struct job, recompute)},
     {"checkpointing", "what is saved, and when", checkpointing_fields, offsetof(struct job, checkpointing)},
     {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
@@ -176,20 +194,29 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
 };
 
 #define LATER "not there yet; remove it"
-#define FP32 "not there yet; remove it, training runs in fp32"
+#define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
+#define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
 const struct dt_config_hint job_hints[] = {
     {"deepspeed", "not there yet; write zero_optimization.stage or training.strategy instead"},
     {"strategies", LATER},
     {"plugins", LATER},
-    {"mixed_precision", FP32},
-    {"bf16", FP32},
-    {"fp16", FP32},
-    {"amp", FP32},
-    {"use_amp", FP32},
-    {"training.use_amp", FP32},
-    {"training.precision", FP32},
-    {"training.bf16", FP32},
-    {"training.fp16", FP32},
+    {"bfloat16", "DeepSpeed's old name; write bf16"},
+    {"fp16", FP16},
+    {"amp", FP16},
+    {"use_amp", FP16},
+    {"training.use_amp", FP16},
+    {"training.bf16", HF_BF16},
+    {"training.fp16", FP16},
+    {"bf16.immediate_grad_update", LATER},
+    {"bf16.check_grad_overflow", "not there yet; remove it, a norm that is not finite ends the run as it is"},
+    {"bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters and moments are fp32"},
+    {"bf16.bf16_optimizer_states", "not there yet; remove it, masters and moments are fp32"},
+    {"mixed_precision.keep_low_precision_grads", LATER},
+    {"mixed_precision.cast_forward_inputs", LATER},
+    {"mixed_precision.cast_root_forward_inputs", LATER},
+    {"mixed_precision.output_dtype", LATER},
+    {"communication_data_type", "not there yet; write mixed_precision.reduce_dtype"},
+    {"data_types", "not there yet; remove it, gradients add up in fp32"},
     {"elasticity", LATER},
     {"aio", LATER},
     {"flops_profiler", LATER},
@@ -228,7 +255,7 @@ const struct dt_config_hint job_hints[] = {
     {"zero_optimization.zero_hpz_partition_size", LATER},
     {"zero_optimization.ignore_unused_parameters", LATER},
     {"fsdp.cpu_offload", LATER},
-    {"fsdp.mixed_precision", FP32},
+    {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
     {"fsdp.auto_wrap_policy", "not there yet; each layer is a unit of its own; remove it"},
     {"fsdp.min_num_params", "not there yet; each layer is a unit of its own; remove it"},
     {"fsdp.use_orig_params", LATER},

@@ -11,7 +11,21 @@ struct job_section {
     size_t offset; /* of the section's struct in struct job */
 };
 
-enum { JOB_TOP, JOB_MODEL, JOB_DATA, JOB_TRAINING, JOB_DDP, JOB_FSDP, JOB_ZERO, JOB_RECOMPUTE, JOB_CHECKPOINTING, JOB_LOGGING, JOB_SECTION_COUNT };
+enum {
+    JOB_TOP,
+    JOB_MODEL,
+    JOB_DATA,
+    JOB_TRAINING,
+    JOB_DDP,
+    JOB_FSDP,
+    JOB_ZERO,
+    JOB_MIXED,
+    JOB_BF16,
+    JOB_RECOMPUTE,
+    JOB_CHECKPOINTING,
+    JOB_LOGGING,
+    JOB_SECTION_COUNT
+};
 extern const struct job_section job_sections[JOB_SECTION_COUNT + 1]; /* by the enum; ends with a null name */
 extern const struct dt_config_hint job_hints[];                      /* keys of other systems, and those that come later */
 

@@ -52,15 +52,23 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
             add(o, u, previous->offset, previous->offset + previous->numel, previous->decay);
         }
     }
-    size_t type_size = s->type_size;
-    o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, (size_t)o->total * type_size);
-    o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, (size_t)o->total * type_size);
+    size_t bytes = (size_t)o->total * dt_dtype_size(s->real);
+    o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, bytes);
+    o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, bytes);
+    o->piece_w = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, s->type != s->real ? bytes : 0);
 }
 
 void optimizer_open(struct optimizer *o, const struct plan *p)
 {
     o->m = plan_at(p, o->piece_m);
     o->v = plan_at(p, o->piece_v);
+    o->w = plan_at(p, o->piece_w);
+}
+
+void *optimizer_weights(const struct optimizer *o, int unit)
+{
+    struct strategy *s = o->strategy;
+    return o->w != NULL ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->real) : s->weights->slice(s, unit);
 }
 
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
@@ -70,23 +78,26 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
     o->steps++;
     for (int i = 0; i < o->range_count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
-        size_t at = (size_t)r->first * s->type_size, moment = (size_t)(o->unit_first[r->unit] + r->first) * s->type_size;
-        w->device->kernels->adamw(w->compute, &(struct dt_adamw_args){
-                                                  .w = (char *)s->weights->slice(s, r->unit) + at,
-                                                  .m = o->m + moment,
-                                                  .v = o->v + moment,
-                                                  .grad = (char *)s->grads->slice(s, r->unit) + at,
-                                                  .clip = factor,
-                                                  .count = r->count,
-                                                  .step = o->steps,
-                                                  .lr = learning_rate,
-                                                  .beta1 = o->beta1,
-                                                  .beta2 = o->beta2,
-                                                  .eps = o->epsilon,
-                                                  .weight_decay = r->decay ? o->weight_decay : 0,
-                                                  .grad_scale = 1,
-                                                  .type = s->type,
-                                              });
+        size_t real = dt_dtype_size(s->real), at = (size_t)r->first * real, moment = (size_t)(o->unit_first[r->unit] + r->first) * real;
+        w->device->kernels->adamw(w->compute,
+                                  &(struct dt_adamw_args){
+                                      .w = (char *)optimizer_weights(o, r->unit) + at,
+                                      .w_bf16 = o->w != NULL ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size : NULL,
+                                      .m = o->m + moment,
+                                      .v = o->v + moment,
+                                      .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(s->sum_type),
+                                      .clip = factor,
+                                      .count = r->count,
+                                      .step = o->steps,
+                                      .lr = learning_rate,
+                                      .beta1 = o->beta1,
+                                      .beta2 = o->beta2,
+                                      .eps = o->epsilon,
+                                      .weight_decay = r->decay ? o->weight_decay : 0,
+                                      .grad_scale = 1,
+                                      .type = s->real,
+                                      .grad_type = s->sum_type,
+                                  });
     }
 }
 

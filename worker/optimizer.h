@@ -1,5 +1,6 @@
 /* AdamW over what this rank owns: each unit's owned elements are cut where weight decay changes (matrices decay, vectors do not),
- * neighbours with the same decay are one update. The moments lie one owned part after the other. */
+ * neighbours with the same decay are one update. The moments lie one owned part after the other; so do the F32 masters of BF16 weights, which the same
+ * pass rounds to what is computed with. */
 #ifndef DT_WORKER_OPTIMIZER_H
 #define DT_WORKER_OPTIMIZER_H
 
@@ -19,8 +20,8 @@ struct optimizer {
     int range_count;
     int64_t *unit_first; /* elements of moments before each unit */
     int64_t total;
-    int piece_m, piece_v;
-    char *m, *v;
+    int piece_m, piece_v, piece_w;
+    char *m, *v, *w; /* w: masters where weights are BF16, laid out as the moments; otherwise null: the weights are updated where they are */
     struct dt_arena arena;
 };
 
@@ -29,6 +30,8 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
 void optimizer_open(struct optimizer *o, const struct plan *p);
 /* Enqueues one update on the compute stream: gradients are multiplied by *factor (device memory), once. */
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
+/* The weights of a unit that this rank owns, as they are updated and saved: of the strategy's type `real`, in device memory. */
+void *optimizer_weights(const struct optimizer *o, int unit);
 void optimizer_clear(struct optimizer *o);
 
 #endif

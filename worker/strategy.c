@@ -164,6 +164,7 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->alone = size == 1;
     s->type = chain->spec.type;
     s->type_size = dt_dtype_size(s->type);
+    s->real = dt_dtype_wide(s->type);
     s->prefetch = job->fsdp.backward_prefetch;
     s->forward_prefetch = job->fsdp.forward_prefetch;
     s->bucket_cap_bytes = job->ddp.bucket_cap_mb * 0x1p20;
@@ -183,6 +184,10 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
         s->grads = &grads_whole;
     }
+    bool one = job->training.gradient_accumulation_steps == 1;
+    s->wire_type = s->type == DT_BF16 ? job->precision.reduce : s->type;
+    s->grad_type = one || s->grads == &grads_sliced ? s->wire_type : s->real;
+    s->sum_type = one ? s->wire_type : s->real;
     int units = chain->unit_count;
     s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
     for (int u = 0; u < units; u++) {
@@ -291,9 +296,10 @@ void strategy_note(struct strategy *s, char what, int unit)
     }
 }
 
-void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, const void *in, void *out, int64_t count, const char *name)
+void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
+                    const char *name)
 {
-    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = s->type},
+    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type},
                   s->world->communication);
 }
 
@@ -320,7 +326,7 @@ static bool same_layout(const struct chain *c, int a, int b)
 }
 
 /* Assigns slots to units and adds their memory. */
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each)
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type)
 {
     const struct chain *c = s->chain;
     int units = c->unit_count;
@@ -330,6 +336,7 @@ void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_p
     int64_t *size = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *size);
     int alternating[2] = {-1, -1}, turn = 0;
     x->count = 0;
+    x->type_size = dt_dtype_size(type);
     for (int u = 0; u < units; u++) {
         int i = -1;
         if (!one_each && !c->units[u].shared) {
@@ -353,14 +360,14 @@ void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_p
         x->first[i] = x->total;
         x->total += size[i];
     }
-    x->piece = plan_add(p, purpose, PLAN_PEERS, (size_t)x->total * s->type_size);
+    x->piece = plan_add(p, purpose, PLAN_PEERS, (size_t)x->total * x->type_size);
 }
 
 int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err)
 {
     char *base = plan_at(p, x->piece);
     for (int i = 0; i < x->count; i++) {
-        x->slot[i].data = base + (size_t)x->first[i] * s->type_size;
+        x->slot[i].data = base + (size_t)x->first[i] * x->type_size;
         if (dt_event_open(s->world->device, &x->slot[i].filled, err) != 0 || dt_event_open(s->world->device, &x->slot[i].freed, err) != 0) {
             return -1;
         }

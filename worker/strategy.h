@@ -8,7 +8,10 @@
  *
  * Sizes: a unit of n elements is cut into `shards` equal slices; rank r of a shard group holds elements [r n/S, (r+1) n/S).
  * "Owned" is what this rank's optimizer updates (whole or the slice); "share" is always the slice: what this rank adds to the norm
- * and writes into checkpoints, so that every element counts once. */
+ * and writes into checkpoints, so that every element counts once.
+ *
+ * In BF16 the placements hold weights as BF16, and the optimizer has the F32 masters of what it owns. Backward writes gradients in the type in which
+ * they are reduced, wherever nothing is added to them before that; sums over micro-steps are F32. */
 #ifndef DT_WORKER_STRATEGY_H
 #define DT_WORKER_STRATEGY_H
 
@@ -89,6 +92,7 @@ struct slots { /* shared units have one of their own, all others alternate betwe
     int piece;      /* in the plan: all slots, one after the other */
     int64_t *first; /* elements before each slot */
     int64_t total;
+    size_t type_size; /* of an element */
 };
 
 struct strategy {
@@ -102,17 +106,19 @@ struct strategy {
     struct chain *chain;
     struct world *world; /* null while only planning */
     int size, shards, replicas, shard_rank, replica_rank;
-    bool alone; /* one rank: no collective is ever issued */
-    enum dt_dtype type;
+    bool alone;         /* one rank: no collective is ever issued */
+    enum dt_dtype type; /* of weights as they are gathered and computed with */
     size_t type_size;
-    int64_t total;       /* elements of all units */
-    int64_t *unit_first; /* elements before each unit */
+    enum dt_dtype real;                           /* of masters, moments, and sums over micro-steps: F32 where type is BF16 */
+    enum dt_dtype grad_type, wire_type, sum_type; /* of gradients: as backward writes them, while they are reduced, as slice gives them */
+    int64_t total;                                /* elements of all units */
+    int64_t *unit_first;                          /* elements before each unit */
     struct dt_arena arena;
     struct strategy_trace *trace; /* tests; may be null */
 
     /* placements' own */
-    int weights_piece, grads_piece;
-    char *weights_base, *grads_base;
+    int weights_piece, grads_piece, wire_piece;
+    char *weights_base, *grads_base, *wire_base; /* wire_base: grads_whole, where gradients of another type are while they travel */
     struct slots gather, gradient;
     double bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel together */
     int *bucket_of;          /* per unit */
@@ -153,8 +159,9 @@ void strategy_land(struct strategy *s);
 
 /* For placements. */
 void strategy_note(struct strategy *s, char what, int unit);
-void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, const void *in, void *out, int64_t count, const char *name);
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each);
+void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
+                    const char *name);
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type);
 int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err);
 void slots_close(struct slots *x);
 

@@ -108,6 +108,7 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
         .kept = t->kept[block],
         .saved = t->saved[block],
         .scratch = t->scratch,
+        .grad_type = t->strategy.grad_type,
     };
 }
 
@@ -358,17 +359,19 @@ static void set_pulse_limit(struct trainer *t, double at_least_s)
 #define PEAK_SIDE 384
 #define PEAK_MEASURE_S 0.01
 
-/* FLOP/s of this rank's device in a square product, the best of a few ms: what "mfu" is a share of. NaN when it could not be measured. */
+/* FLOP/s of this rank's device in a square product of the weights' type, the best of a few ms: what "mfu" is a share of. NaN when it could not
+ * be measured. */
 static double measure_peak(struct trainer *t)
 {
     struct world *w = t->world;
-    size_t bytes = (size_t)PEAK_SIDE * PEAK_SIDE * sizeof(float);
-    float *x = NULL;
+    enum dt_dtype type = t->chain.spec.type;
+    size_t bytes = (size_t)PEAK_SIDE * PEAK_SIDE * dt_dtype_size(type);
+    char *x = NULL;
     struct dt_error err;
-    if (w->device->real != DT_F32 || dt_device_alloc(w->device, DT_MEMORY_DEVICE, 3 * bytes, (void **)&x, &err) != 0) {
+    if (type == DT_F64 || dt_device_alloc(w->device, DT_MEMORY_DEVICE, 3 * bytes, (void **)&x, &err) != 0) {
         return NAN;
     }
-    struct dt_matmul_args product = {.c = x + 2 * PEAK_SIDE * PEAK_SIDE, .a = x, .b = x + PEAK_SIDE * PEAK_SIDE, .type = DT_F32};
+    struct dt_matmul_args product = {.c = x + 2 * bytes, .a = x, .b = x + bytes, .type = type, .c_type = type};
     product.m = product.n = product.k = PEAK_SIDE;
     double until_s = dt_now_s() + PEAK_MEASURE_S, best_s = INFINITY;
     for (int i = 0; i < 3 || dt_now_s() < until_s; i++) {

@@ -84,7 +84,8 @@ struct trainer_hooks {
     bool quiet, no_files; /* nothing on stderr; no output folder, no checkpoints */
 };
 
-/* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host. type: DT_F32, or DT_F64 for twin64. */
+/* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host. type: what the device computes
+ * with, DT_F32 (the job may then want BF16), or DT_F64 for twin64. */
 int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);

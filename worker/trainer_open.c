@@ -164,7 +164,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                               .init_std = m->initializer_range,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = t->train.sequence_length,
-                              .type = type};
+                              .type = type == DT_F32 ? job->precision.compute : type};
     if (chain_open(&t->chain, &spec, t->shards, err) != 0) {
         return -1;
     }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "kernels/kernels.h"
 #include "worker/checkpoint_export.h"
 #include "worker/course.h"
 #include "worker/hf.h"
@@ -27,22 +28,49 @@ static void pulse(void *page)
 
 /* ---- weights ---- */
 
-/* Initial or given weights of what is resident of unit u, piece by piece. */
-static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, struct dt_error *err)
+/* Brings values in host memory to device address `to`, as `type`. They may lie in the window for it. */
+static int put(struct stage *stage, void *to, enum dt_dtype type, const void *values, enum dt_dtype from, int64_t count, struct dt_error *err)
+{
+    dt_cpu_cast(&(struct dt_cast_args){stage_window(stage, to), values, count, type, from});
+    return stage_put(stage, to, (size_t)count * dt_dtype_size(type), err);
+}
+
+/* Brings weights [first, first + count) of unit u, all of them resident, to where they are computed with, and to the masters of those that are
+ * updated here. */
+static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t first, int64_t count, const void *values, enum dt_dtype from,
+                       struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    int64_t first, count, most = (int64_t)(STAGE_BYTES / s->type_size);
+    int64_t resident, owned, unused;
+    char *at = strategy_resident(s, u, &resident, &unused);
+    if (put(stage, at + (size_t)(first - resident) * s->type_size, s->type, values, from, count, err) != 0) {
+        return -1;
+    }
+    int64_t owned_count;
+    strategy_owned(s, u, &owned, &owned_count);
+    int64_t begin = first > owned ? first : owned, end = first + count < owned + owned_count ? first + count : owned + owned_count;
+    if (s->type == s->real || begin >= end) {
+        return 0;
+    }
+    char *to = (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->real);
+    return put(stage, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err);
+}
+
+/* Initial or given weights of what is resident of unit u, piece by piece: made where they stay, or in `room` (STAGE_BYTES) if they are rounded then. */
+static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, void *room, struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(s->real));
     char *at = strategy_resident(s, u, &first, &count);
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < most ? count - done : most;
-        char *to = at + (size_t)done * s->type_size;
-        void *window = stage_window(stage, to);
+        void *values = room != NULL ? room : stage_window(stage, at + (size_t)done * s->type_size);
         if (hf == NULL) {
-            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->type, window);
-        } else if (hf_read_unit(hf, u, first + done, n, s->type, window, err) != 0) {
+            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->real, values);
+        } else if (hf_read_unit(hf, u, first + done, n, s->real, values, err) != 0) {
             return -1;
         }
-        if (stage_put(stage, to, (size_t)n * s->type_size, err) != 0) {
+        if (put_weights(t, stage, u, first + done, n, values, s->real, err) != 0) {
             return -1;
         }
         dt_page_pulse(t->world->page);
@@ -57,11 +85,13 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
         return dt_wrap(err, "model.load");
     }
+    void *room = t->strategy.type != t->strategy.real ? dt_alloc(STAGE_BYTES) : NULL;
     int rc = stage_open(&stage, t->world->device, t->world->compute, err);
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
-        rc = fill_unit(t, &stage, hf, u, err);
+        rc = fill_unit(t, &stage, hf, u, room, err);
     }
     stage_close(&stage);
+    free(room);
     hf_close(hf);
     return rc;
 }
@@ -84,11 +114,11 @@ static bool cut(const struct tensor *x, int64_t first, int64_t count, struct spa
 struct reading {
     struct checkpoint *checkpoint;
     struct stage stage;
-    float *wide; /* STAGE_BYTES, for elements that are not F32 */
+    float *wide; /* STAGE_BYTES, where weights or moments are not F32 */
 };
 
-/* Reads one span of a checkpoint into elements of type `type` at device address base + at. */
-static int read_span(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
+/* Reads one span of a moment into elements of type `type` at device address base + at. */
+static int read_moment(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
 {
     size_t size = dt_dtype_size(type);
     const struct tensor *x = s->tensor;
@@ -96,15 +126,27 @@ static int read_span(struct reading *r, const char *purpose, const struct span *
     for (int64_t done = 0, n; done < s->count; done += n) {
         n = s->count - done < most ? s->count - done : most;
         char *to = base + (size_t)(s->at + done) * size;
-        void *window = stage_window(&r->stage, to);
-        float *read = type == DT_F32 ? window : r->wide;
-        if (checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, n, read, err) != 0) {
+        float *read = type == DT_F32 ? stage_window(&r->stage, to) : r->wide;
+        if (checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, n, read, err) != 0 ||
+            put(&r->stage, to, type, read, DT_F32, n, err) != 0) {
             return -1;
         }
-        for (int64_t i = 0; type != DT_F32 && i < n; i++) {
-            ((double *)window)[i] = read[i];
-        }
-        if (stage_put(&r->stage, to, (size_t)n * size, err) != 0) {
+    }
+    return 0;
+}
+
+/* Reads one span of the resident weights of unit u. */
+static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
+{
+    const struct tensor *x = s->tensor;
+    int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(t->strategy.real));
+    char *at = strategy_resident(&t->strategy, u, &first, &count);
+    for (int64_t done = 0, n; done < s->count; done += n) {
+        n = s->count - done < most ? s->count - done : most;
+        char *to = at + (size_t)(s->at + done) * t->strategy.type_size;
+        float *read = t->strategy.type == DT_F32 ? stage_window(&r->stage, to) : r->wide;
+        if (checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err) != 0 ||
+            put_weights(t, &r->stage, u, first + s->at + done, n, read, DT_F32, err) != 0) {
             return -1;
         }
     }
@@ -116,20 +158,20 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
     int64_t first, count, owned_first, owned_count;
-    char *weights = strategy_resident(s, u, &first, &count);
+    (void)strategy_resident(s, u, &first, &count);
     strategy_owned(s, u, &owned_first, &owned_count);
-    size_t moment = (size_t)o->unit_first[u] * s->type_size;
+    size_t moment = (size_t)o->unit_first[u] * dt_dtype_size(s->real);
     for (int i = 0; i < t->chain.tensor_count; i++) {
         const struct tensor *x = &t->chain.tensors[i];
         struct span span;
         if (x->unit != u) {
             continue;
         }
-        if (cut(x, first, count, &span) && read_span(r, "weight", &span, weights, s->type, err) != 0) {
+        if (cut(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
             return -1;
         }
-        if (cut(x, owned_first, owned_count, &span) && (read_span(r, "exp_avg", &span, o->m + moment, s->type, err) != 0 ||
-                                                        read_span(r, "exp_avg_sq", &span, o->v + moment, s->type, err) != 0)) {
+        if (cut(x, owned_first, owned_count, &span) && (read_moment(r, "exp_avg", &span, o->m + moment, s->real, err) != 0 ||
+                                                        read_moment(r, "exp_avg_sq", &span, o->v + moment, s->real, err) != 0)) {
             return -1;
         }
     }
@@ -193,15 +235,16 @@ static int host_floats(struct trainer *t, struct stage *stage, struct dt_arena *
     const struct strategy *s = &t->strategy;
     const void *at = from;
     if (!t->world->device->host_memory) {
-        void *copy = dt_arena_alloc(arena, (size_t)count * s->type_size);
-        if (stage_get(stage, copy, from, (size_t)count * s->type_size, err) != 0) {
+        size_t bytes = (size_t)count * dt_dtype_size(s->real);
+        void *copy = dt_arena_alloc(arena, bytes);
+        if (stage_get(stage, copy, from, bytes, err) != 0) {
             return -1;
         }
         dt_page_pulse(t->world->page);
         at = copy;
     }
     *out = at;
-    if (s->type == DT_F64) {
+    if (s->real == DT_F64) {
         float *narrow = dt_arena_alloc(arena, (size_t)count * sizeof *narrow);
         for (int64_t i = 0; i < count; i++) {
             narrow[i] = (float)((const double *)at)[i];
@@ -229,8 +272,8 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, int *out
             continue;
         }
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        size_t moment = (size_t)(o->unit_first[x->unit] + at) * s->type_size;
-        const char *from[] = {(char *)s->weights->slice(s, x->unit) + (size_t)at * s->type_size, o->m + moment, o->v + moment};
+        size_t real = dt_dtype_size(s->real), moment = (size_t)(o->unit_first[x->unit] + at) * real;
+        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * real, o->m + moment, o->v + moment};
         for (int k = 0; k < 3 && rc == 0; k++) {
             struct checkpoint_slice *y = &out[n++];
             *y = (struct checkpoint_slice){

@@ -101,6 +101,10 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "hosts", &value)) {
         assert_int_equal(strlen(value), s->ranks);
         (void)snprintf(s->hosts, sizeof s->hosts, "%s", value);
+    } else if (strcmp(word, "bf16") == 0) {
+        s->job.precision.compute = s->job.precision.reduce = DT_BF16;
+    } else if (strcmp(word, "reduce=fp32") == 0) {
+        s->job.precision.reduce = DT_F32;
     } else if (strcmp(word, "inorder") == 0) {
         s->job.data.shuffle = false;
     } else if (has_value(word, "k", &value)) {
@@ -186,11 +190,11 @@ static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome 
            a->hash == b->hash;
 }
 
-static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b)
+static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b, double bound)
 {
     bool close = a->step_count == b->step_count;
     for (int i = 0; close && i < a->step_count; i++) {
-        close = fabs(a->loss[i] - b->loss[i]) <= 1e-5 * fabs(b->loss[i]);
+        close = fabs(a->loss[i] - b->loss[i]) <= bound * fabs(b->loss[i]);
     }
     return close;
 }
@@ -198,7 +202,10 @@ static bool close_losses(const struct ranks_outcome *a, const struct ranks_outco
 static void compare(const char *left, const char *right, int ranks, int k, char relation)
 {
     struct ranks_outcome a = *outcome_of(left, ranks, k), b = *outcome_of(right, ranks, k); /* the list may move */
-    bool holds = relation == '=' ? same_bits(&a, &b) : relation == '~' ? close_losses(&a, &b) : a.hash != b.hash;
+    bool holds = relation == '='   ? same_bits(&a, &b)
+                 : relation == '~' ? close_losses(&a, &b, 1e-5)
+                 : relation == '%' ? close_losses(&a, &b, 1e-2) && a.hash != b.hash
+                                   : a.hash != b.hash;
     if (!holds) {
         print_error("%d ranks, k %d: %s %c %s does not hold:\n", ranks, k, left, relation, right);
         for (int i = 0; i < a.step_count; i++) {
@@ -225,7 +232,7 @@ static int compare_line(const char *left, const char *rights, int ranks, const c
     int count = 0;
     for (int k = 1; k <= 2; k++) {
         char list[512], *rest = NULL, relation = relations[k - 1][0];
-        assert_true(relations[k - 1][1] == '\0' && relation != '\0' && strchr("=~!-", relation) != NULL);
+        assert_true(relations[k - 1][1] == '\0' && relation != '\0' && strchr("=~%!-", relation) != NULL);
         (void)snprintf(list, sizeof list, "%s", rights);
         for (char *right = strtok_r(list, ",", &rest); right && relation != '-'; right = strtok_r(NULL, ",", &rest)) {
             compare(left, trim(right), ranks, k, relation);

@@ -152,9 +152,38 @@ static void check_run(int index, int ranks, const char *row, bool exact)
     free(path);
 }
 
+enum { RUN_COUNT = 4 };
+
+/* BF16 against PyTorch's fp32: what 8 bits lose over twenty steps. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    static const char *const some[] = {"ddp", "full_shard"};
+    for (int index = 0; index < RUN_COUNT; index++) {
+        const cJSON *run = cJSON_GetArrayItem(item(expected, "runs"), index), *want = item(run, "fp32");
+        char *path = dt_format("%s/bf16-%d.safetensors", folder, index);
+        struct job job;
+        struct ranks_outcome out;
+        write_batches(item(run, "labels")->valuestring, 2, path);
+        set_job(&job, run, 2, path);
+        job.training.strategy = some[index % 2];
+        job.precision.compute = job.precision.reduce = DT_BF16;
+        ranks_train(&job, 2, NULL, &out);
+        assert_int_equal(out.rc[0], 0);
+        assert_int_equal(out.step_count, STEPS);
+        for (int s = 0; s < STEPS; s++) {
+            near("loss", s, out.loss[s], at(item(want, "loss"), s), 5e-3 * at(item(want, "loss"), s));
+            near("gradient norm", s, out.norm[s], at(item(want, "grad_norm"), s), 3e-2 * at(item(want, "grad_norm"), s));
+        }
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+        free(path);
+    }
+}
+
 static const char *const rows[] = {"ddp",   "zero0",      "no_shard",      "zero1",        "zero2",
                                    "zero3", "full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2"};
-enum { ROW_COUNT = sizeof rows / sizeof rows[0], RUN_COUNT = 4 };
+enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
 static void test_every_row(void **state)
 {
@@ -205,6 +234,7 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_rank), cmocka_unit_test(test_every_row), cmocka_unit_test(test_double)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_rank), cmocka_unit_test(test_every_row), cmocka_unit_test(test_double),
+                                       cmocka_unit_test(test_bf16)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

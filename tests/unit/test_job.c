@@ -128,7 +128,8 @@ static void test_bad_keys(void **state)
             "job.json:2:23: training.seed: is \"x\"; give a whole number from 0 to 9007199254740992\n"
             "job.json:2:45: training.learning_rate: is -1; give a number from 0 to 1e+30\n"
             "job.json:2:63: training.adam_beta1: is 1; give a number from 0 and below 1\n");
-    refused(SECTION("\"bf16\": {\"enabled\": true}"), NULL, "job.json:2:2: bf16: not there yet; remove it, training runs in fp32\n");
+    refused(SECTION("\"fp16\": {\"enabled\": true}"), NULL,
+            "job.json:2:2: fp16: not there yet; remove it, or write training.precision \"bf16-mixed\"\n");
     refused(SECTION("\"deepspeed\": \"ds.json\""), NULL,
             "job.json:2:2: deepspeed: not there yet; write zero_optimization.stage or training.strategy instead\n");
     refused(SECTION("\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true}"), NULL,
@@ -219,6 +220,50 @@ static void test_strategy(void **state)
     refused(SECTION("\"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\", \"device_mesh\": [2, 2]}"), NULL,
             "job.json:2:46: fsdp.device_mesh: only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is full_shard "
             "(fsdp.sharding_strategy); remove it\n");
+}
+
+static void precision_is(const char *text, const char *set, const char *precision, enum dt_dtype compute, enum dt_dtype reduce)
+{
+    struct job job;
+    opened(&job, text, set);
+    assert_string_equal(job.training.precision, precision);
+    assert_int_equal(job.precision.compute, compute);
+    assert_int_equal(job.precision.reduce, reduce);
+    char *first = strdup(job.text);
+    job_close(&job);
+    opened(&job, first, NULL); /* what is saved reads back to the same */
+    assert_int_equal(job.precision.compute, compute);
+    assert_int_equal(job.precision.reduce, reduce);
+    assert_string_equal(job.text, first);
+    job_close(&job);
+    free(first);
+}
+
+/* In the words of Lightning, DeepSpeed and FSDP; one of them is enough, and they may not differ. */
+static void test_precision(void **state)
+{
+    (void)state;
+    precision_is(SMALL, NULL, "32-true", DT_F32, DT_F32);
+    precision_is(SMALL, "training.precision=bf16", "bf16-mixed", DT_BF16, DT_BF16);
+    precision_is(TRAINING("\"precision\": \"BF16-mixed\""), NULL, "bf16-mixed", DT_BF16, DT_BF16);
+    precision_is(TRAINING("\"precision\": \"32\""), NULL, "32-true", DT_F32, DT_F32);
+    precision_is(SECTION("\"bf16\": {\"enabled\": true}"), NULL, "bf16-mixed", DT_BF16, DT_BF16);
+    precision_is(SECTION("\"bf16\": {\"enabled\": \"auto\"}"), NULL, "32-true", DT_F32, DT_F32);
+    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"bf16\", \"buffer_dtype\": \"bf16\"}"), NULL, "bf16-mixed", DT_BF16, DT_BF16);
+    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"bfloat16\", \"reduce_dtype\": \"fp32\"}"), NULL, "bf16-mixed", DT_BF16, DT_F32);
+    precision_is(SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"reduce_dtype\": \"float32\"}"), NULL, "bf16-mixed", DT_BF16, DT_F32);
+    precision_is(SECTION("\"bf16\": {\"enabled\": false}"), "training.precision=bf16-mixed", "bf16-mixed", DT_BF16, DT_BF16);
+    refused(SECTION("\"training\": {\"precision\": \"32-true\"}, \"bf16\": {\"enabled\": true}"), NULL,
+            "job.json:2:49: bf16.enabled: training.precision says fp32 (job.json:2:15); say it in one place\n");
+    refused(SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"param_dtype\": \"fp32\"}"), NULL,
+            "job.json:2:11: bf16.enabled: mixed_precision.param_dtype says fp32 (job.json:2:49); say it in one place\n");
+    refused(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL,
+            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of an fp32 run is not there yet; write param_dtype bf16, or remove it\n");
+    refused(TRAINING("\"precision\": \"16-mixed\""), NULL,
+            "job.json:2:28: training.precision: is \"16-mixed\", which is not there yet; give one of: 32-true, 32, fp32, bf16-mixed, bf16\n");
+    refused(SECTION("\"bf16\": {\"enabled\": true, \"immediate_grad_update\": true}"), NULL,
+            "job.json:2:28: bf16.immediate_grad_update: not there yet; remove it\n");
+    refused(TRAINING("\"bf16\": true"), NULL, "job.json:2:15: training.bf16: Hugging Face's name; here it is training.precision \"bf16-mixed\"\n");
 }
 
 /* Every name that the job file takes is one that strategy.c knows. */
@@ -476,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_far_out),
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
+        cmocka_unit_test(test_precision),
         cmocka_unit_test(test_strategy_names),
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_text),

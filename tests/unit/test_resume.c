@@ -46,12 +46,17 @@ static void test_stopped_equals_uninterrupted(void **state)
         const char *row;
         int size;
         const char *device; /* of the parts; the whole runs on the CPU */
-    } cases[] = {{"single_device", 1, NULL}, {"ddp", 2, NULL},          {"zero1", 3, NULL},
-                 {"full_shard", 4, NULL},    {"hybrid_shard", 4, NULL}, {"single_device", 1, "apart"}};
+        enum dt_dtype type;
+    } cases[] = {{"single_device", 1, NULL, DT_F32}, {"ddp", 2, NULL, DT_F32},
+                 {"zero1", 3, NULL, DT_F32},         {"full_shard", 4, NULL, DT_F32},
+                 {"hybrid_shard", 4, NULL, DT_F32},  {"single_device", 1, "apart", DT_F32},
+                 {"ddp", 2, NULL, DT_BF16},          {"zero1", 3, NULL, DT_BF16},
+                 {"full_shard", 4, NULL, DT_BF16},   {"single_device", 1, "apart", DT_BF16}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
         struct ranks_outcome whole, first, second;
         set(&job, cases[i].row, 2);
+        job.precision.compute = job.precision.reduce = cases[i].type;
         if (strncmp(cases[i].row, "hybrid", 6) == 0) {
             job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
         }
@@ -162,6 +167,40 @@ static void test_all_pairs(void **state)
             ranks_clear(&rest);
         }
         ranks_clear(&whole);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* Checkpoints hold the masters, whatever was computed with: what one precision saved, the other goes on from, and nothing is lost on the way. */
+static void test_either_precision_continues(void **state)
+{
+    (void)state;
+    for (int from = 0; from < 2; from++) {
+        struct job job;
+        struct ranks_outcome whole, half, same, rest;
+        enum dt_dtype was = from ? DT_BF16 : DT_F32, is = from ? DT_F32 : DT_BF16;
+        set(&job, "zero1", 2);
+        job.precision.compute = job.precision.reduce = was;
+        train(&job, 3, NULL, &whole);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/precision-%d", folder, from);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        train(&job, 3, &(struct ranks_options){.files = true, .stop_after = 2}, &half);
+        job.precision.compute = job.precision.reduce = is;
+        job.training.strategy = "full_shard";
+        job.training.max_steps = 3;
+        train(&job, 3, &files, &same);
+        assert_true(same.hash == half.hash);
+        job.training.max_steps = 6;
+        train(&job, 3, &files, &rest);
+        assert_int_equal(rest.step_count, 3);
+        assert_true(rest.hash != whole.hash);
+        for (int s = 0; s < 3; s++) {
+            assert_true(fabs(rest.loss[s] - whole.loss[3 + s]) <= 1e-2 * whole.loss[3 + s]);
+        }
+        ranks_clear(&whole);
+        ranks_clear(&half);
+        ranks_clear(&same);
+        ranks_clear(&rest);
         dt_arena_clear(&job.arena);
     }
 }
@@ -418,6 +457,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stop_loses_no_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(test_all_pairs, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_either_precision_continues, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_job_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_a_run_leaves, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, setup, teardown),

@@ -224,6 +224,55 @@ static void test_bytes(void **state)
     ranks_clear(&whole);
 }
 
+/* In BF16: weights in 2 bytes, 4 more for the masters of what is updated here. Gradients are 2 bytes unless sums over micro-steps rest in
+ * their place; whole sums travel from a place of their own, as large as what travels at once. */
+static void test_bytes_bf16(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row;
+        enum accumulate_sync sync;
+        int micro_steps;
+        enum dt_dtype reduce;
+        size_t gradients; /* bytes per element; weights have 2, and the optimizer 12 */
+        bool sliced_weights, sliced_gradients, sliced_optimizer, beside;
+    } cases[] = {
+        {"ddp", SYNC_AUTO, 1, DT_BF16, 2, false, false, false, false}, {"ddp", SYNC_AUTO, 2, DT_BF16, 4, false, false, false, true},
+        {"ddp", SYNC_AUTO, 1, DT_F32, 4, false, false, false, false},  {"ddp", SYNC_AUTO, 2, DT_F32, 4, false, false, false, false},
+        {"zero1", SYNC_AUTO, 2, DT_BF16, 4, false, false, true, true}, {"zero2", SYNC_AUTO, 1, DT_BF16, 2, false, true, true, false},
+        {"zero2", SYNC_AUTO, 2, DT_BF16, 4, false, true, true, false}, {"zero3", SYNC_AUTO, 2, DT_BF16, 4, true, true, true, false},
+        {"zero3", SYNC_AUTO, 2, DT_F32, 4, true, true, true, false},   {"zero3", SYNC_BOUNDARY, 2, DT_BF16, 4, true, false, true, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        struct trainer t;
+        struct dt_error err;
+        ranks_job(&job, folder);
+        job.training.strategy = cases[i].row;
+        job.training.accumulate_sync = cases[i].sync;
+        job.training.gradient_accumulation_steps = cases[i].micro_steps;
+        job.precision.compute = DT_BF16;
+        job.precision.reduce = cases[i].reduce;
+        job.ddp.bucket_cap_mb = 25;
+        assert_int_equal(trainer_prepare(&t, &job, 1, 4, 4, DT_F32, &err), 0);
+        const struct chain *c = &t.chain;
+        size_t all = 0, most = 0, slots = (size_t)t.strategy.gradient.total;
+        for (int u = 0; u < c->unit_count; u++) {
+            all += (size_t)c->units[u].numel;
+            most = (size_t)c->units[u].numel > most ? (size_t)c->units[u].numel : most;
+        }
+        size_t w = all / (cases[i].sliced_weights ? 4 : 1), g = all / (cases[i].sliced_gradients ? 4 : 1),
+               o = all / (cases[i].sliced_optimizer ? 4 : 1);
+        size_t beside = strcmp(cases[i].row, "ddp") == 0 ? all : most; /* one bucket takes all */
+        assert_int_equal(t.plan.bytes[PLAN_WEIGHTS], w * 2);
+        assert_int_equal(t.plan.bytes[PLAN_GRADIENTS], g * cases[i].gradients);
+        assert_int_equal(t.plan.bytes[PLAN_OPTIMIZER], o * 12);
+        assert_int_equal(t.plan.bytes[PLAN_GRADIENT_SLOTS], cases[i].beside ? beside * 2 : slots * dt_dtype_size(cases[i].reduce));
+        trainer_close(&t);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 static int64_t at_step[8];
 
 static void remember(int rank, int64_t step)
@@ -361,10 +410,18 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),           cmocka_unit_test(test_mesh),       cmocka_unit_test(test_order_of_issue),
-        cmocka_unit_test(test_what_travels),    cmocka_unit_test(test_bytes),      cmocka_unit_test(test_no_allocation_in_a_step),
-        cmocka_unit_test(test_loss_not_finite), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_stop_in_evaluation),
-        cmocka_unit_test(test_epochs),          cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_mesh),
+        cmocka_unit_test(test_order_of_issue),
+        cmocka_unit_test(test_what_travels),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_bytes_bf16),
+        cmocka_unit_test(test_no_allocation_in_a_step),
+        cmocka_unit_test(test_loss_not_finite),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_stop_in_evaluation),
+        cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_buckets),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

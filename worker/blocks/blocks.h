@@ -15,6 +15,12 @@ struct cutter {
     size_t used;
 };
 
+/* The type of a pass's gradients. */
+static inline enum dt_dtype grad_type(const struct block *b, const struct pass *p)
+{
+    return b->spec->type == DT_BF16 ? p->grad_type : b->spec->type;
+}
+
 static inline void *cut(struct cutter *c, int64_t count, size_t element_bytes)
 {
     size_t at = c->used;

@@ -39,7 +39,7 @@ static size_t cut_saved(const struct model_spec *m, int64_t rows, void *base, st
     size_t e = dt_dtype_size(m->type);
     out->qkv = cut(&c, rows * 3 * m->channels, e);
     out->att = cut(&c, rows * m->channels, e);
-    out->lse = cut(&c, rows * m->heads, e);
+    out->lse = cut(&c, rows * m->heads, dt_dtype_size(dt_dtype_wide(m->type)));
     out->proj = cut(&c, rows * m->channels, e);
     out->fc = cut(&c, rows * m->inner, e);
     return c.used;
@@ -52,8 +52,8 @@ static size_t cut_scratch(const struct model_spec *m, int64_t rows, void *base, 
     out->norm = cut(&c, rows * m->channels, e);
     out->sum = cut(&c, rows * m->channels, e);
     out->wide = cut(&c, rows * (m->inner > 3 * m->channels ? m->inner : 3 * m->channels), e);
-    out->mean = cut(&c, rows, e);
-    out->rstd = cut(&c, rows, e);
+    out->mean = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
+    out->rstd = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
     return c.used;
 }
 
@@ -126,7 +126,8 @@ static void linear(const struct block *b, const struct pass *p, int weight, void
                                                            .m = row_count(p),
                                                            .n = n,
                                                            .k = k,
-                                                           .type = type});
+                                                           .type = type,
+                                                           .c_type = type});
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -163,9 +164,9 @@ static void forward(const struct block *b, const struct pass *p)
 /* Gradients of y = x W + bias: dW and dbias from x (R, k) and dy (R, n); then dx = dy W^T, which may lie where x did. */
 static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x, const void *dy, int64_t n, int64_t k)
 {
-    enum dt_dtype type = b->spec->type;
+    enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
     int64_t rows = row_count(p);
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, weight, type),
+    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, weight, grads),
                                                            .a = x,
                                                            .b = dy,
                                                            .m = k,
@@ -173,25 +174,33 @@ static void linear_backward(const struct block *b, const struct pass *p, int wei
                                                            .k = rows,
                                                            .a_transposed = true,
                                                            .accumulate = p->accumulate || b->adds[weight],
-                                                           .type = type});
-    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, weight + 1, type),
+                                                           .type = type,
+                                                           .c_type = grads});
+    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, weight + 1, grads),
                                                                    .x = dy,
                                                                    .row_count = rows,
                                                                    .col_count = n,
                                                                    .accumulate = p->accumulate || b->adds[weight + 1],
-                                                                   .type = type});
-    p->kernels->matmul(
-        p->stream, &(struct dt_matmul_args){
-                       .c = dx, .a = dy, .b = block_at(b, p->weights, weight, type), .m = rows, .n = k, .k = n, .b_transposed = true, .type = type});
+                                                                   .type = type,
+                                                                   .grad_type = grads});
+    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = dx,
+                                                           .a = dy,
+                                                           .b = block_at(b, p->weights, weight, type),
+                                                           .m = rows,
+                                                           .n = k,
+                                                           .k = n,
+                                                           .b_transposed = true,
+                                                           .type = type,
+                                                           .c_type = type});
 }
 
 /* dx = gradient through the norm of x + what reached x from above. */
 static void norm_backward(const struct block *b, const struct pass *p, const struct scratch *s, int weight, const void *x, const void *dabove)
 {
-    enum dt_dtype type = b->spec->type;
+    enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
     p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                                   .dgamma = block_at(b, p->grads, weight, type),
-                                                                                   .dbeta = block_at(b, p->grads, weight + 1, type),
+                                                                                   .dgamma = block_at(b, p->grads, weight, grads),
+                                                                                   .dbeta = block_at(b, p->grads, weight + 1, grads),
                                                                                    .dy = s->norm,
                                                                                    .x = x,
                                                                                    .gamma = block_at(b, p->weights, weight, type),
@@ -201,7 +210,8 @@ static void norm_backward(const struct block *b, const struct pass *p, const str
                                                                                    .row_count = row_count(p),
                                                                                    .col_count = b->spec->channels,
                                                                                    .accumulate = p->accumulate || b->adds[weight],
-                                                                                   .type = type});
+                                                                                   .type = type,
+                                                                                   .grad_type = grads});
 }
 
 static void backward(const struct block *b, const struct pass *p)

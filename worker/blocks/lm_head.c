@@ -33,8 +33,8 @@ static size_t cut_scratch(const struct model_spec *m, int64_t rows, void *base, 
     int64_t chunk = chunk_rows(m, rows);
     out->norm = cut(&c, rows * m->channels, e);
     out->logits = cut(&c, chunk * m->vocabulary, e);
-    out->mean = cut(&c, rows, e);
-    out->rstd = cut(&c, rows, e);
+    out->mean = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
+    out->rstd = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
     out->row_loss = cut(&c, chunk, sizeof(double));
     return c.used;
 }
@@ -88,7 +88,8 @@ static void loss(const struct block *b, const struct pass *p, const struct scrat
                                                            .n = m->vocabulary,
                                                            .k = m->channels,
                                                            .b_transposed = true,
-                                                           .type = m->type});
+                                                           .type = m->type,
+                                                           .c_type = m->type});
     p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = s->logits,
                                                                          .targets = p->batch->labels + first,
                                                                          .row_loss = s->row_loss,
@@ -119,7 +120,8 @@ static void forward(const struct block *b, const struct pass *p)
                                                                .n = m->vocabulary,
                                                                .k = m->channels,
                                                                .b_transposed = true,
-                                                               .type = m->type});
+                                                               .type = m->type,
+                                                               .c_type = m->type});
         return;
     }
     for (int64_t first = 0; p->phase == PASS_EVAL && first < rows; first += chunk) {
@@ -138,7 +140,7 @@ static void backward(const struct block *b, const struct pass *p)
         int64_t count = chunk < rows - first ? chunk : rows - first;
         void *x = (char *)s.norm + first * m->channels * (int64_t)dt_dtype_size(m->type);
         loss(b, p, &s, first, count, true);
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, WTE, m->type),
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, WTE, grad_type(b, p)),
                                                                .a = s.logits,
                                                                .b = x,
                                                                .m = m->vocabulary,
@@ -146,18 +148,20 @@ static void backward(const struct block *b, const struct pass *p)
                                                                .k = count,
                                                                .a_transposed = true,
                                                                .accumulate = p->accumulate || b->adds[WTE] || first > 0,
-                                                               .type = m->type});
+                                                               .type = m->type,
+                                                               .c_type = grad_type(b, p)});
         p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = x,
                                                                .a = s.logits,
                                                                .b = block_at(b, p->weights, WTE, m->type),
                                                                .m = count,
                                                                .n = m->channels,
                                                                .k = m->vocabulary,
-                                                               .type = m->type});
+                                                               .type = m->type,
+                                                               .c_type = m->type});
     }
     p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                                   .dgamma = block_at(b, p->grads, LNF_W, m->type),
-                                                                                   .dbeta = block_at(b, p->grads, LNF_B, m->type),
+                                                                                   .dgamma = block_at(b, p->grads, LNF_W, grad_type(b, p)),
+                                                                                   .dbeta = block_at(b, p->grads, LNF_B, grad_type(b, p)),
                                                                                    .dy = s.norm,
                                                                                    .x = p->kept,
                                                                                    .gamma = block_at(b, p->weights, LNF_W, m->type),
@@ -166,7 +170,8 @@ static void backward(const struct block *b, const struct pass *p)
                                                                                    .row_count = rows,
                                                                                    .col_count = m->channels,
                                                                                    .accumulate = p->accumulate || b->adds[LNF_W],
-                                                                                   .type = m->type});
+                                                                                   .type = m->type,
+                                                                                   .grad_type = grad_type(b, p)});
 }
 
 const struct block_ops block_lm_head = {.name = "lm_head", .declare = declare, .forward = forward, .backward = backward};

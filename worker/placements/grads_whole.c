@@ -1,6 +1,7 @@
 /* Gradients whole on every rank: micro-steps add up locally, the last one reduces each unit when its backward is done, all_reduce
  * where every rank updates everything, else reduce_scatter into the owned slice (and all_reduce across the replicas of a hybrid).
- * An all_reduce takes a bucket of units; the tree of sums is that of each element, so buckets change no bit. */
+ * An all_reduce takes a bucket of units; the tree of sums is that of each element, so buckets change no bit. Sums over micro-steps that travel
+ * in another type do so from one place beside them, bucket by bucket. */
 #include "worker/strategy.h"
 
 #define FIRST_BUCKET_BYTES 0x1p20 /* small, so that the first one is on its way while most of backward is still to come */
@@ -15,7 +16,7 @@ static void make_buckets(struct strategy *s)
     for (int u = units - 1; u >= 0; u--) {
         s->bucket_of[u] = n;
         s->buckets[n] = (struct bucket){.first = u, .count = s->buckets[n].count + 1};
-        bytes += (double)s->chain->units[u].numel * (double)s->type_size;
+        bytes += (double)s->chain->units[u].numel * (double)dt_dtype_size(s->wire_type);
         if (bytes >= limit && u > 0) {
             n++;
             bytes = 0;
@@ -25,22 +26,38 @@ static void make_buckets(struct strategy *s)
     }
 }
 
+/* Elements that travel at once, at most. */
+static int64_t most_at_once(const struct strategy *s)
+{
+    int64_t most = 0;
+    for (int u = 0; u < s->chain->unit_count; u++) {
+        const struct bucket *b = &s->buckets[s->bucket_of[u]];
+        int64_t whole = s->unit_first[b->first + b->count] - s->unit_first[b->first];
+        int64_t count = s->optimizer == PART_WHOLE ? whole : s->chain->units[u].numel;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
 static void add(struct strategy *s, struct plan *p)
 {
     make_buckets(s);
-    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->total * s->type_size);
+    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->total * dt_dtype_size(s->grad_type));
+    bool beside = !s->alone && s->wire_type != s->grad_type;
+    s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS, beside ? (size_t)most_at_once(s) * dt_dtype_size(s->wire_type) : 0);
 }
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
     (void)err;
     s->grads_base = plan_at(p, s->grads_piece);
+    s->wire_base = plan_at(p, s->wire_piece);
     return 0;
 }
 
 static char *unit_at(struct strategy *s, int unit)
 {
-    return s->grads_base + (size_t)s->unit_first[unit] * s->type_size;
+    return s->grads_base + (size_t)s->unit_first[unit] * dt_dtype_size(s->grad_type);
 }
 
 static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
@@ -53,7 +70,25 @@ static void *slice(struct strategy *s, int unit)
 {
     int64_t first, count;
     strategy_owned(s, unit, &first, &count);
-    return unit_at(s, unit) + (size_t)first * s->type_size;
+    return unit_at(s, unit) + (size_t)first * dt_dtype_size(s->grad_type);
+}
+
+/* Where `count` gradients are while they travel: where they lie, or beside, in the wire's type. The stream is the one that reduces, so what travelled
+ * before has left that place. */
+static char *depart(struct strategy *s, char *grads, int64_t count)
+{
+    if (s->wire_base == NULL) {
+        return grads;
+    }
+    s->world->device->kernels->cast(s->world->communication, &(struct dt_cast_args){s->wire_base, grads, count, s->wire_type, s->grad_type});
+    return s->wire_base;
+}
+
+static void arrive(struct strategy *s, char *grads, const char *from, int64_t count)
+{
+    if (s->wire_base != NULL) {
+        s->world->device->kernels->cast(s->world->communication, &(struct dt_cast_args){grads, from, count, s->grad_type, s->wire_type});
+    }
 }
 
 static void reduce(struct strategy *s, int unit, bool last_micro_step)
@@ -62,7 +97,6 @@ static void reduce(struct strategy *s, int unit, bool last_micro_step)
         return;
     }
     struct world *w = s->world;
-    const struct unit *u = &s->chain->units[unit];
     struct bucket *b = &s->buckets[s->bucket_of[unit]];
     if (s->optimizer == PART_WHOLE && ++b->ready < b->count) {
         return;
@@ -72,14 +106,19 @@ static void reduce(struct strategy *s, int unit, bool last_micro_step)
     dt_event_wait(s->unit_done[unit], w->communication);
     strategy_note(s, 'R', unit);
     if (s->optimizer == PART_WHOLE) {
-        void *at = unit_at(s, b->first);
-        strategy_start(s, w->comm, DT_ALL_REDUCE, at, at, s->unit_first[b->first + b->count] - s->unit_first[b->first], "reduce gradients");
+        int64_t count = s->unit_first[b->first + b->count] - s->unit_first[b->first];
+        char *at = depart(s, unit_at(s, b->first), count);
+        strategy_start(s, w->comm, DT_ALL_REDUCE, s->wire_type, at, at, count, "reduce gradients");
+        arrive(s, unit_at(s, b->first), at, count);
         return;
     }
-    strategy_start(s, w->shard, DT_REDUCE_SCATTER, unit_at(s, unit), slice(s, unit), u->numel / s->shards, "reduce gradients");
+    int64_t count = s->chain->units[unit].numel / s->shards;
+    char *at = depart(s, unit_at(s, unit), count * s->shards), *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->wire_type);
+    strategy_start(s, w->shard, DT_REDUCE_SCATTER, s->wire_type, at, share, count, "reduce gradients");
     if (s->replicas > 1) {
-        strategy_start(s, w->replica, DT_ALL_REDUCE, slice(s, unit), slice(s, unit), u->numel / s->shards, "reduce across replicas");
+        strategy_start(s, w->replica, DT_ALL_REDUCE, s->wire_type, share, share, count, "reduce across replicas");
     }
+    arrive(s, slice(s, unit), share, count);
 }
 
 static void close_whole(struct strategy *s)

@@ -10,7 +10,7 @@
 static void add(struct strategy *s, struct plan *p)
 {
     s->weights_piece = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)(s->total / s->shards) * s->type_size);
-    slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward);
+    slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward, s->type);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -38,7 +38,7 @@ static void fetch(struct strategy *s, int unit)
     dt_event_wait(x->freed, w->communication);
     dt_event_wait(s->updated, w->communication);
     strategy_note(s, 'G', unit);
-    strategy_start(s, w->shard, DT_ALL_GATHER, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
+    strategy_start(s, w->shard, DT_ALL_GATHER, s->type, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
     dt_event_record(x->filled, w->communication);
     x->unit = unit;
 }

@@ -206,7 +206,7 @@ static void at_end(struct trainer *t, void *context)
         int64_t first, count, owned, owned_count;
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);
-        const char *w = s->weights->slice(s, x->unit);
+        const char *w = optimizer_weights(&t->optimizer, x->unit);
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
