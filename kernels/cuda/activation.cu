@@ -1,0 +1,177 @@
+/* GELU (tanh form), ReLU, tanh and their gradients, as the CPU computes them: one exponential each. */
+#include "kernels/cuda/vector.cuh"
+
+namespace
+{
+
+const float GELU_SCALE = 0.79788456080286535588F; /* sqrt(2 / pi) */
+const float GELU_CUBIC = 0.044715F;
+
+/* 1 / (1 + e^-x); bf16 needs no exactly rounded division (beyond 2^126 the fast one gives 0, which is right here) */
+template <typename T> DT_FN float sigmoid(float x)
+{
+    return 1.0F / (1.0F + exponential<T>(-x));
+}
+template <> DT_METHOD float sigmoid<bf16>(float x)
+{
+    return __fdividef(1.0F, 1.0F + exponential<bf16>(-x));
+}
+
+/* gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+template <typename T> DT_FN float gelu_sigmoid(float x)
+{
+    return sigmoid<T>(x * fmaf(x * x, 2 * GELU_SCALE * GELU_CUBIC, 2 * GELU_SCALE));
+}
+
+template <typename T, int KIND> DT_FN float value(float x)
+{
+    if (KIND == DT_ACT_GELU) {
+        return x * gelu_sigmoid<T>(x);
+    }
+    if (KIND == DT_ACT_RELU) {
+        return x > 0 ? x : 0;
+    }
+    return 2.0F * sigmoid<T>(2.0F * x) - 1.0F;
+}
+
+template <typename T, int KIND> DT_FN float slope(float x)
+{
+    if (KIND == DT_ACT_GELU) {
+        float s = gelu_sigmoid<T>(x);
+        float t = fmaf(x * x, 6 * GELU_SCALE * GELU_CUBIC, 2 * GELU_SCALE); /* (2 u)' */
+        return fmaf(x * t, s * (1.0F - s), s);
+    }
+    if (KIND == DT_ACT_RELU) {
+        return x > 0 ? 1 : 0;
+    }
+    float t = 2.0F * sigmoid<T>(2.0F * x) - 1.0F;
+    return 1.0F - t * t;
+}
+
+template <typename T, int KIND> struct activating {
+    T *y;
+    const T *x;
+    template <int W> struct held {
+        pack<T, W> x;
+    };
+
+    DT_METHOD bool begin()
+    {
+        return true;
+    }
+    template <int W> DT_METHOD void load(held<W> &h, int64_t i)
+    {
+        h.x.load(x + i);
+    }
+    template <int W> DT_METHOD void finish(held<W> &h, int64_t i)
+    {
+        float v[W];
+        h.x.get(v);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            v[k] = value<T, KIND>(v[k]);
+        }
+        h.x.set(v);
+        h.x.store(y + i);
+    }
+};
+
+template <typename T, int KIND> struct slanting {
+    T *dx;
+    const T *dy, *x;
+    template <int W> struct held {
+        pack<T, W> dy, x;
+    };
+
+    DT_METHOD bool begin()
+    {
+        return true;
+    }
+    template <int W> DT_METHOD void load(held<W> &h, int64_t i)
+    {
+        h.dy.load(dy + i);
+        h.x.load(x + i);
+    }
+    template <int W> DT_METHOD void finish(held<W> &h, int64_t i)
+    {
+        float g[W], v[W];
+        h.dy.get(g);
+        h.x.get(v);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            g[k] *= slope<T, KIND>(v[k]);
+        }
+        h.dy.set(g);
+        h.dy.store(dx + i);
+    }
+};
+
+template <typename T, int KIND> void forward(const struct dt_cuda_launch *l, const struct dt_activation_args *a)
+{
+    activating<T, KIND> f = {(T *)a->y, (const T *)a->x};
+    launch_elements<16 / (int)sizeof(T), 4>(l, f, a->count, aligned16(a->y) && aligned16(a->x));
+}
+
+template <typename T, int KIND> void backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
+{
+    slanting<T, KIND> f = {(T *)a->dx, (const T *)a->dy, (const T *)a->x};
+    launch_elements<16 / (int)sizeof(T), 2>(l, f, a->count, aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x));
+}
+
+template <typename T> void forward_kind(const struct dt_cuda_launch *l, const struct dt_activation_args *a)
+{
+    switch (a->kind) {
+    case DT_ACT_GELU:
+        return forward<T, DT_ACT_GELU>(l, a);
+    case DT_ACT_RELU:
+        return forward<T, DT_ACT_RELU>(l, a);
+    case DT_ACT_TANH:
+        return forward<T, DT_ACT_TANH>(l, a);
+    }
+}
+
+template <typename T> void backward_kind(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
+{
+    switch (a->kind) {
+    case DT_ACT_GELU:
+        return backward<T, DT_ACT_GELU>(l, a);
+    case DT_ACT_RELU:
+        return backward<T, DT_ACT_RELU>(l, a);
+    case DT_ACT_TANH:
+        return backward<T, DT_ACT_TANH>(l, a);
+    }
+}
+
+} // namespace
+
+extern "C" void dt_cuda_activation(struct dt_stream *s, const struct dt_activation_args *a)
+{
+    struct dt_cuda_launch l;
+    if (!dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        forward_kind<float>(&l, a);
+    } else if (a->type == DT_BF16) {
+        forward_kind<bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "activation: type %s is not made", dt_dtype_name(a->type));
+    }
+    dt_cuda_end(s, "activation");
+}
+
+extern "C" void dt_cuda_activation_backward(struct dt_stream *s, const struct dt_activation_backward_args *a)
+{
+    struct dt_cuda_launch l;
+    if (!dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        backward_kind<float>(&l, a);
+    } else if (a->type == DT_BF16) {
+        backward_kind<bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "activation_backward: type %s is not made", dt_dtype_name(a->type));
+    }
+    dt_cuda_end(s, "activation_backward");
+}

@@ -1,0 +1,334 @@
+/* What all CUDA kernels use: 16-byte accesses of any element type, conversions, sums over a warp and a block, and the loop over elements.
+ * Arithmetic is fp32 (fp64 for fp64) without contraction; kernels ask for fmaf where they want it, as those of the CPU do. */
+#ifndef DT_KERNELS_CUDA_VECTOR_CUH
+#define DT_KERNELS_CUDA_VECTOR_CUH
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/cuda.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define DT_FN static __device__ __forceinline__
+#define DT_METHOD __device__ __forceinline__
+
+typedef dt_bf16 bf16;
+typedef __half f16;
+
+/* ---- one element ---- */
+
+/* What sums of a type are kept in. */
+template <typename T> struct wide_of {
+    typedef float type;
+};
+template <> struct wide_of<double> {
+    typedef double type;
+};
+template <> struct wide_of<int64_t> {
+    typedef int64_t type;
+};
+template <> struct wide_of<int32_t> {
+    typedef int32_t type;
+};
+
+template <typename T> DT_FN typename wide_of<T>::type widen(T x)
+{
+    return x;
+}
+template <> DT_METHOD float widen<bf16>(bf16 x)
+{
+    return __bfloat162float(x);
+}
+template <> DT_METHOD float widen<f16>(f16 x)
+{
+    return __half2float(x);
+}
+
+template <typename T> DT_FN T narrow(typename wide_of<T>::type x)
+{
+    return x;
+}
+template <> DT_METHOD bf16 narrow<bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+template <> DT_METHOD f16 narrow<f16>(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* x as the type would keep it */
+template <typename T> DT_FN float rounded(float x)
+{
+    return widen<T>(narrow<T>(x));
+}
+
+/* ---- several ---- */
+
+template <int BYTES> struct chunk_of;
+template <> struct chunk_of<16> {
+    typedef uint4 type;
+};
+template <> struct chunk_of<8> {
+    typedef uint2 type;
+};
+template <> struct chunk_of<4> {
+    typedef uint32_t type;
+};
+template <> struct chunk_of<2> {
+    typedef uint16_t type;
+};
+template <> struct chunk_of<1> {
+    typedef uint8_t type;
+};
+
+/* W elements between memory and registers. BF16 goes by pairs: a shift and a mask one way, one instruction the other. */
+template <typename T, int W> DT_FN void unpack(typename wide_of<T>::type (&x)[W], const void *from)
+{
+    T t[W];
+    memcpy(t, from, sizeof t);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        x[i] = widen<T>(t[i]);
+    }
+}
+template <typename T, int W> DT_FN void pack_up(void *to, const typename wide_of<T>::type (&x)[W])
+{
+    T t[W];
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        t[i] = narrow<T>(x[i]);
+    }
+    memcpy(to, t, sizeof t);
+}
+template <int W> struct pairs {
+    static DT_METHOD void get(float (&x)[W], const void *from)
+    {
+        uint32_t t[W / 2];
+        memcpy(t, from, sizeof t);
+#pragma unroll
+        for (int i = 0; i < W / 2; i++) {
+            x[2 * i] = __uint_as_float(t[i] << 16);
+            x[2 * i + 1] = __uint_as_float(t[i] & 0xffff0000U);
+        }
+    }
+    static DT_METHOD void set(void *to, const float (&x)[W])
+    {
+        dt_bf162 t[W / 2];
+#pragma unroll
+        for (int i = 0; i < W / 2; i++) {
+            t[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+        }
+        memcpy(to, t, sizeof t);
+    }
+};
+template <> DT_METHOD void unpack<bf16, 8>(float (&x)[8], const void *from)
+{
+    pairs<8>::get(x, from);
+}
+template <> DT_METHOD void unpack<bf16, 4>(float (&x)[4], const void *from)
+{
+    pairs<4>::get(x, from);
+}
+template <> DT_METHOD void pack_up<bf16, 8>(void *to, const float (&x)[8])
+{
+    pairs<8>::set(to, x);
+}
+template <> DT_METHOD void pack_up<bf16, 4>(void *to, const float (&x)[4])
+{
+    pairs<4>::set(to, x);
+}
+
+/* W elements as they lie in memory, read and written in pieces of up to 16 bytes; the address is a multiple of a piece. */
+template <typename T, int W> struct pack {
+    typedef typename wide_of<T>::type wide;
+    enum { BYTES = (int)sizeof(T) * W, PIECE = BYTES < 16 ? BYTES : 16, COUNT = BYTES / PIECE };
+    typedef typename chunk_of<PIECE>::type chunk;
+    chunk c[COUNT];
+
+    DT_METHOD void load(const T *p)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            c[i] = ((const chunk *)p)[i];
+        }
+    }
+    DT_METHOD void store(T *p) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            ((chunk *)p)[i] = c[i];
+        }
+    }
+    DT_METHOD void clear()
+    {
+        memset(c, 0, sizeof c);
+    }
+    DT_METHOD void get(wide (&x)[W]) const
+    {
+        unpack<T, W>(x, c);
+    }
+    DT_METHOD void set(const wide (&x)[W])
+    {
+        pack_up<T, W>(c, x);
+    }
+};
+
+/* Can pieces of 16 bytes be read from p, and from each row that follows? */
+static inline bool aligned16(const void *p)
+{
+    return ((uintptr_t)p & 15) == 0;
+}
+
+/* ---- over a warp, over a block ---- */
+
+#define DT_WARP 0xffffffffU
+
+template <typename T> DT_FN T warp_sum(T x)
+{
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        x += __shfl_xor_sync(DT_WARP, x, o);
+    }
+    return x;
+}
+
+DT_FN float warp_max(float x)
+{
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        x = fmaxf(x, __shfl_xor_sync(DT_WARP, x, o));
+    }
+    return x;
+}
+
+DT_FN int warp_min(int x)
+{
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        int y = __shfl_xor_sync(DT_WARP, x, o);
+        x = y < x ? y : x;
+    }
+    return x;
+}
+
+/* The sum over LANES threads, the same bits in each; `part` holds LANES / 32 floats of shared memory, which nobody may still read when this is
+ * called: callers take turns between two of them, so that one barrier is enough. */
+template <int LANES> DT_FN float group_sum(float x, float *part)
+{
+    x = warp_sum(x);
+    if (LANES == 32) {
+        return x;
+    }
+    if (threadIdx.x % 32 == 0) {
+        part[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    float sum = part[0];
+#pragma unroll
+    for (int i = 1; i < LANES / 32; i++) {
+        sum += part[i];
+    }
+    return sum;
+}
+
+template <int LANES> DT_FN float group_max(float x, float *part)
+{
+    x = warp_max(x);
+    if (threadIdx.x % 32 == 0) {
+        part[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    float top = part[0];
+#pragma unroll
+    for (int i = 1; i < LANES / 32; i++) {
+        top = fmaxf(top, part[i]);
+    }
+    return top;
+}
+
+template <int LANES> DT_FN int group_min(int x, int *part)
+{
+    x = warp_min(x);
+    if (threadIdx.x % 32 == 0) {
+        part[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    int least = part[0];
+#pragma unroll
+    for (int i = 1; i < LANES / 32; i++) {
+        least = part[i] < least ? part[i] : least;
+    }
+    return least;
+}
+
+/* ---- functions ---- */
+
+/* e^x: to 2 ulp for fp32; for bf16 as exact as that needs, in two instructions */
+template <typename T> DT_FN float exponential(float x)
+{
+    return expf(x);
+}
+template <> DT_METHOD float exponential<bf16>(float x)
+{
+    return __expf(x);
+}
+
+/* ---- the loop over elements ---- */
+
+/* F says what happens to W elements from i on, in two steps, so that all loads of a thread are on their way before the first is used:
+ *   begin()               once per thread; false: nothing to do
+ *   load<W>(held, i)      held: F::template held<W>
+ *   finish<W>(held, i)
+ * `vectors` times W elements go by vectors, what is left up to count one by one. */
+template <typename F, int W, int UNROLL> __global__ void __launch_bounds__(256) over_elements(F f, int64_t count, int64_t vectors)
+{
+    if (!f.begin()) {
+        return;
+    }
+    const int64_t tile = 256 * UNROLL;
+    for (int64_t t = blockIdx.x * tile + threadIdx.x; t < vectors; t += gridDim.x * tile) {
+        typename F::template held<W> h[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            if (t + u * 256 < vectors) {
+                f.template load<W>(h[u], (t + u * 256) * W);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            if (t + u * 256 < vectors) {
+                f.template finish<W>(h[u], (t + u * 256) * W);
+            }
+        }
+    }
+    for (int64_t i = vectors * W + blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256) {
+        typename F::template held<1> h;
+        f.template load<1>(h, i);
+        f.template finish<1>(h, i);
+    }
+}
+
+static inline int64_t parts_of(int64_t count, int64_t part)
+{
+    return (count + part - 1) / part;
+}
+
+/* Blocks of a kernel that walks: as many as there is work for, at most `per_sm` on each multiprocessor. */
+static inline unsigned walkers(const struct dt_cuda_launch *l, int64_t work, int per_sm)
+{
+    int64_t most = (int64_t)l->sm_count * per_sm;
+    return (unsigned)(work < 1 ? 1 : work < most ? work : most);
+}
+
+template <int W, int UNROLL, typename F> static void launch_elements(const struct dt_cuda_launch *l, const F &f, int64_t count, bool aligned)
+{
+    int64_t vectors = aligned ? count / W : 0;
+    if (count > 0) {
+        unsigned grid = walkers(l, parts_of(aligned ? parts_of(count, W) : count, 256 * UNROLL), 8);
+        DT_LAUNCH((over_elements<F, W, UNROLL>), grid, 256, 0, (cudaStream_t)l->native, f, count, vectors);
+    }
+}
+
+#endif
