@@ -1,0 +1,179 @@
+/* Embeddings forward, and the gradient of the position table: both read and write in order, so memory decides their speed. */
+#include "kernels/cuda/vector.cuh"
+
+namespace
+{
+
+template <typename T> struct lookup {
+    T *out;
+    const T *tokens, *positions;
+    const int32_t *ids;
+    int64_t rows, position_count, cols;
+};
+
+enum { UNROLL = 4 };
+
+/* A warp a row. */
+template <typename T, int W> __global__ void __launch_bounds__(256) embed_rows(lookup<T> e)
+{
+    int lane = threadIdx.x % 32;
+    for (int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32; row < e.rows; row += (int64_t)gridDim.x * 8) {
+        const T *token = e.tokens + e.ids[row] * e.cols;
+        const T *position = e.positions != NULL ? e.positions + row % e.position_count * e.cols : NULL;
+        T *out = e.out + row * e.cols;
+        for (int64_t c = lane * W; c < e.cols; c += UNROLL * 32 * W) {
+            pack<T, W> t[UNROLL], p[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                int64_t col = c + u * 32 * W;
+                if (col < e.cols) {
+                    t[u].load(token + col);
+                    if (position != NULL) {
+                        p[u].load(position + col);
+                    }
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                int64_t col = c + u * 32 * W;
+                if (col < e.cols) {
+                    if (position != NULL) {
+                        float x[W], add[W];
+                        t[u].get(x);
+                        p[u].get(add);
+#pragma unroll
+                        for (int k = 0; k < W; k++) {
+                            x[k] += add[k];
+                        }
+                        t[u].set(x);
+                    }
+                    t[u].store(out + col);
+                }
+            }
+        }
+    }
+}
+
+template <typename T, typename G> struct positions {
+    G *out;
+    const T *dy;
+    int64_t rows, position_count, table_count, cols;
+    bool accumulate;
+};
+
+/* A warp W * 32 columns of one position; the batch in order. */
+template <typename T, typename G, int W> __global__ void __launch_bounds__(256) position_sums(positions<T, G> e)
+{
+    int64_t col = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * W, step = e.position_count * e.cols;
+    for (int64_t t = (int64_t)blockIdx.y * 8 + threadIdx.x / 32; t < e.table_count && col < e.cols; t += (int64_t)gridDim.y * 8) {
+        float sum[W];
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            sum[k] = 0;
+        }
+        const T *from = e.dy + t * e.cols + col, *end = e.dy + e.rows * e.cols;
+        for (; t < e.position_count && from < end; from += UNROLL * step) {
+            pack<T, W> p[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                if (from + u * step < end) {
+                    p[u].load(from + u * step);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                if (from + u * step < end) {
+                    float x[W];
+                    p[u].get(x);
+#pragma unroll
+                    for (int k = 0; k < W; k++) {
+                        sum[k] += x[k];
+                    }
+                }
+            }
+        }
+        pack<G, W> out;
+        if (e.accumulate) {
+            float before[W];
+            out.load(e.out + t * e.cols + col);
+            out.get(before);
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                sum[k] += before[k];
+            }
+        }
+        out.set(sum);
+        out.store(e.out + t * e.cols + col);
+    }
+}
+
+template <typename T, int W> void launch_embed(const struct dt_cuda_launch *l, const lookup<T> &e)
+{
+    unsigned grid = walkers(l, parts_of(e.rows, 8), 8);
+    DT_LAUNCH((embed_rows<T, W>), grid, 256, 0, (cudaStream_t)l->native, e);
+}
+
+template <typename T> void embed(const struct dt_cuda_launch *l, const struct dt_embedding_args *a)
+{
+    lookup<T> e = {(T *)a->out, (const T *)a->tokens, (const T *)a->positions, a->ids, a->row_count, a->position_count, a->col_count};
+    const int W = 16 / (int)sizeof(T);
+    if (aligned16(e.out) && aligned16(e.tokens) && aligned16(e.positions) && e.cols % W == 0) {
+        launch_embed<T, W>(l, e);
+    } else {
+        launch_embed<T, 1>(l, e);
+    }
+}
+
+template <typename T, typename G, int W> void launch_positions(const struct dt_cuda_launch *l, const positions<T, G> &e)
+{
+    int64_t tiles = parts_of(e.cols, 32 * W);
+    dim3 grid((unsigned)tiles, walkers(l, parts_of(e.table_count, 8), tiles < 16 ? 16 : 1));
+    DT_LAUNCH((position_sums<T, G, W>), grid, 256, 0, (cudaStream_t)l->native, e);
+}
+
+template <typename T, typename G> void position_backward(const struct dt_cuda_launch *l, const struct dt_position_backward_args *a)
+{
+    positions<T, G> e = {(G *)a->dpositions, (const T *)a->dy, a->row_count, a->position_count, a->table_count, a->col_count, a->accumulate};
+    const int W = 16 / (int)sizeof(T);
+    if (aligned16(e.out) && aligned16(e.dy) && e.cols % W == 0) {
+        launch_positions<T, G, W>(l, e);
+    } else {
+        launch_positions<T, G, 1>(l, e);
+    }
+}
+
+} // namespace
+
+extern "C" void dt_cuda_embedding(struct dt_stream *s, const struct dt_embedding_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        embed<float>(&l, a);
+    } else if (a->type == DT_BF16) {
+        embed<bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "embedding: type %s is not made", dt_dtype_name(a->type));
+    }
+    dt_cuda_end(s, "embedding");
+}
+
+extern "C" void dt_cuda_position_backward(struct dt_stream *s, const struct dt_position_backward_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->table_count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        position_backward<float, float>(&l, a);
+    } else if (a->type == DT_BF16 && a->grad_type == DT_F32) {
+        position_backward<bf16, float>(&l, a);
+    } else if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
+        position_backward<bf16, bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "position_backward: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
+    }
+    dt_cuda_end(s, "position_backward");
+}

@@ -1,0 +1,258 @@
+/* Gradient of the token table: rows with the same id are added in row order, with the CPU's bits in F32, and no atomics on floats. The rows are
+ * sorted by id on the device (a stable radix sort of digits up to 9 bits: counts per tile, their running sum, placing), so that each id's rows
+ * lie together in order; then a warp per id adds them up. Work memory holds ids and rows twice and the counts; more than CHUNK rows go in
+ * chunks, of which all but the first accumulate.
+ * Letters: N rows, D digits (values of one), M tiles. */
+#include "kernels/cuda/vector.cuh"
+
+namespace
+{
+
+enum { CHUNK = 1 << 20, TILE = 2048, DIGIT_BITS = 9, DIGITS = 1 << DIGIT_BITS, WARPS = 8 };
+
+struct sorting {
+    const int32_t *ids_in, *rows_in; /* N; rows_in null: 0, 1, 2, ... */
+    int32_t *ids_out, *rows_out;
+    int32_t *counts; /* (D, M): how often, then where the first of them goes */
+    int n, tiles, shift, digits;
+};
+
+DT_FN int digit_of(const sorting &s, int32_t id)
+{
+    return (int)((uint32_t)id >> s.shift) & (s.digits - 1);
+}
+
+__global__ void __launch_bounds__(256) count_digits(sorting s)
+{
+    DT_SHARED(int32_t, count, [DIGITS]);
+    for (int d = threadIdx.x; d < s.digits; d += 256) {
+        count[d] = 0;
+    }
+    __syncthreads();
+    int from = blockIdx.x * TILE, end = from + TILE < s.n ? from + TILE : s.n;
+    for (int i = from + threadIdx.x; i < end; i += 256) {
+        atomicAdd(&count[digit_of(s, s.ids_in[i])], 1);
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < s.digits; d += 256) {
+        s.counts[d * s.tiles + blockIdx.x] = count[d];
+    }
+}
+
+/* Running sums, each without its own term, in one block. */
+__global__ void __launch_bounds__(1024) running_sums(int32_t *x, int n)
+{
+    DT_SHARED(int32_t, part, [32]);
+    int each = (n + 1023) / 1024, from = threadIdx.x * each, end = from + each < n ? from + each : n, sum = 0;
+    for (int i = from; i < end; i++) {
+        sum += x[i];
+    }
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, before = sum;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        int y = __shfl_up_sync(DT_WARP, before, o);
+        before += lane >= o ? y : 0;
+    }
+    if (lane == 31) {
+        part[warp] = before;
+    }
+    __syncthreads();
+    before -= sum;
+    for (int w = 0; w < warp; w++) {
+        before += part[w];
+    }
+    for (int i = from; i < end; i++) {
+        int own = x[i];
+        x[i] = before;
+        before += own;
+    }
+}
+
+/* Places the rows of one tile, 256 at a time and in order: a row's rank among its equals is that within its warp, behind those of the warps
+ * before and of the rows before. */
+__global__ void __launch_bounds__(256) place_rows(sorting s)
+{
+    DT_SHARED(int32_t, next, [DIGITS]);
+    DT_SHARED(int32_t, begin, [WARPS][DIGITS]);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int d = threadIdx.x; d < s.digits; d += 256) {
+        next[d] = s.counts[d * s.tiles + blockIdx.x];
+    }
+    int from = blockIdx.x * TILE, end = from + TILE < s.n ? from + TILE : s.n;
+    for (int base = from; base < end; base += 256) {
+        for (int i = threadIdx.x; i < WARPS * s.digits; i += 256) {
+            begin[i / s.digits][i % s.digits] = 0;
+        }
+        __syncthreads();
+        int i = base + threadIdx.x;
+        bool valid = i < end;
+        int32_t id = valid ? s.ids_in[i] : 0;
+        int32_t row = !valid ? 0 : s.rows_in != NULL ? s.rows_in[i] : i;
+        int digit = digit_of(s, id);
+        uint32_t same = __ballot_sync(DT_WARP, valid);
+        for (int b = 1; b < s.digits; b <<= 1) {
+            uint32_t vote = __ballot_sync(DT_WARP, (digit & b) != 0);
+            same &= (digit & b) != 0 ? vote : ~vote;
+        }
+        int rank = __popc(same & ((1U << lane) - 1));
+        if (valid && rank == 0) {
+            begin[warp][digit] = __popc(same);
+        }
+        __syncthreads();
+        for (int d = threadIdx.x; d < s.digits; d += 256) {
+            int32_t at = next[d];
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                int32_t count = begin[w][d];
+                begin[w][d] = at;
+                at += count;
+            }
+            next[d] = at;
+        }
+        __syncthreads();
+        if (valid) {
+            int at = begin[warp][digit] + rank;
+            s.ids_out[at] = id;
+            s.rows_out[at] = row;
+        }
+        __syncthreads();
+    }
+}
+
+template <typename T, typename G> struct adding {
+    G *table;
+    const T *dy;
+    const int32_t *ids, *rows; /* sorted */
+    int cols, n;
+};
+
+enum { UNROLL = 8 };
+
+/* A warp at each place: where an id begins, it adds up W * 32 columns of all its rows. */
+template <typename T, typename G, int W> __global__ void __launch_bounds__(256, 3) add_rows(adding<T, G> a)
+{
+    int at = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (at >= a.n || (at > 0 && a.ids[at - 1] == a.ids[at])) {
+        return;
+    }
+    int32_t id = a.ids[at];
+    for (int c = blockIdx.y * 32 * W; c < a.cols; c += gridDim.y * 32 * W) {
+        int col = c + lane * W;
+        bool inside = col < a.cols;
+        pack<G, W> out;
+        float sum[W];
+        out.clear();
+        if (inside) {
+            out.load(a.table + (int64_t)id * a.cols + col);
+        }
+        out.get(sum);
+        for (int i = at, found = 32; found == 32; i += 32) {
+            bool same = i + lane < a.n && a.ids[i + lane] == id;
+            int32_t row = same ? a.rows[i + lane] : 0;
+            found = __popc(__ballot_sync(DT_WARP, same)); /* they lie together */
+            for (int k = 0; k < found; k += UNROLL) {
+                pack<T, W> p[UNROLL];
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    int from = __shfl_sync(DT_WARP, row, (k + u) & 31);
+                    if (inside && k + u < found) {
+                        p[u].load(a.dy + (int64_t)from * a.cols + col);
+                    }
+                }
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    if (inside && k + u < found) {
+                        float x[W];
+                        p[u].get(x);
+#pragma unroll
+                        for (int j = 0; j < W; j++) {
+                            sum[j] += x[j];
+                        }
+                    }
+                }
+            }
+        }
+        if (inside) {
+            out.set(sum);
+            out.store(a.table + (int64_t)id * a.cols + col);
+        }
+    }
+}
+
+/* Where the parts of the work memory begin. */
+struct work {
+    int32_t *ids[2], *rows[2], *counts;
+};
+
+/* Sorts n ids below `limit`; returns which half of the work memory has them. */
+int sort_ids(const struct dt_cuda_launch *l, const struct work *w, const int32_t *ids, int n, int64_t limit)
+{
+    int bits = 1;
+    while (bits < 31 && ((int64_t)1 << bits) < limit) {
+        bits++;
+    }
+    int passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS, each = (bits + passes - 1) / passes, to = 0;
+    for (int p = 0; p < passes; p++, to ^= 1) {
+        sorting s = {p == 0 ? ids : w->ids[to ^ 1],
+                     p == 0 ? NULL : w->rows[to ^ 1],
+                     w->ids[to],
+                     w->rows[to],
+                     w->counts,
+                     n,
+                     (int)parts_of(n, TILE),
+                     p * each,
+                     1 << each};
+        DT_LAUNCH((count_digits), s.tiles, 256, 0, (cudaStream_t)l->native, s);
+        DT_LAUNCH((running_sums), 1, 1024, 0, (cudaStream_t)l->native, s.counts, s.digits * s.tiles);
+        DT_LAUNCH((place_rows), s.tiles, 256, 0, (cudaStream_t)l->native, s);
+    }
+    return to ^ 1;
+}
+
+template <typename T, typename G> void run(const struct dt_cuda_launch *l, const struct dt_embedding_backward_args *a)
+{
+    struct work w;
+    int32_t *at = (int32_t *)l->work;
+    for (int i = 0; i < 2; i++) {
+        w.ids[i] = at + (2 * i) * CHUNK;
+        w.rows[i] = at + (2 * i + 1) * CHUNK;
+    }
+    w.counts = at + 4 * CHUNK; /* 512 digits times 512 tiles: 1 MB behind 16 */
+    if (!a->accumulate) {
+        (void)cudaMemsetAsync(a->dtokens, 0, (size_t)(a->vocab_count * a->col_count) * sizeof(G), (cudaStream_t)l->native);
+    }
+    const int W = 16 / (int)sizeof(T);
+    bool wide = aligned16(a->dtokens) && aligned16(a->dy) && a->col_count % W == 0;
+    for (int64_t first = 0; first < a->row_count; first += CHUNK) {
+        int n = (int)(a->row_count - first < CHUNK ? a->row_count - first : (int64_t)CHUNK);
+        int half = sort_ids(l, &w, a->ids + first, n, a->vocab_count);
+        adding<T, G> f = {(G *)a->dtokens, (const T *)a->dy + first * a->col_count, w.ids[half], w.rows[half], (int)a->col_count, n};
+        dim3 grid((unsigned)parts_of(n, WARPS), (unsigned)parts_of(a->col_count, 32 * (wide ? W : 1)));
+        grid.y = grid.y < 65535 ? grid.y : 65535;
+        if (wide) {
+            DT_LAUNCH((add_rows<T, G, W>), grid, 256, 0, (cudaStream_t)l->native, f);
+        } else {
+            DT_LAUNCH((add_rows<T, G, 1>), grid, 256, 0, (cudaStream_t)l->native, f);
+        }
+    }
+}
+
+} // namespace
+
+extern "C" void dt_cuda_embedding_backward(struct dt_stream *s, const struct dt_embedding_backward_args *a)
+{
+    struct dt_cuda_launch l;
+    if (!dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        run<float, float>(&l, a);
+    } else if (a->type == DT_BF16 && a->grad_type == DT_F32) {
+        run<bf16, float>(&l, a);
+    } else if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
+        run<bf16, bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "embedding_backward: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
+    }
+    dt_cuda_end(s, "embedding_backward");
+}

@@ -1,0 +1,301 @@
+/* Softmax cross entropy with its gradient in place: one block a row, which it reads once and writes once. The row waits in shared memory as it
+ * came (50304 bf16 are 100 KB, so two blocks share a multiprocessor); of a wider one the rest waits in registers (128256 bf16: 226 KB and 25),
+ * and only what is wider still (156000 bf16, 78000 fp32) is read again. Losses are then added by one block, in rows of 32, these in order: the
+ * sum does not depend on how rows were cut into chunks of a multiple of 32. */
+#include "kernels/cuda/vector.cuh"
+
+namespace
+{
+
+template <typename T> struct entropy {
+    T *logits;
+    const int32_t *targets;
+    double *row_loss;
+    int64_t *correct_count;
+    int64_t rows;
+    int cols, held; /* held: columns that wait in shared memory, a multiple of what a thread takes at once */
+    double grad_scale;
+    bool with_grad;
+};
+
+/* One row as its threads see it: pieces of W columns in shared memory, then REGS in registers, then in global memory. Threads take pieces in
+ * turns, the same in each pass, so that nobody needs another's. */
+template <typename T, int W, int REGS, int THREADS> struct row_parts {
+    T *x, *shared;
+    int cols, held;
+    pack<T, W> own[REGS > 0 ? REGS : 1];
+
+    DT_METHOD void load()
+    {
+        for (int c = threadIdx.x * W; c < held; c += THREADS * W) {
+            if (sizeof(T) * W == 16) {
+                dt_cp_async16(shared + c, x + c);
+            } else {
+                pack<T, W> p;
+                p.load(x + c);
+                p.store(shared + c);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < REGS; r++) {
+            int c = held + (r * THREADS + threadIdx.x) * W;
+            own[r].clear();
+            if (c < cols) {
+                own[r].load(x + c);
+            }
+        }
+        dt_cp_commit();
+        dt_cp_wait<0>();
+    }
+
+    /* f(values of a piece, its first column); what f leaves in the values goes to global memory when it returns true. (Unrolled further, the wide
+     * form would not fit into 64 registers.) */
+    template <typename F> DT_METHOD void each(F &f)
+    {
+#pragma unroll(REGS > 0 ? 1 : 4)
+        for (int c = threadIdx.x * W; c < held; c += THREADS * W) {
+            pack<T, W> p;
+            p.load(shared + c);
+            piece(f, p, c);
+        }
+#pragma unroll
+        for (int r = 0; r < REGS; r++) {
+            int c = held + (r * THREADS + threadIdx.x) * W;
+            if (c < cols) {
+                piece(f, own[r], c);
+            }
+        }
+#pragma unroll(REGS > 0 ? 1 : 4)
+        for (int c = held + (REGS * THREADS + threadIdx.x) * W; c < cols; c += THREADS * W) {
+            pack<T, W> p;
+            p.load(x + c);
+            piece(f, p, c);
+        }
+    }
+    template <typename F> DT_METHOD void piece(F &f, pack<T, W> p, int c)
+    {
+        float v[W];
+        p.get(v);
+        if (f(v, c)) {
+            p.set(v);
+            p.store(x + c);
+        }
+    }
+};
+
+template <int W> struct find_top {
+    float top;
+    DT_METHOD bool operator()(float (&v)[W], int)
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            top = fmaxf(top, v[k]);
+        }
+        return false;
+    }
+};
+
+template <typename T, int W> struct add_exponentials {
+    float top, sum;
+    bool asks; /* for the first column that has the top */
+    int first;
+    DT_METHOD bool operator()(float (&v)[W], int c)
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            sum += exponential<T>(v[k] - top);
+            first = asks && v[k] == top && c + k < first ? c + k : first;
+        }
+        return false;
+    }
+};
+
+template <typename T, int W> struct put_gradient {
+    float top, factor, scale;
+    int target;
+    DT_METHOD bool operator()(float (&v)[W], int c)
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            v[k] = exponential<T>(v[k] - top) * factor;
+            v[k] -= c + k == target ? scale : 0;
+        }
+        return true;
+    }
+};
+
+template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entropy<T> e)
+{
+    DT_SHARED_DYNAMIC(T, shared);
+    DT_SHARED(float, part, [2][THREADS / 32]);
+    DT_SHARED(int, first_part, [THREADS / 32]);
+    for (int64_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
+        row_parts<T, W, REGS, THREADS> x;
+        x.x = e.logits + row * (int64_t)e.cols;
+        x.shared = shared;
+        x.cols = e.cols;
+        x.held = e.held;
+        int target = e.targets[row];
+        if (target < 0 || target >= e.cols) { /* ignored; whether it may be, entropy_sums finds out */
+            for (int c = threadIdx.x * W; e.with_grad && c < e.cols; c += THREADS * W) {
+                pack<T, W> p;
+                p.clear();
+                p.store(x.x + c);
+            }
+            if (threadIdx.x == 0) {
+                e.row_loss[row] = 0;
+            }
+            continue;
+        }
+        float at_target = threadIdx.x == 0 ? widen<T>(x.x[target]) : 0; /* before anybody writes: there are barriers in between */
+        x.load();
+        find_top<W> top = {-INFINITY};
+        x.each(top);
+        add_exponentials<T, W> sum = {group_max<THREADS>(top.top, part[0]), 0, e.correct_count != NULL, INT32_MAX};
+        x.each(sum);
+        float total = group_sum<THREADS>(sum.sum, part[1]);
+        int first = sum.asks ? group_min<THREADS>(sum.first, first_part) : 0;
+        if (threadIdx.x == 0) {
+            e.row_loss[row] = log((double)total) + ((double)sum.top - (double)at_target);
+            if (sum.asks && first == target) {
+                atomicAdd((unsigned long long *)e.correct_count, 1ULL); /* an integer: any order */
+            }
+        }
+        if (e.with_grad) {
+            put_gradient<T, W> gradient = {sum.top, (float)(e.grad_scale / (double)total), (float)e.grad_scale, target};
+            x.each(gradient);
+        }
+    }
+}
+
+enum { SUMS_THREADS = 1024, SUMS_KEPT = 4096 };
+
+/* One block: sums of 32 rows by the warps, then these in order; counts, and the first target that is none. */
+__global__ void __launch_bounds__(SUMS_THREADS) entropy_sums(const double *row_loss, const int32_t *targets, double *loss_sum, int64_t *valid_count,
+                                                             int64_t rows, int64_t cols, struct dt_cuda_fault *fault)
+{
+    DT_SHARED(double, sums, [SUMS_KEPT]);
+    DT_SHARED(unsigned long long, valid, [1]);
+    DT_SHARED(unsigned long long, bad, [1]);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) {
+        valid[0] = 0;
+        bad[0] = (unsigned long long)rows;
+    }
+    __syncthreads();
+    int count = 0;
+    double total = threadIdx.x == 0 && loss_sum != NULL ? *loss_sum : 0;
+    for (int64_t base = 0; base < rows; base += SUMS_KEPT * 32) {
+        int64_t left = (rows - base + 31) / 32;
+        int blocks = left < SUMS_KEPT ? (int)left : (int)SUMS_KEPT;
+        for (int b = warp; b < blocks; b += SUMS_THREADS / 32) {
+            int64_t row = base + (int64_t)b * 32 + lane;
+            int target = row < rows ? targets[row] : DT_IGNORE_INDEX;
+            double loss = warp_sum(row < rows ? row_loss[row] : 0);
+            count += target != DT_IGNORE_INDEX;
+            if (target != DT_IGNORE_INDEX && (target < 0 || target >= cols)) {
+                atomicMin(&bad[0], (unsigned long long)row);
+            }
+            if (lane == 0) {
+                sums[b] = loss;
+            }
+        }
+        __syncthreads();
+        for (int b = 0; threadIdx.x == 0 && b < blocks; b++) {
+            total += sums[b];
+        }
+        __syncthreads();
+    }
+    count = warp_sum(count);
+    if (lane == 0) {
+        atomicAdd(&valid[0], (unsigned long long)count);
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) {
+        return;
+    }
+    if (loss_sum != NULL) {
+        *loss_sum = total;
+    }
+    if (valid_count != NULL) {
+        *valid_count += (int64_t)valid[0];
+    }
+    if (bad[0] < (unsigned long long)rows && fault->kind == DT_CUDA_NO_FAULT) {
+        fault->row = (int64_t)bad[0];
+        fault->value = targets[bad[0]];
+        fault->limit = cols;
+        __threadfence_system();
+        *(volatile int32_t *)&fault->kind = DT_CUDA_BAD_TARGET;
+    }
+}
+
+enum { NARROW_THREADS = 512, WIDE_THREADS = 1024, WIDE_REGS = 5, STATIC_BYTES = 1024, COLS_MOST = 1 << 30 };
+
+template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy<T> e)
+{
+    int room = (l->shared_bytes - STATIC_BYTES) / (int)sizeof(T) / W * W;
+    if (e.cols <= room || W == 1) {
+        e.held = e.cols < room ? e.cols : room;
+        size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
+        unsigned grid = walkers(l, e.rows, 4);
+        DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native, e);
+    } else {
+        e.held = room;
+        unsigned grid = walkers(l, e.rows, 1);
+        DT_LAUNCH((entropy_rows<T, W, WIDE_REGS, WIDE_THREADS>), grid, WIDE_THREADS, (size_t)room * sizeof(T), (cudaStream_t)l->native, e);
+    }
+}
+
+template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
+{
+    entropy<T> e = {(T *)a->logits, a->targets, a->row_loss, a->correct_count, a->row_count, (int)a->col_count, 0, a->grad_scale, a->with_grad};
+    const int W = 16 / (int)sizeof(T);
+    if (aligned16(e.logits) && e.cols % W == 0) {
+        launch<T, W>(l, e);
+    } else {
+        launch<T, 1>(l, e);
+    }
+    DT_LAUNCH((entropy_sums), 1, SUMS_THREADS, 0, (cudaStream_t)l->native, a->row_loss, a->targets, a->loss_sum, a->valid_count, a->row_count,
+              a->col_count, l->fault);
+}
+
+template <typename T, int W, int REGS, int THREADS> cudaError_t open_one(int shared_bytes)
+{
+    return cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shared_bytes - STATIC_BYTES);
+}
+
+template <typename T> cudaError_t open_type(int shared_bytes)
+{
+    const int W = 16 / (int)sizeof(T);
+    cudaError_t rc = open_one<T, W, 0, NARROW_THREADS>(shared_bytes);
+    rc = rc == cudaSuccess ? open_one<T, 1, 0, NARROW_THREADS>(shared_bytes) : rc;
+    return rc == cudaSuccess ? open_one<T, W, WIDE_REGS, WIDE_THREADS>(shared_bytes) : rc;
+}
+
+} // namespace
+
+extern "C" int dt_cuda_kernels_open(int shared_bytes, struct dt_error *err)
+{
+    cudaError_t rc = open_type<float>(shared_bytes);
+    rc = rc == cudaSuccess ? open_type<bf16>(shared_bytes) : rc;
+    return rc == cudaSuccess ? 0 : dt_fail(err, DT_INTERNAL, "device cuda: %d bytes of shared memory: %s", shared_bytes, cudaGetErrorString(rc));
+}
+
+extern "C" void dt_cuda_cross_entropy(struct dt_stream *s, const struct dt_cross_entropy_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->col_count > COLS_MOST) {
+        dt_stream_fail(s, DT_INVALID, "cross_entropy: %lld columns: a device takes %d", (long long)a->col_count, (int)COLS_MOST);
+    } else if (a->type == DT_F32) {
+        run<float>(&l, a);
+    } else if (a->type == DT_BF16) {
+        run<bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "cross_entropy: type %s is not made", dt_dtype_name(a->type));
+    }
+    dt_cuda_end(s, "cross_entropy");
+}
