@@ -1,0 +1,214 @@
+/* The global norm: squares into an exact accumulator (kernels/exact.h), then root, clip factor and verdict. Eight threads share a block of 64
+ * elements as the eight sums of the CPU do, so each block has the same fp64 sum, and integers do not mind who adds them when: the
+ * accumulator has the CPU's bits. */
+#include "kernels/cuda/vector.cuh"
+#include "kernels/exact.h"
+
+namespace
+{
+
+enum { OVERFLOW_COUNT = DT_EXACT_LIMB_COUNT, NAN_COUNT = DT_EXACT_LIMB_COUNT + 1 };
+
+DT_FN void add_limb(int64_t *limbs, int at, int64_t x)
+{
+    atomicAdd((unsigned long long *)&limbs[at], (unsigned long long)x);
+}
+
+/* What one thread adds up before the accumulator of its block hears of it: four neighbouring limbs. A value takes three, and nearly all values
+ * begin in the same limb or, where their range crosses a border, in one of two. */
+struct window {
+    int limb; /* negative: nothing yet */
+    int64_t sum[4];
+
+    DT_METHOD void clear(int at)
+    {
+        limb = at;
+        sum[0] = sum[1] = sum[2] = sum[3] = 0;
+    }
+
+    DT_METHOD void flush(int64_t *limbs)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (sum[i] != 0) {
+                add_limb(limbs, limb + i, sum[i]);
+            }
+        }
+    }
+
+    /* As dt_exact_add. */
+    DT_METHOD void add(int64_t *limbs, double v)
+    {
+        uint64_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        int exponent = (int)(bits >> 52 & 0x7ff);
+        uint64_t mantissa = bits & 0xfffffffffffffULL;
+        if (exponent == 0x7ff) {
+            add_limb(limbs, OVERFLOW_COUNT, 1);
+            add_limb(limbs, NAN_COUNT, mantissa != 0);
+            return;
+        }
+        int low = exponent - 1075 - DT_EXACT_LOW;
+        if (exponent == 0 || low <= -53) {
+            return;
+        }
+        mantissa |= 1ULL << 52;
+        if (low < 0) {
+            mantissa >>= -low;
+            low = 0;
+        }
+        int at = low / 32, shift = low % 32;
+        if (at + 2 >= DT_EXACT_LIMB_COUNT) {
+            add_limb(limbs, OVERFLOW_COUNT, 1);
+            return;
+        }
+        if (limb < 0 || at < limb || at > limb + 1) {
+            flush(limbs);
+            clear(at);
+        }
+        uint64_t lower = mantissa << shift;                         /* the low 64 bits of the shifted mantissa */
+        uint64_t upper = shift > 11 ? mantissa >> (64 - shift) : 0; /* 53 bits shifted by at most 11 end there */
+        bool next = at != limb;
+        sum[0] += next ? 0 : (int64_t)(lower & 0xffffffffULL);
+        sum[1] += (int64_t)(next ? lower & 0xffffffffULL : lower >> 32);
+        sum[2] += (int64_t)(next ? lower >> 32 : upper);
+        sum[3] += next ? (int64_t)upper : 0;
+    }
+};
+
+enum { TURNS = 8 }; /* blocks of 64 that eight threads take, so that in the end each has a sum to add */
+
+/* A block of 64 belongs to eight neighbouring threads; thread l of them has elements l, l + 8, ... */
+template <typename T> __global__ void __launch_bounds__(256) square_sums(int64_t *limbs, const T *x, int64_t count)
+{
+    DT_SHARED(int64_t, own, [DT_EXACT_LIMBS]);
+    for (int i = threadIdx.x; i < DT_EXACT_LIMBS; i += 256) {
+        own[i] = 0;
+    }
+    __syncthreads();
+    struct window w;
+    w.clear(-1);
+    int lane = threadIdx.x % 8, group = threadIdx.x / 8;
+    int64_t blocks = (count + 63) / 64;
+    for (int64_t base = (int64_t)blockIdx.x * 32 * TURNS; base < blocks; base += (int64_t)gridDim.x * 32 * TURNS) {
+        double mine = 0;
+        bool has = false;
+#pragma unroll
+        for (int u = 0; u < TURNS; u++) {
+            int64_t block = base + u * 32 + group, at = block * 64 + lane;
+            float v[8];
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                v[k] = at + k * 8 < count ? widen<T>(x[at + k * 8]) : 0;
+            }
+            double sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                sum += (double)v[k] * (double)v[k];
+            }
+#pragma unroll
+            for (int o = 4; o > 0; o >>= 1) { /* ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)) */
+                sum += __shfl_xor_sync(DT_WARP, sum, o);
+            }
+            if (u == lane) {
+                mine = sum;
+                has = block < blocks;
+            }
+        }
+        if (has) {
+            w.add(limbs, mine); /* what does not fit the window goes to the end of the way at once */
+        }
+    }
+    w.flush(own);
+    __syncthreads();
+    for (int i = threadIdx.x; i < DT_EXACT_LIMBS; i += 256) {
+        if (own[i] != 0) {
+            add_limb(limbs, i, own[i]);
+        }
+    }
+}
+
+/* dt_exact_get in 64-bit arithmetic: the sum, rounded once to nearest even. */
+DT_FN double exact_get(const int64_t *limbs)
+{
+    uint32_t digit[DT_EXACT_LIMB_COUNT + 2];
+    int64_t carry = 0; /* limbs are never negative */
+    for (int i = 0; i < DT_EXACT_LIMB_COUNT; i++) {
+        uint64_t low = (uint64_t)limbs[i] & 0xffffffffULL, sum = low + ((uint64_t)carry & 0xffffffffULL);
+        digit[i] = (uint32_t)sum;
+        carry = (int64_t)(((uint64_t)limbs[i] >> 32) + ((uint64_t)carry >> 32) + (sum >> 32));
+    }
+    digit[DT_EXACT_LIMB_COUNT] = (uint32_t)carry;
+    digit[DT_EXACT_LIMB_COUNT + 1] = (uint32_t)((uint64_t)carry >> 32);
+    int top = DT_EXACT_LIMB_COUNT + 1;
+    while (top >= 0 && digit[top] == 0) {
+        top--;
+    }
+    if (top < 0) {
+        return 0;
+    }
+    /* The highest 64 bits of three digits, the last of them set when anything below is not zero: then one rounding is right. */
+    uint32_t third = top >= 2 ? digit[top - 2] : 0;
+    uint64_t head = (uint64_t)digit[top] << 32 | (top >= 1 ? digit[top - 1] : 0);
+    int shift = 0;
+    while ((head >> 63) == 0) {
+        head = head << 1 | third >> 31;
+        third <<= 1;
+        shift++;
+    }
+    bool rest = third != 0;
+    for (int i = top - 3; i >= 0; i--) {
+        rest = rest || digit[i] != 0;
+    }
+    return ldexp((double)(head | (rest ? 1 : 0)), 32 * (top - 1) - shift + DT_EXACT_LOW);
+}
+
+__global__ void norm_finish(double *norm, double *clip, int32_t *nonfinite, const int64_t *limbs, double scale, double max_norm)
+{
+    bool finite = limbs[OVERFLOW_COUNT] == 0;
+    double sum = finite ? exact_get(limbs) : limbs[NAN_COUNT] != 0 ? (double)NAN : (double)INFINITY;
+    double value = sqrt(sum) * scale, factor = max_norm > 0 ? max_norm / (value + 1e-6) : 1.0;
+    if (norm != NULL) {
+        *norm = value;
+    }
+    if (clip != NULL) {
+        *clip = !finite ? 0.0 : factor < 1.0 ? factor : 1.0;
+    }
+    if (nonfinite != NULL) {
+        *nonfinite = !finite;
+    }
+}
+
+template <typename T> void launch(const struct dt_cuda_launch *l, const struct dt_norm_sum_args *a)
+{
+    unsigned grid = walkers(l, parts_of(a->count, 64 * 32 * TURNS), 5);
+    DT_LAUNCH((square_sums<T>), grid, 256, 0, (cudaStream_t)l->native, a->limbs, (const T *)a->x, a->count);
+}
+
+} // namespace
+
+extern "C" void dt_cuda_norm_sum(struct dt_stream *s, const struct dt_norm_sum_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        launch<float>(&l, a);
+    } else if (a->type == DT_BF16) {
+        launch<bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "norm_sum: type %s is not made", dt_dtype_name(a->type));
+    }
+    dt_cuda_end(s, "norm_sum");
+}
+
+extern "C" void dt_cuda_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a)
+{
+    struct dt_cuda_launch l;
+    if (!dt_cuda_begin(s, &l)) {
+        return;
+    }
+    DT_LAUNCH((norm_finish), 1, 1, 0, (cudaStream_t)l.native, a->norm, a->clip, a->nonfinite, a->limbs, a->scale, a->max_norm);
+    dt_cuda_end(s, "norm_finish");
+}

@@ -1,0 +1,36 @@
+/* The table of CUDA kernels, and the text for what a device found wrong. */
+#include "kernels/cuda/cuda.h"
+
+int dt_cuda_fault_read(const struct dt_cuda_fault *fault, struct dt_error *err)
+{
+    if (__atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE) == DT_CUDA_NO_FAULT) {
+        return 0;
+    }
+    return dt_fail(err, DT_INVALID, "loss: row %lld: target %d is outside of 0..%lld", (long long)fault->row, (int)fault->value,
+                   (long long)fault->limit - 1);
+}
+
+const struct dt_kernels dt_kernels_cuda = {
+    .name = "cuda",
+    .fill = dt_cuda_fill,
+    .cast = dt_cuda_cast,
+    .scale = dt_cuda_scale,
+    .add = dt_cuda_add,
+    .sum_slices = dt_cuda_sum_slices,
+    .matmul = dt_cuda_matmul,
+    .column_sum = dt_cuda_column_sum,
+    .layernorm = dt_cuda_layernorm,
+    .layernorm_backward = dt_cuda_layernorm_backward,
+    .activation = dt_cuda_activation,
+    .activation_backward = dt_cuda_activation_backward,
+    .attention = dt_cuda_attention,
+    .attention_backward = dt_cuda_attention_backward,
+    .embedding = dt_cuda_embedding,
+    .embedding_backward = dt_cuda_embedding_backward,
+    .position_backward = dt_cuda_position_backward,
+    .cross_entropy = dt_cuda_cross_entropy,
+    .adamw = dt_cuda_adamw,
+    .sgd = dt_cuda_sgd,
+    .norm_sum = dt_cuda_norm_sum,
+    .norm_finish = dt_cuda_norm_finish,
+};
