@@ -313,7 +313,8 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
     (void)snprintf(out, out_bytes, "a process of another user");
     DIR *d = opendir("/proc");
     const struct dirent *e;
-    while (d != NULL && (e = readdir(d)) != NULL) {
+    bool found = false;
+    while (d != NULL && !found && (e = readdir(d)) != NULL) {
         if (isdigit((unsigned char)e->d_name[0]) && has_socket(e->d_name, inode)) {
             char path[300];
             struct dt_text name;
@@ -321,8 +322,8 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
             (void)snprintf(path, sizeof path, "/proc/%s/comm", e->d_name);
             (void)dt_file_read(path, 256, &name, NULL);
             (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
+            found = strcmp(dt_text_str(&name), "dtrun\n") != 0; /* a guard has what its agent has open, which is the one that we mean */
             dt_text_clear(&name);
-            break;
         }
     }
     if (d != NULL) {
