@@ -162,7 +162,7 @@ static void tell_loss(struct member *m, const char *text)
 {
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
     if (m->waiting) {
-        member_say(m, "%s", text);
+        member_say_cause(m, text);
     }
 }
 

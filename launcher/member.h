@@ -55,17 +55,18 @@ enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER
 enum member_door { DOOR_UNKNOWN, DOOR_ASKED, DOOR_OPEN, DOOR_CLOSED };
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
-    double heard_s; /* anything came from it */
-    bool suspect;   /* that was long ago, and has been said */
-    bool left;      /* it said goodbye */
-    bool told;      /* its newest record came; it tells us of each later one */
-    bool same_run;  /* that record was of our run */
-    double stamp;   /* newest of its stamps */
-    double lease_s; /* newest of our stamps that it echoed: when we led it for certain */
-    bool joined;    /* a node of ours, when leading */
-    int seek_count; /* of its JOIN: another one with the same count is the same wish */
-    bool returned;  /* was in the record's round, and waits again */
-    int node;       /* its number at the coordinator */
+    double heard_s;  /* anything came from it */
+    bool suspect;    /* that was long ago, and has been said */
+    bool left;       /* it said goodbye */
+    bool leave_told; /* that it leaves, when it was asked to */
+    bool told;       /* its newest record came; it tells us of each later one */
+    bool same_run;   /* that record was of our run */
+    double stamp;    /* newest of its stamps */
+    double lease_s;  /* newest of our stamps that it echoed: when we led it for certain */
+    bool joined;     /* a node of ours, when leading */
+    int seek_count;  /* of its JOIN: another one with the same count is the same wish */
+    bool returned;   /* was in the record's round, and waits again */
+    int node;        /* its number at the coordinator */
     struct peer_info info;
     enum member_door door; /* whether it takes connections, when that was asked */
     bool door_told;
@@ -86,6 +87,7 @@ struct member_pair { /* of followers in a round that is to begin */
 struct member_cause { /* why a round ended, for people */
     int round;
     enum cause_kind kind;
+    bool said; /* to people, by us */
     char text[512];
 };
 struct member_past {

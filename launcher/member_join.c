@@ -200,13 +200,8 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
                       .order = p->info.order,
                       .role = in->role,
                       .returns = returns && in->round > 0};
-    bool running = m->coordinator->running;
     member_lead_step(m, &e, now_s);
     if (m->role == MEMBER_LEADING) {
-        if (running && !m->coordinator->running) {
-            (void)snprintf(text, sizeof text, "host %s joins", p->info.host);
-            member_set_cause(m, m->record.round, CAUSE_HOST, text);
-        }
         member_begin_when_free(m);
     }
 }

@@ -91,7 +91,7 @@ static void join_again(struct member *m, int node, double now_s)
 }
 
 /* Why a round ends that a host leaves, or first saves: everybody hears it before its workers do. */
-static void tell_leaving(struct member *m, const struct actions *list, bool was_running)
+static void tell_leaving(struct member *m, int node, const struct actions *list, bool was_running)
 {
     const struct coordinator *c = m->coordinator;
     const struct action *pause = NULL, *leave = NULL;
@@ -103,15 +103,27 @@ static void tell_leaving(struct member *m, const struct actions *list, bool was_
     if (pause == NULL && (leave == NULL || !was_running || c->running)) {
         return;
     }
-    const struct peer_info *who = NULL;
+    const struct peer_info *who = member_info_of_node(m, node);
+    struct member_peer *p = peer_of_node(m, node);
     for (int i = 0; i < c->node_count; i++) {
         stay += !c->nodes[i].leaving;
-        who = who == NULL && c->nodes[i].leaving ? member_info_of_node(m, c->nodes[i].node) : who;
     }
     char text[256];
     (void)snprintf(text, sizeof text, "host %s (pid %d): %s; going on with %d of %d hosts (minimum %d)", who != NULL ? who->host : "?",
                    who != NULL ? who->pid : 0, pause != NULL ? "was asked to stop: all save, then it leaves" : "left", stay, c->options.nodes_max,
                    c->options.nodes_min);
+    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    if (p != NULL) {
+        p->leave_told = strcmp(m->cause.text, text) == 0;
+    }
+}
+
+/* The same for a round that ends so that a host can take part in the next one. */
+static void tell_joining(struct member *m, int node)
+{
+    char text[128];
+    const struct peer_info *who = member_info_of_node(m, node);
+    (void)snprintf(text, sizeof text, "host %s joins", who != NULL ? who->host : "?");
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
 }
 
@@ -123,7 +135,10 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
     m->wake_s = out->wake_s;
     int again_count = 0, start_count = 0, *again = NULL, finish = -1, stop_count = 0, stop_code = 0, *stop = NULL;
     int count = out->count;
-    tell_leaving(m, out, was_running);
+    tell_leaving(m, e->node, out, was_running);
+    if (e->kind == EVENT_JOIN && was_running && !m->coordinator->running) {
+        tell_joining(m, e->node);
+    }
     for (int i = 0; i < count; i++) {
         const struct action *a = &out->list[i];
         if (a->kind == ACTION_FINISH) {
@@ -243,10 +258,8 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     if (was_in && (c->running || c->doubtful)) { /* doubtful: a worker lost its peers before we lost their host */
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
-    const struct coordinator_node *node = coordinator_find(c, gone->node);
-    bool told = node != NULL && node->leaving && m->cause.round == m->record.round; /* when it was asked */
-    if (!told && (!was_in || m->waiting)) {
-        member_say(m, "%s", text);
+    if (!gone->leave_told && (!was_in || m->waiting)) {
+        member_say_cause(m, text);
     }
 }
 

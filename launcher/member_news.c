@@ -121,6 +121,7 @@ void member_set_cause(struct member *m, int round, enum cause_kind kind, const c
     }
     m->cause.round = round;
     m->cause.kind = kind;
+    m->cause.said = false;
     (void)snprintf(m->cause.text, sizeof m->cause.text, "%s", text);
     for (char *c = m->cause.text; *c != '\0'; c++) { /* it may come from a stranger, and goes to a terminal */
         *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
@@ -135,6 +136,12 @@ void member_set_cause(struct member *m, int round, enum cause_kind kind, const c
             member_send(m, m->peers[i].id, &out);
         }
     }
+}
+
+void member_say_cause(struct member *m, const char *text)
+{
+    member_say(m, "%s", text);
+    m->cause.said = m->cause.said || (m->cause.round == m->record.round && strcmp(m->cause.text, text) == 0);
 }
 
 const struct member_cause *member_cause(const struct member *m, int round)

@@ -96,6 +96,8 @@ bool member_heard_quorum(const struct member *m, double since_s);
 double member_workers_s(const struct member *m);
 void member_add_ghost(struct member *m, const struct member_peer *p);
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text);
+/* Says to people now what may be the cause of a round's end, so that nobody says it again. */
+void member_say_cause(struct member *m, const char *text);
 void member_wait_text(struct member *m, char *text, size_t size);
 
 #endif

@@ -170,7 +170,7 @@ void member_stand_down(struct member *m, const char *why, double seconds, double
     (void)snprintf(text, sizeof text, why, seconds);
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
     if (m->waiting) {
-        member_say(m, "%s", text);
+        member_say_cause(m, text);
     }
     member_stop_leading(m);
     member_lose_leader(m, false, now_s);

@@ -554,6 +554,12 @@ const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *fail
     return c != NULL ? c->text : NULL;
 }
 
+bool nodes_cause_said(const struct nodes *n, int round)
+{
+    const struct member_cause *c = member_cause(&n->member, round);
+    return c != NULL && c->said;
+}
+
 /* ---- end ---- */
 
 void nodes_close(struct nodes *n)

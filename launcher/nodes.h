@@ -47,6 +47,8 @@ void nodes_status(const struct nodes *n, struct dt_text *out);
 void nodes_rows(const struct nodes *n, struct dt_text *out);
 /* Why the round ended, or null: nothing is known here. `weak`: no more than that a worker lost its peers. `failed`: it costs a restart. */
 const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed);
+/* It has been said to people already. */
+bool nodes_cause_said(const struct nodes *n, int round);
 /* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds at most), then nodes_free. */
 void nodes_close(struct nodes *n);
 void nodes_free(struct nodes *n);

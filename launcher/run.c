@@ -30,6 +30,7 @@
 #define SWEEP_S 0.05       /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
 #define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
+#define WAIT_LINE_S 10.0   /* between two lines about a wait */
 #define STOPPED_S 60.0     /* a stopped worker that may be silent for ever, as in a save, is lost after this */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
@@ -216,6 +217,7 @@ static void check_gone(struct run *r)
     }
     (void)uv_timer_stop(&r->sweep);
     (void)uv_timer_stop(&r->grace);
+    (void)uv_timer_stop(&r->patience);
     (void)uv_timer_stop(&r->news);
     (void)uv_timer_stop(&r->barrier);
     r->gone_posted = true;
@@ -231,6 +233,11 @@ static void start_grace(struct run *r, double seconds)
     r->grace_end_s = dt_now_s() + seconds;
     uv_update_time(&r->loop);
     (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
+    if (!uv_is_active((uv_handle_t *)&r->patience)) {
+        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
+        r->ending_since_s = dt_now_s();
+        (void)uv_timer_start(&r->patience, r->patience.timer_cb, every_ms, every_ms);
+    }
 }
 
 static void end_workers(struct run *r, int n)
@@ -397,6 +404,7 @@ static void apply(struct run *r, const struct action *a)
         run_post(r, AGENT_ON_START, 0);
         break;
     case ACTION_END:
+        run_say_lost(r);
         run_post(r, AGENT_ON_END, 0);
         break;
     case ACTION_STOP:

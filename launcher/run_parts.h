@@ -33,7 +33,7 @@ struct run {
     uv_loop_t loop;
     uv_poll_t signals;
     struct leash leash; /* of an agent that --hostfile started */
-    uv_timer_t grace, news, barrier, sweep, watch, wake, late;
+    uv_timer_t grace, patience, news, barrier, sweep, watch, wake, late;
     int signal_fd;
     int null_fd;          /* standard input of workers that are not given ours */
     int signal_count[65]; /* by the guard's hand */
@@ -64,6 +64,7 @@ struct run {
     bool cause_late, cause_due;  /* its cause is still to be said; now at the latest */
     bool cause_seen;             /* what was seen here first has been said meanwhile */
     int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
+    int lost_round;              /* whose end because of another host has been said */
     char no_start[512];          /* why the workers of the round could not be started */
     char *output_dir, *events_path;
     bool left;         /* the others go on without this host */
@@ -82,7 +83,7 @@ struct run {
     bool ending;      /* the workers have been told */
     bool gone_posted; /* of this round */
     bool killed, exiting;
-    double grace_end_s;
+    double grace_end_s, ending_since_s;
     int code;
 };
 
@@ -119,10 +120,14 @@ void run_say_cause(struct run *r);
 void run_say_first_seen(const struct run *r);
 /* A cause that was kept back, because another host may know better, is said now. */
 void run_say_late(struct run *r);
+/* The round ends because of another host: at once, as the workers here may take their time. */
+void run_say_lost(struct run *r);
 /* Some workers have ended with 0, others run on: for whom we wait. */
 void run_say_waiting(const struct run *r);
+/* All were told to end: for whom we wait, and how long. */
+void run_say_ending(const struct run *r);
 /* All save, because a host will leave: which one. */
-void run_say_pause(const struct run *r);
+void run_say_pause(struct run *r);
 /* The last word: after a stop, or of restarts that brought nothing. */
 void run_say_end(const struct run *r);
 /* Opens what torchrun's variables ask for, and names what has no effect. watch_options must be filled in already. */

@@ -1,6 +1,7 @@
 /* What a job says about its rounds: cause lines, the report, the last word after a stop, events.jsonl. */
 #include "launcher/run_parts.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "launcher/report.h"
@@ -115,6 +116,9 @@ static bool say_cause_elsewhere(struct run *r)
     if (r->nodes == NULL || (!root->stopped_by_us && !own_weak)) {
         return false;
     }
+    if (r->lost_round == r->cause_round || nodes_cause_said(r->nodes, r->cause_round)) {
+        return true;
+    }
     const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
     if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
         r->cause_late = true;
@@ -219,20 +223,51 @@ void run_say_cause(struct run *r)
     dt_text_clear(&line);
 }
 
-void run_say_waiting(const struct run *r)
+void run_say_lost(struct run *r)
+{
+    bool weak, failed;
+    const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
+    int count = r->workers.running_count;
+    if (cause == NULL || failed || count == 0 || r->wish != 0 || r->lost_round == r->place.round) {
+        return;
+    }
+    r->lost_round = r->place.round;
+    (void)fprintf(stderr, "dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end", r->failures.host);
+}
+
+/* "rank 3", "ranks 0, 1, ..." */
+static void add_running(const struct run *r, struct dt_text *out)
 {
     enum { NAMED = 8 };
-    struct dt_text ranks;
     int named = 0;
-    dt_text_init(&ranks);
+    dt_text_puts(out, r->workers.running_count == 1 ? "rank " : "ranks ");
     for (int i = 0; i < r->workers.count && named < NAMED; i++) {
         if (r->workers.list[i].running) {
-            dt_text_printf(&ranks, "%s%d", named++ > 0 ? ", " : "", r->place.rank + i);
+            dt_text_printf(out, "%s%d", named++ > 0 ? ", " : "", r->place.rank + i);
         }
     }
-    (void)fprintf(stderr, "dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for rank%s %s%s\n", r->failures.host,
-                  r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, named == 1 ? "" : "s", dt_text_str(&ranks),
-                  r->workers.running_count > named ? ", ..." : "");
+    dt_text_puts(out, r->workers.running_count > named ? ", ..." : "");
+}
+
+void run_say_waiting(const struct run *r)
+{
+    struct dt_text ranks;
+    dt_text_init(&ranks);
+    add_running(r, &ranks);
+    (void)fprintf(stderr, "dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for %s\n", r->failures.host,
+                  r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, dt_text_str(&ranks));
+    dt_text_clear(&ranks);
+}
+
+void run_say_ending(const struct run *r)
+{
+    double now_s = dt_now_s(), left_s = r->grace_end_s > now_s ? r->grace_end_s - now_s : 0;
+    struct dt_text ranks;
+    dt_text_init(&ranks);
+    add_running(r, &ranks);
+    (void)fprintf(stderr, "dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s\n", r->failures.host, now_s - r->ending_since_s,
+                  dt_text_str(&ranks), r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
+                  r->killed ? "they are given up" : "KILL (--shutdown_timeout)");
     dt_text_clear(&ranks);
 }
 
@@ -260,11 +295,12 @@ void run_say_late(struct run *r)
     }
 }
 
-void run_say_pause(const struct run *r)
+void run_say_pause(struct run *r)
 {
     bool weak, failed;
     const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
     if (cause != NULL) {
+        r->lost_round = r->place.round;
         (void)fprintf(stderr, "dtrun: %s\n", cause);
     }
 }

@@ -62,6 +62,14 @@ static void on_grace(uv_timer_t *timer)
     run_drain(r);
 }
 
+static void on_patience(uv_timer_t *timer)
+{
+    const struct run *r = timer->data;
+    if (r->workers.running_count > 0) {
+        run_say_ending(r);
+    }
+}
+
 static void on_sweep(uv_timer_t *timer)
 {
     run_drain(timer->data);
@@ -156,6 +164,7 @@ static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
 void run_open_timers(struct run *r)
 {
     open_timer(r, &r->grace, on_grace);
+    open_timer(r, &r->patience, on_patience);
     open_timer(r, &r->news, on_news);
     open_timer(r, &r->barrier, on_barrier);
     open_timer(r, &r->sweep, on_sweep);

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from support import Job, children, lines_of, run, script, wait_lines, wait_until
+from support import DTRUN, Job, alive, children, lines_of, run, script, wait_lines, wait_until
 
 
 def free_port():
@@ -258,3 +258,35 @@ def test_a_second_job_of_the_same_id_is_told_what_it_is(tmp_path):
     assert [r.code for r in results] == [0, 0, 0] and not (tmp_path / "second").exists(), results
     assert "the job of run id story is done; this host was a spare all the time and ran nothing" in results[2].err, results
     assert "spare" not in results[0].err + results[1].err, results
+
+
+@pytest.mark.parametrize("victim", ["b", "a"])
+def test_a_lost_host_is_said_before_the_workers_here_have_ended(tmp_path, victim):
+    """They do not listen to TERM. The line comes when the host is known to be lost (`a` leads), then for whom we wait, with a countdown, and nothing twice."""
+    port, stays = free_port(), "ab".replace(victim, "")
+    said = tmp_path / f"said-{stays}"
+
+    def start(name):
+        words = c10d(port, "1:2", "--time_scale=10", "sh", "-c", f"trap '' TERM; {STAY}", "-", tmp_path, name)
+        return Job(["-c", 'exec "$@" 2> "$0"', tmp_path / f"said-{name}", DTRUN, *words], executable="/bin/sh")
+
+    def wait_size(names, size):
+        wait_until(lambda: all(lines_of(tmp_path / n)[-1:] and lines_of(tmp_path / n)[-1].split()[1] == size for n in names), f"a round of {names}")
+
+    with start("a") as a:
+        wait_size("a", "1")
+        with start("b") as b:
+            wait_size("ab", "2")
+            jobs = {"a": a, "b": b}
+            workers = children(jobs[stays].agent)
+            os.kill(jobs[victim].agent, signal.SIGKILL)
+            news = r".* is gone; going on with 1 of 2 hosts \(minimum 1\)" if victim == "b" else ", the coordinator, is gone; looking for another one"
+            pattern = rf"^dtrun: host \S+ \(pid \d+\){news}; because of it 1 worker ends at host \S+$"
+            wait_until(lambda: re.search(pattern, said.read_text(), re.M), "the line about the lost host")
+            assert all(map(alive, workers))
+            wait_until(lambda: re.search(r"^dtrun: host \S+: waiting \d+ s for rank \d to end; \d+ s left, then KILL", said.read_text(), re.M), "a countdown")
+            wait_size(stays, "1")
+            (tmp_path / "go").touch()
+            assert jobs[stays].finish().code == 0
+    text = said.read_text()
+    assert len(re.findall("is gone", text)) == 1 and "because of it 1 worker stopped" not in text, text
