@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp};
+static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp, &dt_comm_peer};
 
 const char *dt_coll_name(enum dt_coll kind)
 {
@@ -32,7 +32,12 @@ const char *dt_reduction_name(enum dt_reduction op)
 static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct dt_error *err)
 {
     const struct dt_comm_ops *ops = NULL;
-    const char *wanted = o->backend != NULL && o->backend[0] != 0 ? o->backend : o->size == 1 ? "solo" : o->host != NULL ? "tcp" : "shm";
+    bool apart = o->device != NULL && !o->device->host_memory;
+    const char *wanted = o->backend != NULL && o->backend[0] != 0 ? o->backend
+                         : o->size == 1                           ? "solo"
+                         : apart                                  ? "peer"
+                         : o->host != NULL                        ? "tcp"
+                                                                  : "shm";
     struct dt_text known;
     dt_text_init(&known);
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
@@ -46,6 +51,10 @@ static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct 
         ops = NULL;
     } else if (o->size == 1) {
         ops = &dt_comm_solo;
+    } else if (apart && ops->start == NULL) {
+        (void)dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s; use peer", ops->name,
+                      o->device->ops->name);
+        ops = NULL;
     }
     dt_text_clear(&known);
     return ops;
@@ -133,9 +142,6 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
     const struct dt_comm_ops *ops = choose(o, err);
     if (ops == NULL) {
         return -1;
-    }
-    if (o->size > 1 && o->device != NULL && !o->device->host_memory) {
-        return dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s", ops->name, o->device->ops->name);
     }
     struct dt_comm *c = dt_comm_make(o->name != NULL ? o->name : "world", o->rank, o->size, ops);
     c->page = o->page;
@@ -324,6 +330,13 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
     }
     if (s == NULL) {
         (void)perform(NULL, &call, &err);
+    } else if (c->ops->start != NULL) {
+        if (stopped_error(c, &err) != 0) {
+            dt_stream_fail(s, err.status, "%s", err.text);
+        } else if (c->ops->start(c, &call.x, call.number, s, &err) != 0) {
+            keep(c, &err);
+            dt_stream_fail(s, err.status, "%s", err.text);
+        }
     } else {
         dt_stream_call(s, perform, &call, sizeof(call));
     }

@@ -1,6 +1,6 @@
 /* Communicators: a group of ranks that call the same collectives in the same order. dt_comm_start gives every collective a
  * number, counts and watches it, then hands it to the backend: "solo" (one rank), "shm" (ranks of one host, as processes or
- * as threads of one), "tcp" (ranks of several hosts; those of one host by shm). Sums are in canonical-tree order (tree.h) everywhere, so that they have the same bits for every size,
+ * as threads of one), "tcp" (ranks of several hosts; those of one host by shm), "peer" (ranks whose devices reach each other's memory). Sums are in canonical-tree order (tree.h) everywhere, so that they have the same bits for every size,
  * offset and bucket layout.
  *
  * Use: one thread of a rank calls open, split, alloc, start, close; abort and poll may be called from any thread. Collectives of
@@ -56,9 +56,10 @@ struct dt_comm_stats {
 };
 
 struct dt_comm_options {
-    const char *backend; /* "solo", "shm", "tcp"; null: solo for one rank, tcp for more when host is set, otherwise shm */
-    const char *host;    /* key of the host this rank is on, without blanks, at most 63 bytes: ranks with the same one share memory; may be null */
-    const char *name;    /* in messages and store keys; null: "world". Two communicators opened on one store differ in it */
+    const char *
+        backend; /* "solo", "shm", "tcp", "peer"; null: solo for one rank, peer for a device with memory of its own, tcp when host is set, otherwise shm */
+    const char *host; /* key of the host this rank is on, without blanks, at most 63 bytes: ranks with the same one share memory; may be null */
+    const char *name; /* in messages and store keys; null: "world". Two communicators opened on one store differ in it */
     int rank, size;
     struct dt_store *store;   /* used in open only; may be null for one rank */
     struct dt_page *page;     /* orders are obeyed and the collective is shown there; may be null */
@@ -83,6 +84,8 @@ struct dt_comm_ops {
     int (*poll)(struct dt_comm *c, struct dt_error *err);
     void (*abort)(struct dt_comm *c);
     void (*close)(struct dt_comm *c); /* also of a half-open one */
+    /* Backends of device memory; null: `run` is called in stream order. Enqueues one collective on s; waits for nobody. */
+    int (*start)(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err);
 };
 
 struct dt_comm {
@@ -116,7 +119,7 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
 int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt_comm **out, struct dt_error *err);
 /* Zeroed memory that peers reach, aligned to 4096 bytes, which lives as long as c. All ranks call it alike with the same size. */
 int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err);
-/* Enqueues one collective on s (x is copied, buffers and name's text are borrowed until it is done); null: runs it before it returns.
+/* Enqueues one collective on s (x is copied, buffers and name's text are borrowed until it is done); null: runs it before it returns, on host memory.
  * Failures go to the stream and to dt_comm_poll. */
 void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_stream *s);
 /* Is everything well? -1 with the first failure of this communicator, or with DT_PEER when a peer is gone. Does not wait. Ask it

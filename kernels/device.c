@@ -166,6 +166,46 @@ int dt_event_sync(struct dt_event *e, double timeout_s, struct dt_error *err)
     return e->device->ops->sync(e, timeout_s, err);
 }
 
+static int no_sharing(const struct dt_device *d, struct dt_error *err)
+{
+    return dt_fail(err, DT_INVALID, "device %s: its memory cannot be shared between ranks", d->ops->name);
+}
+
+int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err)
+{
+    return d->ops->sharing != NULL ? d->ops->sharing->export_memory(d, base, size_bytes, handle, err) : no_sharing(d, err);
+}
+
+int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err)
+{
+    return d->ops->sharing != NULL ? d->ops->sharing->import_memory(d, handle, out, err) : no_sharing(d, err);
+}
+
+void dt_device_release(struct dt_device *d, void *imported)
+{
+    d->ops->sharing->release(d, imported);
+}
+
+int dt_device_pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_error *err)
+{
+    return d->ops->sharing != NULL ? d->ops->sharing->pin(d, host, size_bytes, err) : no_sharing(d, err);
+}
+
+void dt_device_unpin(struct dt_device *d, void *host)
+{
+    d->ops->sharing->unpin(d, host);
+}
+
+void dt_stream_write_word(struct dt_stream *s, uint32_t *at, uint32_t value)
+{
+    s->device->ops->sharing->write_word(s, at, value);
+}
+
+void dt_stream_wait_word(struct dt_stream *s, uint32_t *at, uint32_t value)
+{
+    s->device->ops->sharing->wait_word(s, at, value);
+}
+
 struct guarded {
     void *p;
     size_t size_bytes;

@@ -43,6 +43,18 @@ struct dt_event {
 /* Work for dt_stream_call: runs in stream order on a host thread. Non-zero: the stream fails with `err`. */
 typedef int dt_stream_fn(struct dt_stream *s, void *args, struct dt_error *err);
 
+/* What ranks that compute side by side on one host need to reach each other's memory; a device that has none of it says null. */
+#define DT_DEVICE_HANDLE_BYTES 128
+struct dt_device_sharing {
+    int (*export_memory)(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err);
+    int (*import_memory)(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err);
+    void (*release)(struct dt_device *d, void *p);
+    int (*pin)(struct dt_device *d, void *host, size_t size_bytes, struct dt_error *err);
+    void (*unpin)(struct dt_device *d, void *host);
+    void (*write_word)(struct dt_stream *s, uint32_t *at, uint32_t value);
+    void (*wait_word)(struct dt_stream *s, uint32_t *at, uint32_t value);
+};
+
 struct dt_device_ops {
     const char *name;
     int (*open)(struct dt_device *d, const struct dt_device_options *o, struct dt_error *err);
@@ -61,6 +73,7 @@ struct dt_device_ops {
     void (*record)(struct dt_event *e, struct dt_stream *s);
     void (*wait)(struct dt_event *e, struct dt_stream *s);
     int (*sync)(struct dt_event *e, double timeout_s, struct dt_error *err);
+    const struct dt_device_sharing *sharing;
 };
 
 struct dt_device {
@@ -109,6 +122,19 @@ void dt_event_wait(struct dt_event *e, struct dt_stream *s);
 /* The host waits. 0 done; -1 DT_TIMEOUT after timeout_s (the caller polls its communicators and calls again; < 0: no limit),
  * or the failure of the stream recorded. */
 int dt_event_sync(struct dt_event *e, double timeout_s, struct dt_error *err);
+
+/* Ranks that share a device, or devices that reach each other. A handle names a whole allocation of dt_device_alloc (no text; copied as bytes) and is good
+ * for as long as that lives; another rank's import is device memory to all kernels and copies. On the CPU both must be threads of one process. */
+int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err);
+int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err);
+void dt_device_release(struct dt_device *d, void *imported);
+/* Host memory that ranks share, so that streams write words there and wait for them. size_bytes: whole pages. */
+int dt_device_pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_error *err);
+void dt_device_unpin(struct dt_device *d, void *host);
+/* In stream order: *at = value, after all that came before on s can be seen by everybody. */
+void dt_stream_write_word(struct dt_stream *s, uint32_t *at, uint32_t value);
+/* s waits until *at has reached value, counting round: (int32_t)(*at - value) >= 0. Whoever may write there, a host too, can let it go on. */
+void dt_stream_wait_word(struct dt_stream *s, uint32_t *at, uint32_t value);
 
 /* Marks bytes nobody may use until they are written again: in stream order, filled with NaN, when DTRUN_GUARD=1 is set or in
  * sanitizer builds; s null: at once. Otherwise nothing. */

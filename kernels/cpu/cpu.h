@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 extern const struct dt_device_ops dt_cpu_device_ops;
+extern const struct dt_device_sharing dt_cpu_sharing; /* share.c */
 
 struct dt_pool;
 /* The pool of the stream's device; null when kernels run in one thread. */

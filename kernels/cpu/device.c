@@ -537,4 +537,5 @@ const struct dt_device_ops dt_cpu_device_ops = {
     .record = cpu_record,
     .wait = cpu_wait,
     .sync = cpu_sync,
+    .sharing = &dt_cpu_sharing,
 };

@@ -8,8 +8,10 @@
 
 #define DT_LT_FUNCTIONS(ROW)                                                                                                                         \
     ROW(cublasLtCreate)                                                                                                                              \
-    ROW(cublasLtDestroy) ROW(cublasLtGetVersion) ROW(cublasLtMatmulDescCreate) ROW(cublasLtMatmulDescDestroy) ROW(cublasLtMatmulDescSetAttribute)    \
-        ROW(cublasLtMatrixLayoutCreate) ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy)    \
+    ROW(cublasLtDestroy)                                                                                                                             \
+    ROW(cublasLtGetVersion)                                                                                                                          \
+    ROW(cublasLtMatmulDescCreate) ROW(cublasLtMatmulDescDestroy) ROW(cublasLtMatmulDescSetAttribute) ROW(cublasLtMatrixLayoutCreate)                 \
+        ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy)                                    \
             ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
 
 struct dt_lt {

@@ -47,15 +47,36 @@ struct dt_comm *world(struct rank *r)
     struct dt_comm_options o = {
         .rank = r->rank, .size = r->size, .store = r->store, .page = r->page, .timeout_s = r->timeout_s, .open_timeout_s = 60};
     o.host = r->host[0] != 0 ? r->host : NULL;
+    o.device = r->device.ops != NULL ? &r->device : NULL;
     OK(dt_comm_open(&c, &o, &err));
     CHECK(o.host == NULL || strcmp(c->ops->name, r->size == 1 ? "solo" : "tcp") == 0);
     return c;
 }
 
+static __thread struct dt_stream *own_stream;
+
+void device_open(struct rank *r, const char *name)
+{
+    struct dt_error err;
+    OK(dt_device_open(&r->device, name, &(struct dt_device_options){.streams = DT_STREAMS_THREAD}, &err));
+    OK(dt_stream_open(&r->device, 0, &r->stream, &err));
+    own_stream = r->stream;
+}
+
+void device_close(struct rank *r)
+{
+    dt_stream_close(r->stream);
+    dt_device_close(&r->device);
+    own_stream = NULL;
+}
+
 void start(struct dt_comm *c, const struct dt_collective *x)
 {
     struct dt_error err;
-    dt_comm_start(c, x, NULL);
+    dt_comm_start(c, x, own_stream);
+    if (own_stream != NULL) {
+        OK(dt_stream_finish(own_stream, 60, &err));
+    }
     OK(dt_comm_poll(c, &err));
 }
 

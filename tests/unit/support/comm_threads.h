@@ -5,6 +5,7 @@
 #include "base/page.h"
 #include "collectives/comm.h"
 #include "collectives/store.h"
+#include "kernels/device.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -34,6 +35,8 @@ struct rank {
     double timeout_s;
     struct dt_store *store;
     struct dt_page *page;
+    struct dt_device device; /* ops null: host memory */
+    struct dt_stream *stream;
     void (*main)(struct rank *r);
     pthread_t thread;
 };
@@ -43,8 +46,11 @@ extern pthread_barrier_t meeting; /* of all threads of a run, beside the communi
 
 /* Runs body in `size` threads, leaving out rank `without` (-1: nobody). layout: one letter per rank, the host it is on; null: all on one. */
 void threads_run(int size, const char *layout, int without, void (*body)(struct rank *r));
-/* The communicator of all ranks. */
+/* The communicator of all ranks; on device `r->device` where a body has opened one (device_open). */
 struct dt_comm *world(struct rank *r);
+/* From now on this thread's collectives go to a stream of the device, and `start` waits for it. Close the communicator before device_close. */
+void device_open(struct rank *r, const char *name);
+void device_close(struct rank *r);
 /* One collective, that must come through. */
 void start(struct dt_comm *c, const struct dt_collective *x);
 /* Element i of rank r: values whose sum depends on the order. */

@@ -1,0 +1,585 @@
+/* Ranks whose devices reach each other's memory: several on one GPU, or GPUs of one host. Each rank's arenas are imported by all others, and a rank's stream
+ * reads its peers' buffers where they are; sums are those of the kernel `sum_slices`, in tree order, so the bits are those of every other backend.
+ *
+ *   arenas          | ready | wait for all | rank r sums slice r over all buffers, copies the sum to all | done | wait for all |
+ *   small, or other | copy to my stage | ready | wait for all | read all stages |                  two stages, used in turn
+ *
+ * Streams meet by words in shared host memory: a stream writes the number of its step to its own word and waits for those of its peers. No kernel spins,
+ * and a host can let a stream go on whose peer will never write: that is how a lost rank leaves nobody inside. Nothing is valid then; dt_comm_poll says so.
+ *
+ * The hosts have a communicator of their own, over shared memory (`control`): handles travel there, it knows when a process has ended, and what one fails with
+ * all others are told. The host never waits for its peers in `start`; what ranks do is compared by whoever comes later.
+ *
+ * Buffers lie at the same place of the arena on every rank, or, for all_gather in place, each at its slice of it. */
+#include "collectives/backends.h"
+#include "collectives/shm.h"
+#include "collectives/tree.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ARENAS_MAX = 16, RING = 64, TEXT_WORDS = 12, TEXT_BYTES = 8 * TEXT_WORDS };
+#define SMALL_BYTES ((size_t)16384)
+#define STAGE_BYTES ((size_t)1 << 20) /* each of the two */
+#define FAR 0x40000000u               /* steps ahead: more than any stream waits for */
+#define RELEASE_S 0.002
+#define CLOSE_S 10.0
+
+struct said { /* what a rank does; written by it, read by whoever comes later */
+    _Atomic int64_t number;
+    _Atomic uint64_t digest;
+    _Atomic uint64_t text[TEXT_WORDS]; /* may be read while it changes; then the number has changed too */
+};
+
+struct side { /* one rank's part of the shared host memory */
+    alignas(64) uint32_t ready;
+    alignas(64) uint32_t done;
+    _Atomic uint32_t drained; /* nothing of it runs on a stream any more */
+    alignas(64) struct said said[RING];
+};
+
+struct arena {
+    char **base; /* of each rank, as this one reaches it */
+    size_t size_bytes;
+};
+
+struct peer {
+    struct dt_comm *control;
+    struct side **sides;             /* by rank */
+    struct side *pinned;             /* where they begin */
+    struct arena arenas[ARENAS_MAX]; /* the first holds the stages */
+    int arena_count;
+    uint32_t step;
+    const void **in[RING]; /* inputs of the last sums, which a stream may not have read yet */
+    uint32_t in_step[RING];
+    uint32_t sum_count;
+    uint32_t seen_ready; /* for the clock: the last step this rank's stream was seen to reach, and when */
+    double seen_s;
+    pthread_t releaser;
+    bool opened, releasing;
+    _Atomic bool closing;
+};
+
+struct place {
+    const struct dt_comm *owner;
+    int arena;
+    size_t offset;
+};
+
+/* One collective being enqueued. */
+struct op {
+    struct dt_comm *c;
+    struct peer *p;
+    const struct dt_collective *x;
+    struct dt_stream *s;
+    size_t width;
+};
+
+/* ---- memory ---- */
+
+static bool find(const struct dt_comm *c, const void *at, size_t size_bytes, struct place *out)
+{
+    for (; c != NULL && c->ops == &dt_comm_peer; c = c->parent) {
+        const struct peer *p = c->state;
+        for (int i = 1; i < p->arena_count; i++) {
+            uintptr_t base = (uintptr_t)p->arenas[i].base[c->rank], x = (uintptr_t)at;
+            if (x >= base && x - base <= p->arenas[i].size_bytes && size_bytes <= p->arenas[i].size_bytes - (x - base)) {
+                *out = (struct place){c, i, x - base};
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Where `rank` of c has what lies at `place` here. */
+static char *reach(const struct dt_comm *c, const struct place *place, int rank)
+{
+    for (; c != place->owner; c = c->parent) {
+        rank = c->members[rank];
+    }
+    return ((const struct peer *)c->state)->arenas[place->arena].base[rank] + place->offset;
+}
+
+/* What a step passes on; two, in turn: who comes to the next step but one has left all peers behind this one. */
+static char *stage(const struct op *o, int rank, uint32_t step)
+{
+    return o->p->arenas[0].base[rank] + (step & 1) * STAGE_BYTES;
+}
+
+/* Host memory of all ranks by one collective of the hosts. */
+static int gather(struct dt_comm *c, const char *name, const void *mine, void *all, size_t size_bytes, struct dt_error *err)
+{
+    struct dt_comm *control = ((struct peer *)c->state)->control;
+    const struct dt_collective x = {.kind = DT_ALL_GATHER, .name = name, .in = mine, .out = all, .count = (int64_t)size_bytes, .type = DT_U8};
+    return control->ops->run(control, &x, ++control->number, c->open_timeout_s, err);
+}
+
+struct offer {
+    char handle[DT_DEVICE_HANDLE_BYTES];
+    int64_t size_bytes; /* negative: this rank has none, and the text says why */
+    char why[200];
+};
+
+static void drop_arena(struct dt_comm *c, struct arena *a)
+{
+    for (int r = 0; a->base != NULL && r < c->size; r++) {
+        if (a->base[r] != NULL && r != c->rank) {
+            dt_device_release(c->device, a->base[r]);
+        }
+    }
+    if (a->base != NULL && a->base[c->rank] != NULL) {
+        dt_device_free(c->device, DT_MEMORY_DEVICE, a->base[c->rank], a->size_bytes);
+    }
+    free(a->base);
+    *a = (struct arena){0};
+}
+
+static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
+{
+    struct peer *p = c->state;
+    if (p->arena_count == ARENAS_MAX) {
+        return dt_fail(err, DT_INVALID, "more than %d arenas", ARENAS_MAX);
+    }
+    struct arena *a = &p->arenas[p->arena_count];
+    struct offer mine, *all = dt_alloc((size_t)c->size * sizeof *all);
+    struct dt_error why = {0};
+    memset(&mine, 0, sizeof mine);
+    *a = (struct arena){dt_alloc((size_t)c->size * sizeof *a->base), size_bytes};
+    mine.size_bytes = (int64_t)size_bytes;
+    if (dt_device_alloc(c->device, DT_MEMORY_DEVICE, size_bytes, (void **)&a->base[c->rank], &why) != 0 ||
+        dt_device_export(c->device, a->base[c->rank], size_bytes, mine.handle, &why) != 0) {
+        mine.size_bytes = -1;
+        (void)snprintf(mine.why, sizeof mine.why, "%s", why.text);
+    }
+    int rc = gather(c, "arena", &mine, all, sizeof mine, err);
+    for (int r = 0; r < c->size && rc == 0; r++) {
+        if (all[r].size_bytes < 0) {
+            rc = dt_fail(err, DT_NO_MEMORY, "rank %d: %.190s", shm_shown(c, r), all[r].why);
+        } else if (all[r].size_bytes != (int64_t)size_bytes) {
+            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld", shm_shown(c, c->rank),
+                         size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);
+        } else if (r != c->rank) {
+            rc = dt_device_import(c->device, all[r].handle, (void **)&a->base[r], err);
+            rc = rc == 0 ? 0 : dt_wrap(err, "rank %d's memory", shm_shown(c, r));
+        }
+    }
+    free(all);
+    if (rc != 0) {
+        shm_fail(p->control, err);
+        drop_arena(c, a);
+        return -1;
+    }
+    p->arena_count++;
+    *out = a->base[c->rank];
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static void make_control(struct dt_comm *c)
+{
+    struct peer *p = dt_alloc(sizeof *p);
+    c->state = p;
+    p->control = dt_comm_make(c->name, c->rank, c->size, &dt_comm_shm);
+    p->control->page = c->page;
+    p->control->timeout_s = c->timeout_s;
+    p->control->open_timeout_s = c->open_timeout_s;
+    if (c->parent != NULL) {
+        p->control->parent = ((struct peer *)c->parent->state)->control;
+        p->control->members = dt_alloc((size_t)c->size * sizeof(int));
+        memcpy(p->control->members, c->members, (size_t)c->size * sizeof(int));
+    }
+}
+
+static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err)
+{
+    if (c->state == NULL) {
+        make_control(c);
+    }
+    struct dt_comm *control = ((struct peer *)c->state)->control;
+    return control->ops->offer(control, ticket, err);
+}
+
+/* The sides: an arena of the hosts' communicator, which all streams of this rank may write to and wait for. */
+static int open_sides(struct dt_comm *c, struct dt_error *err)
+{
+    struct peer *p = c->state;
+    void *own = NULL;
+    if (p->control->ops->alloc(p->control, sizeof(struct side), &own, err) != 0) {
+        return -1;
+    }
+    const struct shm *shm = p->control->state;
+    const struct shm_arena *a = &shm->arenas[shm->arena_count - 1];
+    p->sides = dt_alloc((size_t)c->size * sizeof(struct side *));
+    for (int r = 0; r < c->size; r++) {
+        p->sides[r] = (struct side *)(void *)((char *)own + (r - c->rank) * (int64_t)a->stride);
+    }
+    if (dt_device_pin(c->device, p->sides[0], a->stride * (size_t)c->size, err) != 0) {
+        shm_fail(p->control, err);
+        return -1;
+    }
+    p->pinned = p->sides[0];
+    return 0;
+}
+
+static int open_peer(struct dt_comm *c, const char *ticket, struct dt_error *err)
+{
+    if (c->state == NULL) {
+        make_control(c);
+    }
+    struct peer *p = c->state;
+    void *stages;
+    if (c->device == NULL) {
+        return dt_fail(err, DT_INVALID, "backend peer needs a device whose memory is not the host's");
+    }
+    if (p->control->ops->open(p->control, ticket, err) != 0 || open_sides(c, err) != 0 || alloc(c, 2 * STAGE_BYTES, &stages, err) != 0) {
+        return -1;
+    }
+    for (int i = 0; i < RING; i++) {
+        p->in[i] = dt_alloc((size_t)c->size * sizeof(void *));
+    }
+    p->seen_s = dt_now_s();
+    p->opened = true;
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static void arrive(struct op *o)
+{
+    struct peer *p = o->p;
+    dt_stream_write_word(o->s, &p->sides[o->c->rank]->ready, ++p->step);
+}
+
+static void wait_for_all(struct op *o, bool done)
+{
+    struct peer *p = o->p;
+    for (int i = 1; i < o->c->size; i++) {
+        struct side *side = p->sides[(o->c->rank + i) % o->c->size];
+        dt_stream_wait_word(o->s, done ? &side->done : &side->ready, p->step);
+    }
+}
+
+static void leave(struct op *o)
+{
+    dt_stream_write_word(o->s, &o->p->sides[o->c->rank]->done, o->p->step);
+    wait_for_all(o, true);
+}
+
+static uint32_t look(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+/* Room for the inputs of a sum. A stream that is RING sums behind is waited for. */
+static const void **take_inputs(struct op *o)
+{
+    struct peer *p = o->p;
+    uint32_t i = p->sum_count++ % RING;
+    const struct side *own = p->sides[o->c->rank];
+    while (p->sum_count > RING && (int32_t)(look(&own->ready) - p->in_step[i]) <= 0 && atomic_load(&o->c->stopped) == 0 &&
+           !dt_stream_failed(o->s, NULL)) {
+        dt_sleep_s(1e-4);
+    }
+    p->in_step[i] = p->step;
+    return p->in[i];
+}
+
+static void sum(struct op *o, void *out, const void **in, int64_t count)
+{
+    static const enum dt_op ops[DT_REDUCTION_COUNT] = {[DT_SUM] = DT_OP_SUM, [DT_MAX] = DT_OP_MAX, [DT_MIN] = DT_OP_MIN};
+    o->s->device->kernels->sum_slices(
+        o->s, &(struct dt_sum_slices_args){.out = out, .in = in, .in_count = o->c->size, .op = ops[o->x->op], .count = count, .type = o->x->type});
+}
+
+static void copy(struct op *o, void *to, const void *from, size_t size_bytes)
+{
+    if (to != from && size_bytes > 0) {
+        dt_stream_copy(o->s, to, from, size_bytes);
+    }
+}
+
+/* ---- the two ways ---- */
+
+/* Elements at..at + n of each slice, through the stages. */
+static void run_staged(struct op *o, int64_t at, int64_t n)
+{
+    const struct dt_collective *x = o->x;
+    int size = o->c->size, me = o->c->rank, slices = x->kind == DT_REDUCE_SCATTER ? size : 1;
+    size_t bytes = (size_t)n * o->width;
+    char *mine = stage(o, me, o->p->step + 1);
+    for (int i = 0; i < slices && (x->kind != DT_BROADCAST || x->root == me); i++) {
+        copy(o, mine + (size_t)i * bytes, (const char *)x->in + (size_t)(i * x->count + at) * o->width, bytes);
+    }
+    arrive(o);
+    wait_for_all(o, false);
+    char *out = (char *)x->out + (size_t)at * o->width;
+    if (x->kind == DT_ALL_REDUCE || x->kind == DT_REDUCE_SCATTER) {
+        const void **in = take_inputs(o);
+        for (int r = 0; r < size; r++) {
+            in[r] = stage(o, r, o->p->step) + (x->kind == DT_REDUCE_SCATTER ? (size_t)me * bytes : 0);
+        }
+        sum(o, out, in, n);
+    } else if (x->kind == DT_ALL_GATHER) {
+        for (int r = 0; r < size; r++) {
+            copy(o, (char *)x->out + (size_t)(r * x->count + at) * o->width, stage(o, r, o->p->step), bytes);
+        }
+    } else if (x->kind == DT_BROADCAST) {
+        copy(o, out, stage(o, x->root, o->p->step), bytes);
+    }
+}
+
+/* Buffers in arenas are used where they are. */
+static void run_direct(struct op *o, const struct place *in_at, const struct place *out_at)
+{
+    const struct dt_collective *x = o->x;
+    int size = o->c->size, me = o->c->rank;
+    size_t bytes = (size_t)x->count * o->width;
+    bool in_place = x->in == (const char *)x->out + (size_t)me * bytes;
+    arrive(o);
+    wait_for_all(o, false);
+    if (x->kind == DT_ALL_REDUCE) {
+        int64_t each = (x->count + size - 1) / size, first = me * each < x->count ? me * each : x->count;
+        int64_t count = x->count - first < each ? x->count - first : each;
+        size_t before = (size_t)first * o->width;
+        const void **in = take_inputs(o);
+        for (int r = 0; r < size; r++) {
+            in[r] = reach(o->c, in_at, r) + before;
+        }
+        sum(o, (char *)x->out + before, in, count);
+        for (int i = 1; i < size; i++) {
+            int r = (me + i) % size;
+            copy(o, reach(o->c, out_at, r) + before, (const char *)x->out + before, (size_t)count * o->width);
+        }
+    } else if (x->kind == DT_REDUCE_SCATTER) {
+        const void **in = take_inputs(o);
+        for (int r = 0; r < size; r++) {
+            in[r] = reach(o->c, in_at, r) + (size_t)me * bytes;
+        }
+        sum(o, x->out, in, x->count);
+    } else if (x->kind == DT_ALL_GATHER) {
+        for (int i = 0; i < size; i++) {
+            int r = (me + i) % size;
+            const char *from = in_place ? reach(o->c, out_at, r) + (size_t)r * bytes : reach(o->c, in_at, r);
+            copy(o, (char *)x->out + (size_t)r * bytes, from, bytes);
+        }
+    } else if (x->kind == DT_BROADCAST && me != x->root) {
+        copy(o, x->out, reach(o->c, x->in == x->out ? out_at : in_at, x->root), bytes);
+    } else if (x->kind == DT_BROADCAST) {
+        copy(o, x->out, x->in, bytes);
+    }
+    leave(o);
+}
+
+/* ---- do all ranks do the same? ---- */
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+    return h ^ (h >> 29);
+}
+
+/* Says what this rank is about to do and compares it with those who have come already. */
+static int say(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at, struct dt_error *err)
+{
+    const struct dt_collective *x = o->x;
+    struct said *mine = &o->p->sides[o->c->rank]->said[number % RING];
+    uint64_t h = mix(mix(mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
+    h = mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
+    for (const char *c = x->name; *c != '\0'; c++) {
+        h = mix(h, (uint64_t)(unsigned char)*c);
+    }
+    if (out_at != NULL) { /* in arenas: at the same place, or each at its slice */
+        size_t own = x->kind == DT_ALL_GATHER && x->in == (const char *)x->out + (size_t)o->c->rank * (size_t)x->count * o->width ? 1 : 0;
+        h = mix(h, own ? 1 : in_at->offset);
+        h = mix(h, x->kind == DT_REDUCE_SCATTER ? 2 : out_at->offset);
+    }
+    char ours[TEXT_BYTES] = "", theirs[TEXT_BYTES];
+    uint64_t words[TEXT_WORDS];
+    (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count, dt_dtype_name(x->type));
+    memcpy(words, ours, sizeof words);
+    atomic_store(&mine->number, -1);
+    for (int i = 0; i < TEXT_WORDS; i++) {
+        atomic_store(&mine->text[i], words[i]);
+    }
+    atomic_store(&mine->digest, h);
+    atomic_store(&mine->number, number);
+    for (int r = 0; r < o->c->size; r++) {
+        const struct said *other = &o->p->sides[r]->said[number % RING];
+        if (atomic_load(&other->number) != number || atomic_load(&other->digest) == h) {
+            continue;
+        }
+        for (int i = 0; i < TEXT_WORDS; i++) {
+            words[i] = atomic_load(&other->text[i]);
+        }
+        memcpy(theirs, words, sizeof theirs);
+        theirs[sizeof theirs - 1] = '\0';
+        if (atomic_load(&other->number) == number) {
+            return dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s%s", o->c->name,
+                           (long long)number, shm_shown(o->c, o->c->rank), ours, shm_shown(o->c, r), theirs,
+                           strcmp(theirs, ours) == 0 ? " elsewhere in memory" : "");
+        }
+    }
+    return 0;
+}
+
+/* ---- the backend's row ---- */
+
+static int start(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err)
+{
+    struct op o = {.c = c, .p = c->state, .x = x, .s = s, .width = dt_dtype_size(x->type)};
+    size_t part = x->kind == DT_BARRIER ? 0 : (size_t)x->count * o.width;
+    size_t in_bytes = x->kind == DT_REDUCE_SCATTER ? part * (size_t)c->size : part;
+    size_t out_bytes = x->kind == DT_ALL_GATHER ? part * (size_t)c->size : part;
+    struct place in_at, out_at;
+    bool direct = in_bytes > SMALL_BYTES && find(c, x->in, in_bytes, &in_at) && find(c, x->out, out_bytes, &out_at);
+    if (say(&o, number, direct ? &in_at : NULL, direct ? &out_at : NULL, err) != 0) {
+        shm_fail(o.p->control, err);
+        return -1;
+    }
+    if (direct) {
+        run_direct(&o, &in_at, &out_at);
+        return 0;
+    }
+    int64_t slices = x->kind == DT_REDUCE_SCATTER ? c->size : 1, most = (int64_t)(STAGE_BYTES / o.width) / slices, at = 0;
+    do {
+        int64_t n = x->kind == DT_BARRIER ? 0 : x->count - at < most ? x->count - at : most;
+        run_staged(&o, at, n);
+        at += most;
+    } while (x->kind != DT_BARRIER && at < x->count);
+    return 0;
+}
+
+/* Without a stream: host memory, and the hosts' communicator. */
+static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err)
+{
+    (void)number;
+    struct dt_comm *control = ((struct peer *)c->state)->control;
+    return control->ops->run(control, x, ++control->number, timeout_s, err);
+}
+
+static void *release(void *argument)
+{
+    struct dt_comm *c = argument;
+    struct peer *p = c->state;
+    uint32_t far = p->step + FAR;
+    while (!atomic_load(&p->closing)) {
+        for (int r = 0; r < c->size; r++) {
+            __atomic_store_n(&p->sides[r]->ready, far, __ATOMIC_RELEASE);
+            __atomic_store_n(&p->sides[r]->done, far, __ATOMIC_RELEASE);
+        }
+        dt_sleep_s(RELEASE_S); /* again: a peer's stream may still write what it was told before */
+    }
+    return NULL;
+}
+
+static void release_streams(struct dt_comm *c)
+{
+    struct peer *p = c->state;
+    if (p->opened && !p->releasing) {
+        p->releasing = pthread_create(&p->releaser, NULL, release, c) == 0;
+    }
+}
+
+/* This rank's stream has come to a step, and a peer has not within the time: who? */
+static int check_clock(struct dt_comm *c, struct dt_error *err)
+{
+    struct peer *p = c->state;
+    uint32_t mine = look(&p->sides[c->rank]->ready);
+    double now_s = dt_now_s();
+    struct dt_text missing;
+    if (mine != p->seen_ready) {
+        p->seen_ready = mine;
+        p->seen_s = now_s;
+        return 0;
+    }
+    if (now_s - p->seen_s < c->timeout_s) {
+        return 0;
+    }
+    dt_text_init(&missing);
+    for (int r = 0; r < c->size; r++) {
+        if ((int32_t)(look(&p->sides[r]->ready) - mine) < 0) {
+            dt_text_printf(&missing, "%srank %d", missing.size > 0 ? ", " : "", shm_shown(c, r));
+        }
+    }
+    int rc = 0;
+    if (missing.size > 0) {
+        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: after %.3g s without %s", c->name, c->timeout_s, dt_text_str(&missing));
+        shm_fail(p->control, err);
+    }
+    dt_text_clear(&missing);
+    return rc;
+}
+
+static int poll_peer(struct dt_comm *c, struct dt_error *err)
+{
+    struct peer *p = c->state;
+    if (shm_look(p->control, err) != 0 || check_clock(c, err) != 0) {
+        release_streams(c);
+        return -1;
+    }
+    return 0;
+}
+
+static void abort_peer(struct dt_comm *c)
+{
+    struct peer *p = c->state;
+    p->control->ops->abort(p->control);
+    release_streams(c);
+}
+
+/* Ranks that are threads of this process read our memory itself, not a mapping of their own: it may go when their streams have run dry. */
+static void await_threads(struct dt_comm *c)
+{
+    struct peer *p = c->state;
+    double until_s = dt_now_s() + CLOSE_S;
+    atomic_store(&p->sides[c->rank]->drained, 1);
+    for (int r = 0; r < c->size; r++) {
+        while (shm_slot(p->control->state, r)->pid == getpid() && atomic_load(&p->sides[r]->drained) == 0 && dt_now_s() < until_s) {
+            dt_sleep_s(RELEASE_S);
+        }
+    }
+}
+
+static void close_peer(struct dt_comm *c)
+{
+    struct peer *p = c->state;
+    if (p == NULL) {
+        return;
+    }
+    struct dt_error err;
+    if (p->opened && !p->releasing && atomic_load(&c->stopped) == 0) { /* a peer may still read what is freed here */
+        (void)p->control->ops->run(p->control, &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8}, ++p->control->number,
+                                   CLOSE_S, &err);
+    }
+    if (p->opened) {
+        await_threads(c);
+    }
+    if (p->releasing) {
+        atomic_store(&p->closing, true);
+        (void)pthread_join(p->releaser, NULL);
+    }
+    for (int i = 0; i < p->arena_count; i++) {
+        drop_arena(c, &p->arenas[i]);
+    }
+    if (p->pinned != NULL) {
+        dt_device_unpin(c->device, p->pinned);
+    }
+    for (int i = 0; i < RING; i++) {
+        free(p->in[i]);
+    }
+    free(p->sides);
+    dt_comm_close(p->control);
+    free(p);
+    c->state = NULL;
+}
+
+const struct dt_comm_ops dt_comm_peer = {"peer", false, offer, open_peer, alloc, run, poll_peer, abort_peer, close_peer, start};
