@@ -220,6 +220,8 @@ void member_leave(struct member *m);
 double member_workers_until(struct member *m, double now_s);
 /* Why the round ended, or null: not known here. */
 const struct member_cause *member_cause(const struct member *m, int round);
+/* Whether we lead, and a quorum knew it within lease_s: nobody else does. */
+bool member_leads(const struct member *m, double now_s);
 /* Our leader's addresses, or null while seeking. */
 const struct peer_info *member_leader(const struct member *m);
 /* Appends, for `dtrun --status`, members of a JSON object: "role", "term". */

@@ -69,6 +69,11 @@ bool member_heard_quorum(const struct member *m, double since_s)
     return member_quorum(m, &m->record, answered_since, &since);
 }
 
+bool member_leads(const struct member *m, double now_s)
+{
+    return m->role == MEMBER_LEADING && !m->record.finished && member_heard_quorum(m, now_s - m->options.lease_s);
+}
+
 void member_add_ghost(struct member *m, const struct member_peer *p)
 {
     if (p->lease_s > 0) {

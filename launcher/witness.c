@@ -277,7 +277,7 @@ static double forsaken_at(const struct witness_end *e)
 
 double witness_free_at(const struct witness_end *e)
 {
-    return wants_a_run(e) && e->stored && e->state_revision != 0 ? forsaken_at(e) : 0;
+    return wants_a_run(e) && e->stored ? forsaken_at(e) : 0;
 }
 
 static void put_beat_text(struct witness_end *e)
@@ -304,6 +304,52 @@ static bool begin_a_run(struct witness_end *e, double now_s)
     e->beginning = true;
     call(e, true, true);
     return true;
+}
+
+/* Whether the store has less than it had: its data were wiped, or an older copy was put in their place. Another run there is none as long as nothing has begun
+ * in it. */
+static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct witness *w)
+{
+    const struct witness *had = &e->now;
+    if (!e->stored || had->id == 0 || had->record.finished) { /* what is finished vanishes */
+        return false;
+    }
+    bool older = w->promised < had->promised || record_newer(&had->record, &w->record);
+    return r->state_revision == 0 || (w->id == had->id ? older : had->record.round > 0 && w->record.round == 0);
+}
+
+/* Whoever leads for certain knows all that matters of what the witness knew: nobody was elected against it, with that vote or without. So it writes the
+ * witness anew, as a follower of its own. Nobody else can; until then there are no votes. True: a call is under way. */
+static bool mend(struct witness_end *e, double now_s)
+{
+    const struct member *m = e->member;
+    if (m->witness.id != e->now.id || !member_leads(m, now_s)) {
+        return false;
+    }
+    e->answer->next = (struct witness){.id = e->now.id, .promised = m->record.term, .record = m->record};
+    dt_text_reset(&e->state);
+    witness_encode(&e->answer->next, &e->state);
+    put_beat_text(e);
+    e->mending = true;
+    call(e, true, true);
+    return true;
+}
+
+/* True: there is nothing to decide now. */
+static bool bear_loss(struct witness_end *e, double now_s)
+{
+    bool seeks = e->member->role == MEMBER_SEEKING;
+    if (mend(e, now_s)) {
+        return true;
+    }
+    if (seeks && !e->loss_told && e->member->record.round > 0) {
+        e->loss_told = true;
+        e->options.say(e->options.user,
+                       "etcd lost what it kept of this run: whoever leads the others writes it anew; if nobody does, another run begins");
+    }
+    e->asked = e->asked && seeks && e->state_revision == 0;
+    memset(e->waits, 0, sizeof e->waits);
+    return !seeks;
 }
 
 /* From now on the store has this witness. */
@@ -382,7 +428,15 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
         e->beat_since_s = now_s;
         e->leader = self;
     }
+    e->loss_told = false;
     meet(e, &a->next, now_s);
+    if (e->mending) {
+        e->mending = false;
+        e->options.say(e->options.user, "etcd had lost what it kept of this run: written anew, the job goes on");
+        come_up(e, now_s);
+        serve(e, now_s);
+        return;
+    }
     if (e->beginning) {
         e->beginning = e->asked = false;
         member_lead(e->member, now_s);
@@ -425,10 +479,14 @@ static void on_read(struct witness_end *e, const struct witness_result *r, doubl
     if (!e->stored || r->beat_revision != e->beat_revision) {
         e->beat_since_s = now_s;
     }
+    bool lost = is_lost(e, r, &w);
     e->stored = true;
     e->state_revision = r->state_revision;
     e->beat_revision = r->beat_revision;
     e->leader = r->beat_revision != 0 ? strtoull(dt_text_str(r->beat), NULL, 16) : 0;
+    if (lost && bear_loss(e, now_s)) {
+        return;
+    }
     meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
     serve(e, now_s);
 }
@@ -439,11 +497,12 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
     e->deciding = true;
     if (r->failed) { /* the member says again what matters */
         e->served->kind = 0;
-        e->beginning = e->asked = false;
+        e->beginning = e->mending = e->asked = false;
         memset(e->waits, 0, sizeof e->waits);
     } else if (r->put) {
         e->answered_s = now_s;
-        on_put(e, e->beginning || e->answer->put_state, e->beginning || e->answer->put_beat, r->revision, now_s);
+        bool both = e->beginning || e->mending;
+        on_put(e, both || e->answer->put_state, both || e->answer->put_beat, r->revision, now_s);
     } else {
         enum message_kind k = e->served->kind;
         if (k != 0 && !e->waits[k]) { /* something changed meanwhile: once more */
@@ -451,7 +510,7 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
             e->waits[k] = true;
         }
         e->served->kind = 0;
-        e->beginning = false;
+        e->beginning = e->mending = false;
         e->answered_s = now_s;
         on_read(e, r, now_s);
     }

@@ -8,7 +8,8 @@
  *   this leader's process is gone: no clock of the store counts.
  *
  * With the store away nothing ends: agents are a quorum without it, or the last one leads. But each new round waits until the witness keeps its record,
- * and a leader that it did not answer for witness_s (member.h) ends its round, because after forsaken_s without a sign of life another run may begin. */
+ * and a leader that it did not answer for witness_s (member.h) ends its round, because after forsaken_s without a sign of life another run may begin.
+ * A store that lost what it kept, or has an older copy of it, is written anew by whoever leads. */
 #ifndef DT_LAUNCHER_WITNESS_H
 #define DT_LAUNCHER_WITNESS_H
 
@@ -63,7 +64,8 @@ struct witness_end {
     struct member *member;
     bool deciding;                /* an answer is looked at: what the member says meanwhile waits */
     bool busy, up, asked, stored; /* busy: a call is under way; stored: `now` is known to be what the store has, or had at its newest answer */
-    bool beginning;               /* the call under way begins a run */
+    bool beginning, mending;      /* the call under way begins a run; writes this one anew */
+    bool loss_told;               /* said that the store lost it */
     bool doubtful;                /* said that the state is none of ours */
     struct witness now;
     uint64_t leader; /* of the newest beat */

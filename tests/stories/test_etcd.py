@@ -13,7 +13,7 @@ import pytest
 
 import etcd
 import training
-from support import Job, lines_of, wait_lines, wait_until
+from support import Job, children, lines_of, wait_lines, wait_until
 from test_nodes import STAY, finish
 
 pytestmark = pytest.mark.skipif(etcd.missing() is not None, reason=str(etcd.missing()))
@@ -79,6 +79,27 @@ def test_a_job_ends_well_without_etcd(tmp_path):
             results = finish(a, b)
             assert [r.code for r in results] == [0, 0], results
             assert len(lines_of(tmp_path / "a")) == len(lines_of(tmp_path / "b")) == 1
+
+
+def test_an_etcd_that_lost_its_data_is_written_anew(tmp_path):
+    with etcd.Etcd(tmp_path) as own:
+        args = at(own.endpoints, "1:3", "--max_restarts=1", "--dead_after=5", "sh", "-c", STAY, "x", tmp_path, run_id="wiped")
+        with Job([*args, "a"]) as a, Job([*args, "b"]) as b:
+            wait_until(lambda: size_of(tmp_path / "a") == size_of(tmp_path / "b") == 2, "a round of two")
+            before = len(lines_of(tmp_path / "b"))
+            own.kill()
+            own.wipe()
+            own.start()
+            wait_until(lambda: "/dtrun/wiped/witness" in own.keys(), "what the job keeps there")
+            assert len(lines_of(tmp_path / "b")) == before  # nobody noticed
+            os.kill(children(b.agent)[0], signal.SIGKILL)  # the next round needs etcd
+            wait_until(lambda: len(lines_of(tmp_path / "b")) > before and size_of(tmp_path / "a") == 2, "another round of two")
+            with Job([*args, "c"]) as c:  # who comes finds the job there, and no new one
+                wait_until(lambda: size_of(tmp_path / "a") == size_of(tmp_path / "c") == 3, "a round of three")
+                (tmp_path / "go").touch()
+                results = finish(a, b, c)
+    assert [r.code for r in results] == [0, 0, 0], results
+    assert any("etcd had lost what it kept of this run: written anew, the job goes on" in r.err for r in results), results
 
 
 def test_nobody_there(tmp_path):

@@ -74,6 +74,17 @@ class Soak:
 
         self.later(seconds, go_on)
 
+    def stop_worker(self, host, seconds):
+        for pid in children(self.jobs[host.name].agent)[:1]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGSTOP)
+
+            def go_on(pid=pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+
+            self.later(seconds, go_on)
+
     def pull_cable(self, host, seconds):
         self.net.down(host)
         self.later(seconds, lambda: self.net.up(host))
@@ -102,7 +113,7 @@ class Soak:
         code = f"import os,socket\ns=socket.create_connection(('a',{PORT}),5)\ns.send(os.urandom(4096))"
         subprocess.run([*host.prefix(), support.PYTHON, "-c", code], capture_output=True)
 
-    FAULTS = (kill_worker, kill_worker, kill_agent, stop_agent, pull_cable, cut_short, cut_one_way, cut_pair, reset, lose_packets, talk_nonsense)
+    FAULTS = (kill_worker, kill_worker, kill_agent, stop_agent, stop_worker, pull_cable, cut_short, cut_one_way, cut_pair, reset, lose_packets, talk_nonsense)
 
     def disturb(self, seconds, until):
         end, count = time.monotonic() + seconds, 0
@@ -169,7 +180,7 @@ def test_a_seed_of_faults(tmp_path):
     seed = int(os.environ.get("DTRUN_SEED") or time.time())
     seconds, until = float(os.environ.get("DTRUN_SOAK_S") or 60), int(os.environ.get("DTRUN_SOAK_UNTIL") or 1 << 30)
     print(f"seed {seed}", flush=True)
-    job = training.make_job(tmp_path, steps=3000, checkpointing={"save_every_n_steps": 20, "keep_last_n": 1000}, logging={"log_every_n_steps": 100})
+    job = training.make_job(tmp_path, steps=int(50 * max(60, seconds)), checkpointing={"save_every_n_steps": 20, "keep_last_n": 1000}, logging={"log_every_n_steps": 100})
     with hosts.network(3) as net:
         soak = Soak(net, job, tmp_path / "out", seed)
         try:

@@ -188,7 +188,9 @@ static int count_codes(int count, int code)
 
 static int waited_in_vain;
 
-static const char *one_schedule(uint64_t seed, bool stubborn)
+enum { PLAIN, STUBBORN, WIPES };
+
+static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[512];
     int count = 1 + (int)(seed % 6), min = 1 + (int)(seed / 6 % (uint64_t)count);
@@ -196,10 +198,11 @@ static const char *one_schedule(uint64_t seed, bool stubborn)
                                            .count = count,
                                            .min = min,
                                            .max = count,
-                                           .restarts = stubborn ? 100 : 3, /* workers that their guard ended count, too */
+                                           .restarts = kind == STUBBORN ? 100 : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .witness = true,
-                                           .stubborn = stubborn,
+                                           .stubborn = kind == STUBBORN,
+                                           .wipes = kind == WIPES,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     why[0] = 0;
@@ -229,14 +232,14 @@ static const char *one_schedule(uint64_t seed, bool stubborn)
 /* Schedules in which a leader whose run was replaced waited for ever. */
 static const uint64_t found[] = {3359, 8624, 17192};
 
-static void run_schedules(bool stubborn)
+static void run_schedules(int kind)
 {
     uint64_t first = (uint64_t)setting("DTRUN_SEED", 1), count = (uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES);
     int failed = 0;
     waited_in_vain = 0;
     print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
-        const char *why = one_schedule(seed, stubborn);
+        const char *why = one_schedule(seed, kind);
         if (why != NULL && failed++ < 40) {
             print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 6),
                         1 + (int)(seed / 6 % (1 + seed % 6)), why);
@@ -251,18 +254,50 @@ static void schedules_hold_the_promises(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
-        const char *why = one_schedule(found[i], false);
+        const char *why = one_schedule(found[i], PLAIN);
         if (why != NULL) {
             fail_msg("seed %llu: %s", (unsigned long long)found[i], why);
         }
     }
-    run_schedules(false);
+    run_schedules(PLAIN);
 }
 
 static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
 {
     (void)state;
-    run_schedules(true);
+    run_schedules(STUBBORN);
+}
+
+/* Of one run, in each schedule. Whoever comes to a store that lost all cannot know of another one. */
+static void and_when_the_store_loses_what_it_has(void **state)
+{
+    (void)state;
+    run_schedules(WIPES);
+}
+
+/* The leader writes it anew, at once; then one of two hosts can be lost as before. */
+static void a_store_that_lost_all_is_written_anew(void **state)
+{
+    (void)state;
+    for (int older = 0; older < 2; older++) {
+        cluster_open(
+            &(struct cluster_options){.seed = 7, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 200, .witness = true});
+        (void)cluster_run(0.5);
+        cluster_store_copy();
+        (void)cluster_run(20);
+        int rounds = cluster_totals()->rounds, leader = cluster_agent(0).member->role == MEMBER_LEADING ? 0 : 1;
+        cluster_store_wipe(older == 0);
+        (void)cluster_run(30);
+        assert_int_equal(cluster_totals()->rounds, rounds);
+        cluster_isolate(leader);
+        (void)cluster_run(80);
+        assert_true(cluster_agent(1 - leader).running && !cluster_agent(leader).running);
+        cluster_heal();
+        assert_true(cluster_run(1000));
+        assert_null(cluster_broken());
+        assert_int_equal(count_codes(2, 0), 2);
+        cluster_close();
+    }
 }
 
 /* Two hosts; the leader is cut off without a word of its kernel. */
@@ -356,6 +391,8 @@ int main(void)
         cmocka_unit_test(a_leader_without_its_witness_stands_down),
         cmocka_unit_test(schedules_hold_the_promises),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
+        cmocka_unit_test(and_when_the_store_loses_what_it_has),
+        cmocka_unit_test(a_store_that_lost_all_is_written_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

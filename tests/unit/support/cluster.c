@@ -125,6 +125,10 @@ static struct {
         bool down;
         int64_t revision, state_revision, beat_revision;
         struct dt_text state, beat;
+        struct { /* an older copy; state_revision 0: none */
+            int64_t revision, state_revision, beat_revision;
+            struct dt_text state, beat;
+        } copy;
         struct store_call *calls;
     } store;
     int running, running_run, running_round; /* agents with workers, of all runs */
@@ -471,6 +475,26 @@ void cluster_store_down(bool down)
     sim.store.down = down;
 }
 
+void cluster_store_copy(void)
+{
+    struct store *s = &sim.store;
+    copy_text(&s->copy.state, &s->state);
+    copy_text(&s->copy.beat, &s->beat);
+    s->copy.revision = s->revision;
+    s->copy.state_revision = s->state_revision;
+    s->copy.beat_revision = s->beat_revision;
+}
+
+void cluster_store_wipe(bool all)
+{
+    struct store *s = &sim.store;
+    copy_text(&s->state, &s->copy.state);
+    copy_text(&s->beat, &s->copy.beat);
+    s->revision = all ? 1 : s->copy.revision;
+    s->state_revision = all ? 0 : s->copy.state_revision;
+    s->beat_revision = all ? 0 : s->copy.beat_revision;
+}
+
 static int run_of(const struct record *r)
 {
     uint64_t nonce = r->nonce[0] * 31 + r->nonce[1];
@@ -567,7 +591,7 @@ static void set_running(int i, bool running)
     }
     run->running_round = running ? a->place.round : run->running_round;
     sim.running += running ? 1 : -1;
-    if (sim.o.witness && running && sim.running > 1 && (sim.running_run != a->run || sim.running_round != a->place.round)) {
+    if (sim.o.witness && !sim.o.wipes && running && sim.running > 1 && (sim.running_run != a->run || sim.running_round != a->place.round)) {
         complain("two rounds train at once: %d of run %d (agent %d) and %d of run %d", a->place.round, a->run, i, sim.running_round, sim.running_run);
     }
     sim.running_run = running ? a->run : sim.running_run;
@@ -836,13 +860,15 @@ static void plan_fault(void)
 /* What is wrong between agents and the store. */
 static void store_fault(void)
 {
-    int i = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % 4);
+    int i = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % (sim.o.wipes ? 5 : 4));
     if (sim.o.verbose) {
-        static const char *const names[] = {"down", "cut from", "cut from", "up"};
+        static const char *const names[] = {"down", "cut from", "cut from", "up", "wiped"};
         (void)fprintf(stderr, "%8.3f fault: store %s %d\n", sim.now_s, names[what], i);
     }
     if (what == 1 || what == 2) {
         sim.agents[i].store_cut = true;
+    } else if (what == 4) {
+        cluster_store_wipe(true);
     } else {
         sim.store.down = what == 0;
     }
@@ -1154,6 +1180,8 @@ void cluster_close(void)
     }
     dt_text_clear(&sim.store.state);
     dt_text_clear(&sim.store.beat);
+    dt_text_clear(&sim.store.copy.state);
+    dt_text_clear(&sim.store.copy.beat);
     free(sim.runs);
     free(sim.agents);
     free(sim.links);

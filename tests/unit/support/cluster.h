@@ -18,6 +18,7 @@ struct cluster_options {
     bool filters;          /* packet filters answer for hosts, each a machine of its own: links are reset, ports refuse, both ends live on */
     bool stubborn;         /* workers that are told to end may take until their guard ends them; agents are stopped for a while */
     bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
+    bool wipes;            /* and loses all it has */
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
 
@@ -55,6 +56,9 @@ void cluster_fail_worker(int i);
 void cluster_signal(int i);
 /* The store answers nobody from now on, or all again. */
 void cluster_store_down(bool down);
+/* The store keeps a copy of what it has; has what it kept, or nothing. */
+void cluster_store_copy(void);
+void cluster_store_wipe(bool all);
 void cluster_close(void);
 
 #endif
