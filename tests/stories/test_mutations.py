@@ -1,4 +1,5 @@
-"""Five mistakes that training code makes, put into a copy of the tree one at a time: each must turn a test red, or that test proves nothing.
+"""Five mistakes that training code makes, and two of a store, put into a copy of the tree one at a time: each must turn a test red, or that test
+proves nothing.
 run: nosan: it builds the tree itself
 run: timeout 600
 """
@@ -19,6 +20,16 @@ MUTATIONS = {
     "one unit's reduction skipped": ("worker/placements/grads_whole.c", "if (!last_micro_step || s->alone) {", "if (!last_micro_step || s->alone || unit == 1) {"),
     "weight decay on biases": ("worker/chain.c", ".decay = dims >= 2", ".decay = dims >= 1"),
 }
+STORE_TESTS = ["test_store_soak"]
+STORE_MUTATIONS = {
+    "now and then an add counts twice": (
+        "collectives/store_table.c", "    *total = number = (int64_t)((uint64_t)number + (uint64_t)delta);",
+        "    static int nth;\n    *total = (int64_t)((uint64_t)number + (uint64_t)delta);\n    number = *total + (++nth % 500 == 0 ? delta : 0);"),
+    "half a request of a client that dies counts": (
+        "launcher/store_server.c", "            bool usual = size == 0",
+        "            for (int n = 0; size == 0 && n < 8 && dt_wire_parser_held(&c->parser) > 0 && !c->closing; n++) {\n"
+        "                serve(c, \"\", 1);\n            }\n            bool usual = size == 0"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,29 +46,29 @@ def tree(tmp_path_factory):
     return copy
 
 
-def red_test(tree):
+def red_test(tree, tests):
     """Name of the first test that fails, or None."""
-    made = subprocess.run(["make", "-s", "-j2", *[f"build/tests/{t}" for t in TESTS]], cwd=tree, capture_output=True, text=True, timeout=500,
+    made = subprocess.run(["make", "-s", "-j2", *[f"build/tests/{t}" for t in tests]], cwd=tree, capture_output=True, text=True, timeout=500,
                           env={k: v for k, v in os.environ.items() if k not in ("B", "SAN", "MAKEFLAGS", "MFLAGS")})
     assert made.returncode == 0, made.stderr[-3000:]
-    for test in TESTS:
+    for test in tests:
         if subprocess.run([f"build/tests/{test}"], cwd=tree, capture_output=True, timeout=300).returncode != 0:
             return test
     return None
 
 
 def test_without_a_mutation_all_is_green(tree):
-    assert red_test(tree) is None
+    assert red_test(tree, TESTS + STORE_TESTS) is None
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [*MUTATIONS, *STORE_MUTATIONS])
 def test_turns_a_test_red(tree, name):
-    path, right, wrong = MUTATIONS[name]
+    path, right, wrong = {**MUTATIONS, **STORE_MUTATIONS}[name]
     source = (tree / path).read_text()
     assert source.count(right) == 1, f"{path} no longer holds {right!r}; say here where the rule is now"
     (tree / path).write_text(source.replace(right, wrong))
     try:
-        red = red_test(tree)
+        red = red_test(tree, TESTS if name in MUTATIONS else STORE_TESTS)
     finally:
         (tree / path).write_text(source)
     assert red, f"{name}: every test stayed green"
