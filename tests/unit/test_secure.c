@@ -2,6 +2,7 @@
 #include "launcher/secure.h"
 
 #include "base/file.h"
+#include "collectives/store_table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -364,6 +365,66 @@ static void key_files_are_private(void **state)
     assert_false(k.given);
 }
 
+enum { SEEDS = 6 };
+static const char *const seed_names[SEEDS] = {"hello_client", "hello_server", "proof", "answer", "frame_to_server", "frame_to_client"};
+
+/* What tests/fuzz/fuzz_secure.c begins with: its first byte says which side is fed (1: the server), how much of the handshake is honest, and that
+ * the bytes come in one piece; then what the other side would say there. */
+static void make_seeds(struct dt_text seeds[SEEDS])
+{
+    static const unsigned char firsts[SEEDS] = {0xf8 | 1, 0xf8, 0xf8 | 2 << 1 | 1, 0xf8 | 2 << 1, 0xf8 | 3 << 1 | 1, 0xf8 | 3 << 1};
+    struct side a, b;
+    open_side(&a, 1, true, "fuzz", "key");
+    open_side(&b, 2, false, "fuzz", "key");
+    assert_true(shake(&a, &b, 1000));
+    secure_put(&a.s, "a message", 9, &a.out);
+    secure_put(&b.s, "a message", 9, &b.out);
+    const char *client = a.sent.data, *server = b.sent.data;
+    const struct dt_bytes bytes[SEEDS] = {{client, SECURE_HELLO_BYTES + SECURE_PROOF_BYTES},
+                                          {server, SECURE_HELLO_BYTES + SECURE_ANSWER_BYTES},
+                                          {client + SECURE_HELLO_BYTES, SECURE_PROOF_BYTES},
+                                          {server + SECURE_HELLO_BYTES, SECURE_ANSWER_BYTES},
+                                          {a.out.data, a.out.size},
+                                          {b.out.data, b.out.size}};
+    for (int i = 0; i < SEEDS; i++) {
+        dt_text_init(&seeds[i]);
+        dt_text_add(&seeds[i], &firsts[i], 1);
+        dt_text_add(&seeds[i], bytes[i].data, bytes[i].size);
+    }
+    close_side(&a);
+    close_side(&b);
+}
+
+/* Where fuzzing begins: what sides of this version say. DTRUN_WRITE_SEEDS=1 writes it anew. */
+static void the_corpus_is_of_today(void **state)
+{
+    (void)state;
+    struct dt_text seeds[SEEDS];
+    make_seeds(seeds);
+    for (int i = 0; i < SEEDS; i++) {
+        char path[64];
+        struct dt_error err;
+        struct dt_text seed = {0};
+        (void)snprintf(path, sizeof path, "tests/fuzz/corpus/secure/%s", seed_names[i]);
+        if (getenv("DTRUN_WRITE_SEEDS") != NULL) {
+            assert_int_equal(dt_file_write(path, seeds[i].data, seeds[i].size, &err), 0);
+        }
+        bool today = dt_file_read(path, 4096, &seed, &err) == 0 && seed.size == seeds[i].size && seed.data[0] == seeds[i].data[0];
+        if (today && i < 2) { /* hellos: the other side goes on */
+            struct side x;
+            open_side(&x, 3, i == 1, "fuzz", "key");
+            size_t before = x.out.size;
+            today = feed(&x, seed.data + 1, SECURE_HELLO_BYTES) && x.out.size > before;
+            close_side(&x);
+        }
+        if (!today) {
+            fail_msg("%s: not what this version says; DTRUN_WRITE_SEEDS=1 build/tests/test_secure writes it anew", path);
+        }
+        dt_text_clear(&seed);
+        dt_text_clear(&seeds[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +433,7 @@ int main(void)
         cmocka_unit_test(refuses_a_false_server),        cmocka_unit_test(refuses_replays_and_reflections),
         cmocka_unit_test(a_duplicate_is_told),           cmocka_unit_test(every_changed_byte_is_seen),
         cmocka_unit_test(lengths_have_a_limit),          cmocka_unit_test(key_files_are_private),
+        cmocka_unit_test(the_corpus_is_of_today),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
