@@ -41,8 +41,8 @@ struct checkpoint_keep {
 };
 
 /* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside it, by flock, so it ends with the process). Waits up to
- * wait_s for one that is ending; then DT_IN_USE says who holds it. *lock is -1, and nobody is kept away, on file systems without locks, and when an older
- * round of this launch does not let go: its host is lost, perhaps frozen. */
+ * wait_s for one that is ending; then DT_IN_USE says who holds it. From an older round of this launch that does not let go it is taken away: its host is lost,
+ * perhaps frozen. *lock is -1, and nobody is kept away, on file systems without locks. */
 int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock, struct dt_error *err);
 /* Before anything is started: DT_IN_USE when another job still holds DIR after wait_s. Takes and makes nothing. run_id: a holder with that id is no other
  * job; null: any is. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LOOK_S 0.02
@@ -73,6 +74,28 @@ static bool is_older_round(const struct holder *h, const char *run_id, const cha
            strcmp(h->launch, launch != NULL ? launch : "") == 0;
 }
 
+/* `path` is that file still: nobody has put another one in its place. */
+static bool is_at(int fd, const char *path)
+{
+    struct stat here, there;
+    return fstat(fd, &here) == 0 && stat(path, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
+/* Puts a file that we have locked in the place of one whose lock is a frozen rank's: when that one ends, or wakes up, the folder stays ours. Whoever gets
+ * the lock of a file sees whether that is still the one of this name. Returns the descriptor, or -1: the folder is held by nobody then, and the
+ * owner's file (checkpoint_claim) alone keeps the older round away. */
+static int take_over(const char *path, const char *run_id, const char *launch)
+{
+    char *fresh = dt_format("%s.new", path);
+    int fd = dt_file_open_own(fresh, O_RDWR, NULL);
+    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) != 0 || (write_holder(fd, run_id, launch), rename(fresh, path)) != 0)) {
+        (void)close(fd);
+        fd = -1;
+    }
+    free(fresh);
+    return fd;
+}
+
 int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock, struct dt_error *err)
 {
     char *parent = dt_strdup(dir), *path = dt_format("%s.lock", dir);
@@ -84,8 +107,18 @@ int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int
         result = fd >= 0 ? 0 : -1;
     }
     double begin_s = dt_now_s();
-    while (result == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        bool busy = errno == EWOULDBLOCK, taken = false;
+    while (result == 0) {
+        bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0, busy = !locked && errno == EWOULDBLOCK, taken = false;
+        if (locked && is_at(fd, path)) {
+            write_holder(fd, run_id, launch);
+            break;
+        }
+        if (locked) { /* its holder had lost it to another round */
+            (void)close(fd);
+            fd = dt_file_open_own(path, O_RDWR, err);
+            result = fd >= 0 ? 0 : -1;
+            continue;
+        }
         double waited_s = dt_now_s() - begin_s;
         if (busy && (waited_s > wait_s || waited_s > FROZEN_S)) {
             read_holder(fd, &h);
@@ -95,15 +128,13 @@ int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int
             result = refuse(dir, &h, err);
         } else if (!taken && (busy || errno == EINTR)) {
             dt_sleep_s(LOOK_S);
-        } else { /* a file system without locks; or the owner's file (checkpoint_claim) keeps the older round away */
+        } else { /* or a file system without locks */
             (void)close(fd);
-            fd = -1;
+            fd = taken ? take_over(path, run_id, launch) : -1;
             break;
         }
     }
-    if (result == 0 && fd >= 0) {
-        write_holder(fd, run_id, launch);
-    } else if (fd >= 0) {
+    if (result != 0 && fd >= 0) {
         (void)close(fd);
     }
     if (result == 0) {

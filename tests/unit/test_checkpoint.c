@@ -10,8 +10,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -460,8 +462,8 @@ static void a_frozen_round_keeps_nobody_away(void **unused)
     assert_non_null(strstr(err.text, ", job run, since 20"));
     assert_int_equal(checkpoint_hold(dir, "run", NULL, 2, 0.05, &next, &err), -1);
     assert_int_equal(checkpoint_hold(dir, "run", launch, 2, 0.05, &next, &err), 0);
-    assert_int_equal(next, -1);
     (void)close(held);
+    (void)close(next);
 
     char *lock = dt_format("%s/owner.lock", dir), *try = dt_format("%s/step-00000005.tmp-1", dir), *done = dt_format("%s/step-00000005", dir);
     assert_int_equal(checkpoint_claim(dir, long_run, launch, 1, &err), 0);
@@ -478,6 +480,65 @@ static void a_frozen_round_keeps_nobody_away(void **unused)
     (void)close(held);
     free(done);
     free(try);
+    free(lock);
+}
+
+/* Descriptors of ours that have the file of this name open. */
+static int open_count(const char *path)
+{
+    char link[64], target[1024];
+    int count = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, target, sizeof target - 1);
+        target[n > 0 ? n : 0] = '\0';
+        count += strcmp(target, path) == 0;
+    }
+    return count;
+}
+
+static struct {
+    int lock, result;
+    _Atomic bool done;
+} another;
+
+static void *hold_for_another(void *unused)
+{
+    struct dt_error err;
+    another.result = checkpoint_hold(dir, "another", launch, 1, 60, &another.lock, &err);
+    another.done = true;
+    return unused;
+}
+
+/* The newer round has the folder also when the frozen one ends, and whoever waited for that goes on waiting. */
+static void the_lock_of_a_frozen_round_is_taken_over(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    int held = -1, next = -1, third = -1;
+    pthread_t thread;
+    fresh_dir();
+    assert_int_equal(checkpoint_hold(dir, "run", launch, 1, 0, &held, &err), 0);
+    char *lock = dt_format("%s.lock", dir), *path = realpath(lock, NULL);
+    assert_int_equal(pthread_create(&thread, NULL, hold_for_another, NULL), 0);
+    for (double end_s = dt_now_s() + 60; open_count(path) < 2 && dt_now_s() < end_s;) {
+        dt_sleep_s(0.001);
+    }
+    assert_int_equal(checkpoint_hold(dir, "run", launch, 2, 0.05, &next, &err), 0);
+    assert_true(next >= 0);
+    (void)close(held);
+    for (double end_s = dt_now_s() + 60; open_count(path) < 2 && !another.done && dt_now_s() < end_s;) {
+        dt_sleep_s(0.001);
+    }
+    assert_int_equal(open_count(path), 2); /* it looks at the new file now */
+    assert_int_equal(checkpoint_hold(dir, "a third", launch, 1, 0.05, &third, &err), -1);
+    assert_non_null(strstr(err.text, ", job run, since 20"));
+    assert_false(another.done);
+    (void)close(next);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(another.result, 0);
+    (void)close(another.lock);
+    free(path);
     free(lock);
 }
 
@@ -753,6 +814,7 @@ int main(void)
         cmocka_unit_test(very_many_old_ones),
         cmocka_unit_test(lying_manifests_are_refused),
         cmocka_unit_test(one_job_at_a_time_holds_the_folder),
+        cmocka_unit_test(the_lock_of_a_frozen_round_is_taken_over),
         cmocka_unit_test(a_frozen_round_keeps_nobody_away),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
