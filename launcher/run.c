@@ -598,7 +598,7 @@ int run_job(const struct options *o, char *const *env)
     *r = (struct run){.o = o, .env = env, .signal_fd = -1, .null_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
     r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
-    if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, &err) != 0) {
+    if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, o->nnodes_min - 1, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }

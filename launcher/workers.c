@@ -23,18 +23,22 @@
 #define STACK_BYTES (64 * 1024)
 #define FILES_PER_WORKER 6 /* page, two pipes, files of the logs, a connection to the store */
 
-int workers_open(struct workers *w, int count, struct dt_error *err)
+int workers_open(struct workers *w, int count, int hosts, struct dt_error *err)
 {
     memset(w, 0, sizeof *w);
     if (getrlimit(RLIMIT_NOFILE, &w->files) != 0) {
         return dt_fail_errno(err, "limit of open files");
     }
     struct rlimit most = {.rlim_cur = w->files.rlim_max, .rlim_max = w->files.rlim_max};
-    rlim_t needed = (rlim_t)count * FILES_PER_WORKER + 32;
+    rlim_t needed = (rlim_t)count * FILES_PER_WORKER + (rlim_t)(hosts > 0 ? hosts : 0) + 32;
     (void)setrlimit(RLIMIT_NOFILE, &most);
     if (most.rlim_cur < needed) {
-        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d workers need %llu; raise it with ulimit -Hn",
-                       (unsigned long long)most.rlim_cur, count, (unsigned long long)needed);
+        char links[64] = "";
+        if (hosts > 0) {
+            (void)snprintf(links, sizeof links, " and links with %d other hosts", hosts);
+        }
+        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d workers%s need %llu; raise it with ulimit -Hn",
+                       (unsigned long long)most.rlim_cur, count, links, (unsigned long long)needed);
     }
     w->list = dt_alloc((size_t)count * sizeof *w->list);
     w->count = count;

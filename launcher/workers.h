@@ -38,8 +38,9 @@ struct workers {
     struct rlimit files; /* soft limit of open files that workers get: the one we were started with */
 };
 
-/* Room for `count` workers. Raises our own soft limit of open files to the hard one; DT_INVALID when even that cannot do. */
-int workers_open(struct workers *w, int count, struct dt_error *err);
+/* Room for `count` workers, and for links with `hosts` others: any host may come to lead. Raises our own soft limit of open files to the hard one; DT_INVALID when
+ * even that cannot do. */
+int workers_open(struct workers *w, int count, int hosts, struct dt_error *err);
 /* A page for each worker of the round. */
 int workers_begin(struct workers *w, int round, struct dt_error *err);
 struct spawn {

@@ -384,6 +384,9 @@ def test_the_limit_of_open_files(tmp_path):
     shell_line = 'ulimit -n 64; exec "$0" --nproc_per_node=64 /bin/true'
     result = run(["-c", shell_line, DTRUN], executable="/bin/sh")
     assert result.code == 2 and "limit of open files: 64, 64 workers need" in result.err, result
+    shell_line = 'ulimit -n 64; exec "$0" --nnodes=100 --rdzv_backend=c10d --rdzv_endpoint=127.0.0.1:29400 /bin/true'  # any host may come to lead
+    result = run(["-c", shell_line, DTRUN], executable="/bin/sh")
+    assert result.code == 2 and "limit of open files: 64, 1 workers and links with 99 other hosts need" in result.err, result
     shell_line = 'ulimit -Sn 64; exec "$0" --nproc_per_node=30 sh -c \'[ "$(ulimit -n)" = 64 ]\''  # ours is raised, theirs is what it was
     assert run(["-c", shell_line, DTRUN], executable="/bin/sh").code == 0
 

@@ -146,13 +146,13 @@ class Soak:
 
 
 def history(out):
-    """[first step, world size] of each round that trained, in order."""
+    """[first step, world size] of each round that trained, in order. Rounds are counted from 1 again where hosts gave up a run that nobody could go on with."""
     worlds, rounds, seen = {}, [], set()
     with open(os.path.join(out, "events.jsonl")) as f:
         for row in map(json.loads, f):
             if row["event"] == "round":
                 worlds[row["round"]] = row["world_size"]
-            elif row["event"] in ("resume", "save") and row["round"] not in seen:
+            elif row["event"] == "resume" or (row["event"] == "save" and row["round"] not in seen):
                 seen.add(row["round"])
                 rounds.append([row["step"] if row["event"] == "resume" else 0, worlds[row["round"]]])
     return rounds
@@ -180,7 +180,8 @@ def test_a_seed_of_faults(tmp_path):
     seed = int(os.environ.get("DTRUN_SEED") or time.time())
     seconds, until = float(os.environ.get("DTRUN_SOAK_S") or 60), int(os.environ.get("DTRUN_SOAK_UNTIL") or 1 << 30)
     print(f"seed {seed}", flush=True)
-    job = training.make_job(tmp_path, steps=int(50 * max(60, seconds)), checkpointing={"save_every_n_steps": 20, "keep_last_n": 1000}, logging={"log_every_n_steps": 100})
+    steps = 3000 + int(90 * max(0, seconds - 60))  # more than come in that time
+    job = training.make_job(tmp_path, steps=steps, checkpointing={"save_every_n_steps": 20, "keep_last_n": 1000}, logging={"log_every_n_steps": 100})
     with hosts.network(3) as net:
         soak = Soak(net, job, tmp_path / "out", seed)
         try:

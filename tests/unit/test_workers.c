@@ -60,7 +60,7 @@ static void exits_and_signals(void **state)
     (void)state;
     struct workers w;
     struct dt_error err;
-    assert_int_equal(workers_open(&w, 3, &err), 0);
+    assert_int_equal(workers_open(&w, 3, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     assert_int_equal(spawn_shell(&w, 0, "exit 7", -1, &err), 0);
     assert_int_equal(spawn_shell(&w, 1, "kill -9 $$", -1, &err), 0);
@@ -85,7 +85,7 @@ static void what_cannot_be_executed(void **state)
         {"/nonexistent/program", "No such file", DT_INVALID}, {"/etc/passwd", "Permission denied", DT_INVALID}, {"/tmp", "ermission", DT_INVALID}};
     struct workers w;
     struct dt_error err;
-    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_open(&w, 1, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *argv[] = {(char *)"x", NULL};
@@ -113,7 +113,7 @@ static void a_clean_start(void **state)
     (void)sigaddset(&set, SIGUSR1);
     (void)sigprocmask(SIG_BLOCK, &set, &before);
     (void)signal(SIGPIPE, SIG_IGN);
-    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_open(&w, 1, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     char command[256];
     (void)snprintf(
@@ -141,7 +141,7 @@ static void two_hundred_rounds_leak_nothing(void **state)
     (void)state;
     struct workers w;
     struct dt_error err;
-    assert_int_equal(workers_open(&w, 2, &err), 0);
+    assert_int_equal(workers_open(&w, 2, 0, &err), 0);
     int before = open_files();
     for (int round = 1; round <= 200; round++) {
         assert_int_equal(workers_begin(&w, round, &err), 0);
@@ -163,7 +163,7 @@ static void orders_only_grow(void **state)
     (void)state;
     struct workers w;
     struct dt_error err;
-    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_open(&w, 1, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 3, &err), 0);
     assert_int_equal(spawn_shell(&w, 0, "sleep 100", -1, &err), 0);
     struct dt_page *p = w.list[0].page;
@@ -185,7 +185,7 @@ static void the_watch_names_the_silent_one(void **state)
     struct dt_text words;
     struct watch_options o = {.pages = true};
     dt_text_init(&words);
-    assert_int_equal(workers_open(&w, 3, &err), 0);
+    assert_int_equal(workers_open(&w, 3, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(spawn_shell(&w, i, "exec sleep 100", -1, &err), 0);
@@ -246,7 +246,7 @@ static void who_waits_for_one_that_saves_is_excused(void **state)
     struct process_look look;
     struct watch_options o = {.pages = true, .stopped_s = 60};
     dt_text_init(&words);
-    assert_int_equal(workers_open(&w, 2, &err), 0);
+    assert_int_equal(workers_open(&w, 2, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(spawn_shell(&w, i, "exec sleep 100", -1, &err), 0);
@@ -313,7 +313,7 @@ static void the_watch_says_what_a_silent_one_does(void **state)
         struct process_look look;
         struct watch_options o = {.pages = true};
         dt_text_init(&words);
-        assert_int_equal(workers_open(&w, 1, &err), 0);
+        assert_int_equal(workers_open(&w, 1, 0, &err), 0);
         assert_int_equal(workers_begin(&w, 1, &err), 0);
         assert_int_equal(spawn_shell(&w, 0, programs[i], -1, &err), 0);
         atomic_store(&w.list[0].page->pulse_limit_ms, 1);
@@ -340,7 +340,7 @@ static void descendants_are_found_and_ended(void **state)
     struct workers w;
     struct dt_error err;
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-    assert_int_equal(workers_open(&w, 1, &err), 0);
+    assert_int_equal(workers_open(&w, 1, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     assert_int_equal(spawn_shell(&w, 0, "setsid sh -c 'sleep 100 & sleep 100' & exit 0", -1, &err), 0);
     assert_int_equal(wait_for(&w, 0), 0);
