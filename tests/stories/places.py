@@ -1,7 +1,8 @@
-"""Places that stories make to run in: control groups with little of something."""
+"""Places that stories make to run in: control groups with little of something, mounts that nobody else sees."""
 
 import contextlib
 import os
+import subprocess
 
 import pytest
 import support
@@ -34,3 +35,17 @@ def control_group(controller, one, two):
 
 def little_memory(megabytes):
     return control_group("memory", {"memory.limit_in_bytes": megabytes << 20}, {"memory.max": megabytes << 20})
+
+
+def mount_point(folder, name):
+    """A new folder for in_mounts to mount something at. Skips where mounts of one's own are not allowed."""
+    point = folder / name
+    point.mkdir()
+    if in_mounts(f"mount -t tmpfs -o size=64k none '{point}'").returncode != 0:
+        pytest.skip("no private mounts here (unshare -m needs root)")
+    return point
+
+
+def in_mounts(line):
+    """Runs a shell's line in a mount namespace of its own: what it mounts is gone at its end."""
+    return subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)

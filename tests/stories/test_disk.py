@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import pytest
+import places
 import support
 import training
 
@@ -41,15 +42,12 @@ def refused(err):
 def test_full(place):
     """Room for one checkpoint of four: warnings with numbers, training goes on, and with more room the same command continues."""
     folder, job, expected = place
-    mount = folder / "small"
-    mount.mkdir()
-    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
-        pytest.skip("no private mounts here (unshare -m needs root)")
+    mount = places.mount_point(folder, "small")
     support.program("train")
     go = f"'{support.DTRUN}' --nproc_per_node=2 train '{job}' --output_dir '{mount}/run'"
     line = (f"mount -t tmpfs -o size=700k none '{mount}'; {go}; echo code $? >&2; ls '{mount}/run/checkpoints'; tail -n 1 '{mount}/run/metrics.jsonl'; "
             f"mount -o remount,size=64m '{mount}'; {go}; echo code $? >&2; '{support.program('dtckpt')}' hash '{mount}/run'")
-    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)
+    p = places.in_mounts(line)
     first, second = re.split(r"^code \d+$", p.stderr, flags=re.M)[:2]
     assert re.findall(r"^code (\d+)$", p.stderr, re.M) == ["100", "0"], p
     warned = lines(first, "train: warning: ")
@@ -67,16 +65,13 @@ def test_full(place):
 def test_room_before_the_second_try(place):
     """The last save fails, somebody makes room, and the second try is a save like any other: every rank ends, and nothing is left to do."""
     folder, job, expected = place
-    mount = folder / "second"
-    mount.mkdir()
-    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
-        pytest.skip("no private mounts here (unshare -m needs root)")
+    mount = places.mount_point(folder, "second")
     support.program("train")
     go = (f"timeout {support.DEADLINE_S / 2} '{support.DTRUN}' --nproc_per_node=2 train '{job}' --output_dir '{mount}/run' "
           "--set checkpointing.save_every_n_steps=1000")
     line = (f"mount -t tmpfs -o size=300k none '{mount}'; {go} & until grep -qs 'trying once more' '{mount}'/run/logs/*; do kill -0 $! || exit 9; sleep 0.05; "
             f"done; mount -o remount,size=64m '{mount}'; wait $!; echo code $? >&2; '{support.program('dtckpt')}' hash '{mount}/run'; ls '{mount}/run/model'")
-    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)
+    p = places.in_mounts(line)
     assert re.findall(r"^code (\d+)$", p.stderr, re.M) == ["0"] and "put that right" not in p.stderr, p
     assert f"done at step {STEPS}" in p.stderr and p.stdout.split()[0] == expected and "model.safetensors" in p.stdout, p
 
@@ -123,13 +118,10 @@ def test_what_is_set_aside(place):
 def test_what_is_set_aside_takes_room(place):
     """The warning of a disk that is too small says how much of it that is."""
     folder, job, _ = place
-    mount = folder / "aside"
-    mount.mkdir()
-    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], capture_output=True).returncode != 0:
-        pytest.skip("no private mounts here (unshare -m needs root)")
+    mount = places.mount_point(folder, "aside")
     go = f"'{support.program('train')}' '{job}' --output_dir '{mount}/run' --set checkpointing.keep_last_n=1"
     line = f"mount -t tmpfs -o size=1200k none '{mount}'; {go} 2>/dev/null; {go} --fresh --set training.max_steps=20"
-    p = subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+    p = places.in_mounts(line)
     told = aside(p.stderr)
     warned = [x for x in lines(p.stderr, "train: warning: ") if f" free ({told[1]} set aside), but " in x]
     assert len(warned) == 1 and "make room, or lower checkpointing.keep_last_n" in warned[0], p

@@ -16,7 +16,7 @@ import hosts
 import support
 import training
 from test_netns import train_on
-from test_places import control_group
+from places import control_group
 
 pytestmark = pytest.mark.skipif(not os.path.exists(support.DTRUN), reason="dtrun is not built")
 

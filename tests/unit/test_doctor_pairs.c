@@ -13,14 +13,21 @@
 
 #include <cmocka.h>
 
+/* A host of the job whose nonce is 7, at any port: *port. */
+static struct pair_server *serve(int *port)
+{
+    struct pair_server *s;
+    struct dt_error err;
+    assert_int_equal(pair_serve(&s, "127.0.0.1", 0, 0, 7, port, &err), 0);
+    return s;
+}
+
 static void all_sizes_pass(void **state)
 {
     (void)state;
-    struct pair_server *s;
     struct pair_result r;
-    struct dt_error err;
     int port;
-    assert_int_equal(pair_serve(&s, "127.0.0.1", 0, 0, 7, &port, &err), 0);
+    struct pair_server *s = serve(&port);
     pair_call("127.0.0.1", port, 7, NULL, &r);
     assert_int_equal(r.state, PAIR_OK);
     assert_true(r.latency_s > 0 && r.latency_s < 1 && r.bytes_per_s > 0 && r.passed_bytes == (size_t)1 << 20);
@@ -34,11 +41,9 @@ static void all_sizes_pass(void **state)
 static void another_job_is_not_served(void **state)
 {
     (void)state;
-    struct pair_server *s;
     struct pair_result r;
-    struct dt_error err;
     int port;
-    assert_int_equal(pair_serve(&s, "127.0.0.1", 0, 0, 7, &port, &err), 0);
+    struct pair_server *s = serve(&port);
     pair_call("127.0.0.1", port, 8, NULL, &r);
     assert_int_equal(r.state, PAIR_SILENT);
     pair_server_close(s);
@@ -47,10 +52,10 @@ static void another_job_is_not_served(void **state)
 static void ports_are_of_the_range(void **state)
 {
     (void)state;
-    struct pair_server *s, *none = NULL;
+    struct pair_server *none = NULL;
     struct dt_error err;
     int port, same;
-    assert_int_equal(pair_serve(&s, "127.0.0.1", 0, 0, 7, &port, &err), 0);
+    struct pair_server *s = serve(&port);
     assert_int_equal(pair_serve(&none, "127.0.0.1", port, port, 7, &same, &err), -1);
     assert_null(none);
     assert_non_null(strstr(err.text, "no free port in"));

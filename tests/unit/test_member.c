@@ -4,6 +4,7 @@
  * DTRUN_VERBOSE=1 tells what happens, DTRUN_TRACE=1 every message as well; both for DTRUN_SCHEDULES=1.
  * run: timeout 3600 */
 #include "tests/unit/support/cluster.h"
+#include "tests/unit/support/schedules.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -23,37 +24,6 @@ enum { SCHEDULES = 200, CROWDS = 1, CROWD = 1000 };
 #else
 enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
 #endif
-
-static long long setting(const char *name, long long fallback)
-{
-    long long value;
-    return getenv(name) != NULL && dt_parse_int64(getenv(name), &value) ? value : fallback;
-}
-
-/* Everybody's state, of those who did not end. */
-static void list_left(int count, char *out, size_t out_bytes)
-{
-    size_t used = (size_t)snprintf(out, out_bytes, "no end:");
-    for (int i = 0; i < count && used < out_bytes; i++) {
-        struct cluster_agent a = cluster_agent(i);
-        if (!a.finished || count <= 8) {
-            used += (size_t)snprintf(out + used, out_bytes - used, " %d:%s/%d", i,
-                                     a.finished ? "done"
-                                     : !a.alive ? "dead"
-                                                : agent_state_name(a.state),
-                                     (int)a.member->role);
-        }
-    }
-}
-
-static int count_codes(int count, int code)
-{
-    int n = 0;
-    for (int i = 0; i < count; i++) {
-        n += cluster_agent(i).code == code;
-    }
-    return n;
-}
 
 /* ---- small clusters, many faults ---- */
 
@@ -78,12 +48,12 @@ static const char *one_schedule(uint64_t seed, int kind)
                                            .stubborn = kind == STUBBORN,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
-    int well = count_codes(count, 0);
+    int well = schedule_count_codes(count, 0);
     why[0] = 0;
     if (cluster_broken() != NULL) {
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
-        list_left(count, why, sizeof why);
+        schedule_list_left(count, why, sizeof why);
     } else if (kind == SIGNALS || kind == SAVES) { /* who was asked, and whether anybody goes on, decides the codes */
         why[0] = 0;
     } else if (well == 0 && !(2 * min <= count && cluster_totals()->kills > 0)) {
@@ -92,7 +62,7 @@ static const char *one_schedule(uint64_t seed, int kind)
         (void)snprintf(why, sizeof why, "nobody ended with 0");
     } else if (well == 0) {
         waited_in_vain++;
-        if (count_codes(count, DT_EXIT_TEMPORARY) < count) {
+        if (schedule_count_codes(count, DT_EXIT_TEMPORARY) < count) {
             (void)snprintf(why, sizeof why, "an agent waited in vain, and did not end with 111");
         }
     }
@@ -116,7 +86,7 @@ static const struct {
 
 static void run_schedules(uint64_t count, int kind)
 {
-    uint64_t first = (uint64_t)setting("DTRUN_SEED", 1);
+    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1);
     int failed = 0;
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
         const char *why = one_schedule(found[i].seed, found[i].signals ? SIGNALS : PLAIN);
@@ -143,31 +113,31 @@ static void run_schedules(uint64_t count, int kind)
 static void schedules_hold_the_promises(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), PLAIN);
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), PLAIN);
 }
 
 static void and_when_filters_answer_for_hosts(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), FILTERS);
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), FILTERS);
 }
 
 static void and_when_hosts_are_asked_to_stop(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SIGNALS);
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SIGNALS);
 }
 
 static void and_when_all_save_before_one_leaves(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SAVES);
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SAVES);
 }
 
 static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
 {
     (void)state;
-    run_schedules((uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES), STUBBORN);
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), STUBBORN);
 }
 
 /* Nothing else happens: all save, the one that was asked ends with 75, the others finish. */
@@ -313,10 +283,10 @@ static void one_crowd(uint64_t seed, int count)
         fail_msg("crowd %llu: %s", (unsigned long long)seed, cluster_broken());
     }
     if (!ended) {
-        list_left(count, why, sizeof why);
+        schedule_list_left(count, why, sizeof why);
         fail_msg("crowd %llu: %s", (unsigned long long)seed, why);
     }
-    int well = count_codes(count, 0);
+    int well = schedule_count_codes(count, 0);
     print_message("crowd %llu: %d agents, %.1f s simulated in %.1f s; %ld steps, %ld messages, %ld links, %d rounds, %d kills; %d ended with 0\n",
                   (unsigned long long)seed, count, t->now_s, dt_now_s() - begun_s, t->steps, t->messages, t->links, t->rounds, t->kills, well);
     assert_true(well + t->kills >= min);      /* who comes back when the job is over finds nobody */
@@ -327,9 +297,9 @@ static void one_crowd(uint64_t seed, int count)
 static void crowds_come_through(void **state)
 {
     (void)state;
-    uint64_t first = (uint64_t)setting("DTRUN_SEED", 1), count = (uint64_t)setting("DTRUN_CROWDS", CROWDS);
+    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1), count = (uint64_t)schedule_setting("DTRUN_CROWDS", CROWDS);
     for (uint64_t seed = first; seed < first + count; seed++) {
-        one_crowd(seed, (int)setting("DTRUN_CROWD", CROWD));
+        one_crowd(seed, (int)schedule_setting("DTRUN_CROWD", CROWD));
     }
 }
 

@@ -4,6 +4,7 @@
  * run: timeout 1200 */
 #include "launcher/witness.h"
 #include "tests/unit/support/cluster.h"
+#include "tests/unit/support/schedules.h"
 
 #include "base/error.h"
 #include "base/text.h"
@@ -171,21 +172,6 @@ static void bytes_come_back(void **state)
 
 /* ---- clusters ---- */
 
-static long long setting(const char *name, long long fallback)
-{
-    long long value;
-    return getenv(name) != NULL && dt_parse_int64(getenv(name), &value) ? value : fallback;
-}
-
-static int count_codes(int count, int code)
-{
-    int n = 0;
-    for (int i = 0; i < count; i++) {
-        n += cluster_agent(i).code == code;
-    }
-    return n;
-}
-
 static int waited_in_vain;
 
 enum { PLAIN, STUBBORN, WIPES };
@@ -209,19 +195,10 @@ static const char *one_schedule(uint64_t seed, int kind)
     if (cluster_broken() != NULL) {
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
-        size_t used = (size_t)snprintf(why, sizeof why, "no end:");
-        for (int i = 0; i < count && used < sizeof why; i++) {
-            struct cluster_agent a = cluster_agent(i);
-            const struct member *m = a.member;
-            used += (size_t)snprintf(why + used, sizeof why - used, " %d:%s/%d/round %d/term %llu%s", i,
-                                     a.finished ? "done"
-                                     : a.alive  ? "here"
-                                                : "dead",
-                                     (int)m->role, m->record.round, (unsigned long long)m->record.term, m->waiting ? "/waits" : "");
-        }
-    } else if (count_codes(count, 0) == 0) {
+        schedule_list_left(count, why, sizeof why);
+    } else if (schedule_count_codes(count, 0) == 0) {
         waited_in_vain++; /* too few came back of those who could know: see test_member.c */
-        if (count_codes(count, DT_EXIT_TEMPORARY) < count) {
+        if (schedule_count_codes(count, DT_EXIT_TEMPORARY) < count) {
             (void)snprintf(why, sizeof why, "nobody ended with 0, and not all with 111");
         }
     }
@@ -234,7 +211,7 @@ static const uint64_t found[] = {3359, 8624, 17192};
 
 static void run_schedules(int kind)
 {
-    uint64_t first = (uint64_t)setting("DTRUN_SEED", 1), count = (uint64_t)setting("DTRUN_SCHEDULES", SCHEDULES);
+    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1), count = (uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES);
     int failed = 0;
     waited_in_vain = 0;
     print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
@@ -295,7 +272,7 @@ static void a_store_that_lost_all_is_written_anew(void **state)
         cluster_heal();
         assert_true(cluster_run(1000));
         assert_null(cluster_broken());
-        assert_int_equal(count_codes(2, 0), 2);
+        assert_int_equal(schedule_count_codes(2, 0), 2);
         cluster_close();
     }
 }
@@ -316,7 +293,7 @@ static void one_of_two_goes_on(void **state)
     cluster_heal();
     assert_true(cluster_run(1000));
     assert_null(cluster_broken());
-    assert_int_equal(count_codes(2, 0), 2);
+    assert_int_equal(schedule_count_codes(2, 0), 2);
     cluster_close();
 }
 
@@ -338,7 +315,7 @@ static void a_store_that_is_away_ends_nothing(void **state)
     assert_true(cluster_run(1000));
     assert_null(cluster_broken());
     assert_int_equal(cluster_totals()->rounds, rounds + 1);
-    assert_int_equal(count_codes(3, 0), 3);
+    assert_int_equal(schedule_count_codes(3, 0), 3);
     cluster_close();
 }
 
@@ -355,7 +332,7 @@ static void a_forsaken_run_is_taken_over(void **state)
     assert_int_equal(cluster_totals()->rounds, rounds);
     assert_true(cluster_run(10 + 15 * WITNESS_FORSAKEN + 120));
     assert_null(cluster_broken());
-    assert_int_equal(count_codes(2, 0), 2);
+    assert_int_equal(schedule_count_codes(2, 0), 2);
     cluster_close();
 }
 
@@ -373,7 +350,7 @@ static void a_leader_without_its_witness_stands_down(void **state)
     cluster_store_down(false);
     assert_true(cluster_run(3000));
     assert_null(cluster_broken());
-    assert_int_equal(count_codes(3, 0), 3);
+    assert_int_equal(schedule_count_codes(3, 0), 3);
     cluster_close();
 }
 
