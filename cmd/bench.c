@@ -21,7 +21,7 @@ static const struct {
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer", bench_start},
-    {"step", "training steps of train", "--ranks=1..64 --strategy=LIST --size=L6C384 --steps=4..500 --repeats=1..21 --script=PATH --peer",
+    {"step", "training steps of train", "--ranks=1..64 --strategy=LIST --size=L6C384 --dtype=fp32|bf16 --steps=4..500 --repeats=1..21 --script=PATH --peer",
      bench_step},
     {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},
 };

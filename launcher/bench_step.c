@@ -92,14 +92,22 @@ static double median_of(const char *path, const char *key, int skip)
     return count > 0 ? dt_bench_median(values, count) : -1;
 }
 
-static double run_ours(const char *folder, const char *dtrun, const char *strategy, long ranks)
+/* One case: what is run, by whom it is measured. */
+struct variant {
+    const char *strategy, *dtype; /* fp32, bf16 */
+    long ranks;
+};
+
+static double run_ours(const char *folder, const char *dtrun, const struct variant *v)
 {
-    char *nproc = dt_format("--nproc_per_node=%ld", ranks), *job = dt_format("%s/job.json", folder), *out = dt_format("%s/run", folder);
-    char *set = dt_format("training.strategy=%s", strategy), *metrics = dt_format("%s/metrics.jsonl", out);
-    char *argv[] = {(char *)dtrun, nproc, (char *)"train", job, (char *)"--output_dir", out, (char *)"--set", set, NULL};
+    char *nproc = dt_format("--nproc_per_node=%ld", v->ranks), *job = dt_format("%s/job.json", folder), *out = dt_format("%s/run", folder);
+    char *set = dt_format("training.strategy=%s", v->strategy), *metrics = dt_format("%s/metrics.jsonl", out);
+    char *precision = dt_format("training.precision=%s", v->dtype);
+    char *argv[] = {(char *)dtrun, nproc, (char *)"train", job, (char *)"--output_dir", out, (char *)"--set", set, (char *)"--set", precision, NULL};
     (void)dt_file_remove_tree(out, NULL);
     double value = run(argv, "/dev/null") ? median_of(metrics, "tokens_per_s", WARMUP) : -1;
     free(metrics);
+    free(precision);
     free(set);
     free(out);
     free(job);
@@ -108,23 +116,23 @@ static double run_ours(const char *folder, const char *dtrun, const char *strate
 }
 
 /* tests/peers/step.py, with torchrun for more than one rank. Its names of strategies: none, ddp, fsdp2. */
-static double run_peer(const char *folder, const char *script, long ranks, const char *size, const char *strategy)
+static double run_peer(const char *folder, const char *script, const char *size, const struct variant *v)
 {
-    const char *theirs = ranks == 1 ? "none" : strcmp(strategy, "full_shard") == 0 ? "fsdp2" : strcmp(strategy, "ddp") == 0 ? "ddp" : NULL;
-    char *program = theirs != NULL ? dt_bench_peer_program(ranks == 1 ? "python" : "torchrun") : NULL;
+    const char *theirs = v->ranks == 1 ? "none" : strcmp(v->strategy, "full_shard") == 0 ? "fsdp2" : strcmp(v->strategy, "ddp") == 0 ? "ddp" : NULL;
+    char *program = theirs != NULL ? dt_bench_peer_program(v->ranks == 1 ? "python" : "torchrun") : NULL;
     if (program == NULL) {
         return 0;
     }
-    char *out = dt_format("%s/peer.json", folder), *nproc = dt_format("--nproc-per-node=%ld", ranks), *name = dt_format("%sv%d", size, VOCABULARY);
+    char *out = dt_format("%s/peer.json", folder), *nproc = dt_format("--nproc-per-node=%ld", v->ranks), *name = dt_format("%sv%d", size, VOCABULARY);
     char *argv[20];
     int n = 0;
     argv[n++] = program;
-    if (ranks > 1) {
+    if (v->ranks > 1) {
         argv[n++] = (char *)"--standalone";
         argv[n++] = nproc;
     }
-    char *const rest[] = {(char *)script, (char *)"--model",   (char *)"gpt2", (char *)"--size",     name,           (char *)"--dtype",
-                          (char *)"fp32", (char *)"--threads", (char *)"1",    (char *)"--strategy", (char *)theirs, NULL};
+    char *const rest[] = {(char *)script,   (char *)"--model",   (char *)"gpt2", (char *)"--size",     name,           (char *)"--dtype",
+                          (char *)v->dtype, (char *)"--threads", (char *)"1",    (char *)"--strategy", (char *)theirs, NULL};
     memcpy(argv + n, rest, sizeof rest);
     double value = run(argv, out) ? median_of(out, "tok_s", 0) : -1;
     free(name);
@@ -134,22 +142,23 @@ static double run_peer(const char *folder, const char *script, long ranks, const
     return value;
 }
 
-static int run_case(const char *folder, const char *dtrun, const char *script, const char *size, const char *strategy, long ranks, long repeats)
+static int run_case(const char *folder, const char *dtrun, const char *script, const char *size, const struct variant *v, long repeats)
 {
     double ours[MAX_RUNS], peers[MAX_RUNS];
     size_t peer_count = 0;
     for (long r = 0; r < repeats; r++) {
-        ours[r] = run_ours(folder, dtrun, strategy, ranks);
+        ours[r] = run_ours(folder, dtrun, v);
         if (ours[r] <= 0) {
-            (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n", strategy, ranks, dtrun, ranks);
+            (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n", v->strategy, v->ranks, dtrun,
+                          v->ranks);
             return 1;
         }
-        double peer = script != NULL ? run_peer(folder, script, ranks, size, strategy) : 0;
+        double peer = script != NULL ? run_peer(folder, script, size, v) : 0;
         if (peer > 0) {
             peers[peer_count++] = peer;
         }
     }
-    char *name = dt_format("gpt2 %s fp32, %s, %ld rank%s, 1 thread each", size, strategy, ranks, ranks == 1 ? "" : "s");
+    char *name = dt_format("gpt2 %s %s, %s, %ld rank%s, 1 thread each", size, v->dtype, v->strategy, v->ranks, v->ranks == 1 ? "" : "s");
     struct dt_bench_case c = {
         .bench = "step", .name = name, .unit = "tokens/s", .peer = peer_count > 0 ? dt_bench_median(peers, peer_count) : 0, .peer_name = "PyTorch"};
     dt_bench_print(&c, ours, (size_t)repeats);
@@ -160,14 +169,16 @@ static int run_case(const char *folder, const char *dtrun, const char *script, c
 int bench_step(int argc, char **argv)
 {
     const char *size = dt_bench_option(argc, argv, "size", "L6C384"), *list = dt_bench_option(argc, argv, "strategy", NULL);
-    const char *script = dt_bench_option(argc, argv, "script", "tests/peers/step.py");
+    const char *dtype = dt_bench_option(argc, argv, "dtype", NULL), *script = dt_bench_option(argc, argv, "script", "tests/peers/step.py");
     long ranks = dt_bench_number(argc, argv, "ranks", 0), steps = dt_bench_number(argc, argv, "steps", 15),
          repeats = dt_bench_number(argc, argv, "repeats", 3);
     struct shape s = {.positions = 256, .batch = 4};
     if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 || s.channels % 64 != 0 || ranks < 0 || ranks > 64 ||
-        steps <= WARMUP || steps > MAX_STEPS || repeats < 1 || repeats > MAX_RUNS) {
-        (void)fprintf(stderr, "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --steps %d..%d  --repeats 1..%d\n", WARMUP + 1,
-                      MAX_STEPS, MAX_RUNS);
+        (dtype != NULL && strcmp(dtype, "fp32") != 0 && strcmp(dtype, "bf16") != 0) || steps <= WARMUP || steps > MAX_STEPS || repeats < 1 ||
+        repeats > MAX_RUNS) {
+        (void)fprintf(stderr,
+                      "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --dtype fp32|bf16  --steps %d..%d  --repeats 1..%d\n",
+                      WARMUP + 1, MAX_STEPS, MAX_RUNS);
         return 2;
     }
     s.heads = s.channels / 64;
@@ -190,7 +201,11 @@ int bench_step(int argc, char **argv)
     for (long n = ranks > 0 ? ranks : 1; n <= (ranks > 0 ? ranks : 2) && code == 0; n++) {
         char *copy = dt_strdup(list != NULL ? list : n == 1 ? "single_device" : "ddp,zero1,zero2,full_shard"), *rest = copy;
         for (char *word; code == 0 && (word = strsep(&rest, ",")) != NULL;) {
-            code = run_case(folder, dtrun, peer ? script : NULL, size, word, n, repeats);
+            const char *const both[] = {"fp32", "bf16"};
+            for (int i = 0; i < 2 && code == 0; i++) {
+                struct variant v = {.strategy = word, .dtype = both[i], .ranks = n};
+                code = dtype == NULL || strcmp(dtype, both[i]) == 0 ? run_case(folder, dtrun, peer ? script : NULL, size, &v, repeats) : 0;
+            }
         }
         free(copy);
     }

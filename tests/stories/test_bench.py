@@ -62,5 +62,5 @@ def test_start_says_what_is_missing():
 
 def test_step():
     found = cases(bench("step", "--size", "L1C64", "--ranks", "2", "--strategy", "ddp,full_shard", "--steps", "6", "--repeats", "1"))
-    assert set(found) == {f"gpt2 L1C64 fp32, {row}, 2 ranks, 1 thread each" for row in ("ddp", "full_shard")}
+    assert set(found) == {f"gpt2 L1C64 {dtype}, {row}, 2 ranks, 1 thread each" for row in ("ddp", "full_shard") for dtype in ("fp32", "bf16")}
     assert all(case["value"] > 0 and case["unit"] == "tokens/s" for case in found.values())
