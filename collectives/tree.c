@@ -2,6 +2,8 @@
  * splits at the largest power of two below n, so its nodes are the aligned powers of two, cut off at the end. */
 #include "collectives/tree.h"
 
+#include "kernels/kernels.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -64,23 +66,15 @@ struct sum {
     bool wide;           /* a sum of BF16 stays F32 */
 };
 
-static void widen(float *out, const uint16_t *in, int64_t n)
+/* Sums of BF16 straight from the ranks: two of them are widened and added in one go. */
+static bool halves(const struct sum *s)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)in[i] << 16;
-        memcpy(&out[i], &bits, sizeof(bits));
-    }
+    return s->type == DT_BF16 && s->op == DT_SUM && s->parts == NULL;
 }
 
-/* Round to nearest even; NaN stays NaN. */
-static void narrow(uint16_t *out, const float *in, int64_t n)
+static const uint16_t *half_at(const struct sum *s, int part)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &in[i], sizeof(bits));
-        uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
-        out[i] = (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
-    }
+    return (const uint16_t *)(const void *)((const char *)s->in[part] + s->offset_bytes);
 }
 
 /* The node of ranks first .. first + count - 1, whose inputs begin at *part. Returns where its value is: an input itself, or
@@ -94,10 +88,15 @@ static const void *node(const struct sum *s, int first, int count, int *part, vo
         if (s->type != DT_BF16 || sum) {
             return p;
         }
-        widen(room, (const uint16_t *)(const void *)p, s->n);
+        dt_cpu_half()->widen(room, (const uint16_t *)(const void *)p, s->n);
         return room;
     }
     assert(count > 1);
+    if (count == 2 && halves(s)) {
+        dt_cpu_half()->add_wide(room, half_at(s, *part), half_at(s, *part + 1), s->n);
+        *part += 2;
+        return room;
+    }
     _Alignas(64) char spare[BLOCK_BYTES];
     int half = split_of(count);
     const void *left = node(s, first, half, part, room);
@@ -121,9 +120,13 @@ static void reduce(void *out, struct sum *s, int size, int64_t count)
             combine(to, (const char *)s->in[0] + s->offset_bytes, (const char *)s->in[1] + s->offset_bytes, s->op, s->type, s->n);
             continue;
         }
+        if (size == 2 && halves(s) && !s->wide) {
+            dt_cpu_half()->add((uint16_t *)(void *)to, half_at(s, 0), half_at(s, 1), s->n);
+            continue;
+        }
         const void *sum = node(s, 0, size, &part, room);
         if (s->type == DT_BF16 && !s->wide) {
-            narrow((uint16_t *)(void *)to, sum, s->n);
+            dt_cpu_half()->narrow((uint16_t *)(void *)to, sum, s->n);
         } else if (sum != to) {
             memcpy(to, sum, (size_t)s->n * (s->wide ? wide : width));
         }

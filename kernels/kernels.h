@@ -261,5 +261,13 @@ const struct dt_kernels *dt_kernels_cpu_named(const char *name);
 /* For collectives on the CPU, straight in the calling thread: as the rows of the same name. */
 void dt_cpu_sum_slices(const struct dt_sum_slices_args *a);
 void dt_cpu_cast(const struct dt_cast_args *a);
+/* By this CPU's vectors, the same bits on all of them; out may be an operand of its type. Sums are F32, rounded once where they become BF16. */
+struct dt_cpu_half {
+    void (*widen)(float *out, const uint16_t *in, int64_t count);
+    void (*narrow)(uint16_t *out, const float *in, int64_t count);
+    void (*add)(uint16_t *out, const uint16_t *a, const uint16_t *b, int64_t count);
+    void (*add_wide)(float *out, const uint16_t *a, const uint16_t *b, int64_t count);
+};
+const struct dt_cpu_half *dt_cpu_half(void);
 
 #endif

@@ -129,15 +129,11 @@ static int cast_now(const struct dt_cast_args *a, struct dt_error *err)
         return 0;
     }
     if (a->out_type == DT_BF16 && a->in_type == DT_F32) {
-        for (int64_t i = 0; i < a->count; i++) {
-            ((uint16_t *)a->out)[i] = dt_to_bf16(((const float *)a->in)[i]);
-        }
+        dt_cpu_half()->narrow(a->out, a->in, a->count);
         return 0;
     }
     if (a->out_type == DT_F32 && a->in_type == DT_BF16) {
-        for (int64_t i = 0; i < a->count; i++) {
-            ((float *)a->out)[i] = dt_from_bf16(((const uint16_t *)a->in)[i]);
-        }
+        dt_cpu_half()->widen(a->out, a->in, a->count);
         return 0;
     }
     if (is_float(a->out_type) && is_float(a->in_type)) {

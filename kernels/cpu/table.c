@@ -1,10 +1,12 @@
 /* Chooses the table of CPU kernels by what this machine runs. */
 #include "kernels/cpu/cpu.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 extern const struct dt_kernels dt_kernels_table_plain, dt_kernels_table_avx2, dt_kernels_table_avx512;
+extern const struct dt_cpu_half dt_cpu_half_plain, dt_cpu_half_avx2, dt_cpu_half_avx512;
 
 const struct dt_kernels *dt_kernels_cpu_named(const char *name)
 {
@@ -39,4 +41,19 @@ const struct dt_kernels *dt_kernels_cpu(struct dt_error *err)
     const struct dt_kernels *best = dt_kernels_cpu_named("avx512");
     best = best != NULL ? best : dt_kernels_cpu_named("avx2");
     return best != NULL ? best : dt_kernels_cpu_named("plain");
+}
+
+static const struct dt_cpu_half *half;
+static pthread_once_t half_once = PTHREAD_ONCE_INIT;
+
+static void choose_half(void)
+{
+    const struct dt_kernels *k = dt_kernels_cpu(NULL);
+    half = k == &dt_kernels_table_avx512 ? &dt_cpu_half_avx512 : k == &dt_kernels_table_avx2 ? &dt_cpu_half_avx2 : &dt_cpu_half_plain;
+}
+
+const struct dt_cpu_half *dt_cpu_half(void)
+{
+    pthread_once(&half_once, choose_half);
+    return half;
 }

@@ -877,6 +877,52 @@ static void test_rounding(void **unused)
     close_device(&d, s);
 }
 
+extern const struct dt_cpu_half dt_cpu_half_plain, dt_cpu_half_avx2, dt_cpu_half_avx512;
+
+/* Casts and sums for collectives: each instruction set gives the bits of one float operation per element, rounded once, also in place and in tails. */
+static void test_halves(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 131 };
+    const struct dt_cpu_half *const all[] = {&dt_cpu_half_plain, &dt_cpu_half_avx2, &dt_cpu_half_avx512};
+    float x[COUNT], y[COUNT], sum[COUNT], wide[COUNT + 1];
+    uint16_t a[COUNT], b[COUNT], expect[COUNT], out[COUNT + 1];
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(uniform() * exp(9 * uniform()));
+        y[i] = (float)uniform();
+    }
+    for (int i = 0; i < COUNT; i++) {
+        double d[2] = {(double)x[i], (double)y[i]};
+        uint16_t h[2];
+        dt_cpu_cast(&(struct dt_cast_args){h, d, 2, DT_BF16, DT_F64});
+        a[i] = h[0];
+        b[i] = h[1];
+        dt_cpu_cast(&(struct dt_cast_args){d, h, 2, DT_F64, DT_BF16});
+        sum[i] = (float)d[0] + (float)d[1];
+        d[0] = (double)sum[i];
+        dt_cpu_cast(&(struct dt_cast_args){&expect[i], d, 1, DT_BF16, DT_F64});
+    }
+    for (size_t isa = 0; isa < sizeof isas / sizeof isas[0]; isa++) {
+        for (int count = 0; count <= COUNT && dt_kernels_cpu_named(isas[isa]) != NULL; count++) {
+            const struct dt_cpu_half *k = all[isa];
+            memset(wide, 0x5a, sizeof wide);
+            k->add_wide(wide, a, b, count);
+            assert_memory_equal(wide, sum, (size_t)count * sizeof *wide);
+            memset(out, 0x5a, sizeof out);
+            k->narrow(out, wide, count);
+            assert_memory_equal(out, expect, (size_t)count * sizeof *out);
+            k->widen(wide, out, count);
+            k->narrow(out, wide, count);
+            assert_memory_equal(out, expect, (size_t)count * sizeof *out);
+            memcpy(out, a, sizeof a);
+            out[count] = 0x5a5a;
+            k->add(out, out, b, count);
+            assert_memory_equal(out, expect, (size_t)count * sizeof *out);
+            assert_int_equal(out[count], 0x5a5a);
+        }
+    }
+}
+
 /* Losses: divided or not, in any slicing the same bits; what is not finite is counted; below zero is zero. */
 static void test_exact_sum(void **unused)
 {
@@ -1076,6 +1122,7 @@ int main(void)
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_norm_of_halves),
         cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_halves),
         cmocka_unit_test(test_exact_sum),
         cmocka_unit_test(test_sum_slices),
         cmocka_unit_test(test_cast),

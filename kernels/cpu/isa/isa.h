@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+extern const struct dt_cpu_half ISA(dt_cpu_half);
+
 /* In one thread, each element independent of how m and n were cut. */
 void ISA(dt_gemm)(const struct dt_gemm *g);
 
