@@ -16,8 +16,7 @@ import pytest
 import hosts
 import training
 from hosts import PORT, Rounds, Stayers
-from test_netns import wait_step
-from test_nodes import NUMBERS, c10d
+from nodes import NUMBERS, c10d
 
 LIBRARY = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), "")
 pytestmark = pytest.mark.skipif(not LIBRARY, reason="no libfaketime: scripts/setup.sh installs it")
@@ -94,7 +93,7 @@ def test_training_through_jumps(tmp_path):
         jobs = [h.job(c10d(PORT, 2, "train", job, "--output_dir", out, host="a"), env=clock.env) for h in net.hosts]
         with Rounds(*jobs):
             for i, offset_s in enumerate((HOUR_S, -HOUR_S, 0, HOUR_S)):
-                page = wait_step(jobs, 20 * (i + 1))
+                page = training.worker_at(jobs, 20 * (i + 1))
                 clock.set(offset_s)
             os.kill(page.pid, signal.SIGKILL)
             clock.set(-HOUR_S)

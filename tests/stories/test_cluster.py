@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from support import DEADLINE_S, DTRUN, ROOT, clean_env, run, script
-from test_nodes import free_port
+from nodes import free_port
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 SHOW = ["sh", "-c", 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR"']

@@ -14,7 +14,7 @@ import pytest
 import hosts
 from hosts import PORT
 from support import BIN, Job, run, script
-from test_nodes import c10d, finish, free_port
+from nodes import c10d, finish, free_port
 
 DOCTOR = os.path.join(BIN, "doctor")
 SANITIZED = "build-" in BIN

@@ -12,7 +12,7 @@ import time
 
 import training
 from support import Job, lines_of, marked, wait_lines, wait_until
-from test_nodes import STAY, c10d, finish, free_port
+from nodes import STAY, c10d, finish, free_port, listens
 
 
 def world_of(path):
@@ -31,7 +31,7 @@ def test_the_endpoint_of_a_lost_host_is_taken_over(tmp_path):
         return Job(c10d(port, "2:3", "sh", "-c", STAY, "x", tmp_path, name))
 
     with host("a") as a:
-        wait_until(lambda: connects(port), "the endpoint")
+        wait_until(lambda: listens(port), "the endpoint")
         with host("b") as b, host("c") as c:
             wait_world(tmp_path, "abc", 3)
             os.kill(a.agent, signal.SIGKILL)
@@ -43,11 +43,6 @@ def test_the_endpoint_of_a_lost_host_is_taken_over(tmp_path):
                 results = finish(b, c, d)
     assert [r.code for r in results] == [0, 0, 0], results
     assert sum("held by this host now" in r.err for r in results) == 1, results
-
-
-def connects(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_port_that_an_outgoing_connection_has_is_waited_for(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import etcd
 import training
 from support import Job, children, lines_of, wait_lines, wait_until
-from test_nodes import STAY, finish
+from nodes import STAY, finish
 
 pytestmark = pytest.mark.skipif(etcd.missing() is not None, reason=str(etcd.missing()))
 STEPS = 40

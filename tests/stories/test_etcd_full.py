@@ -15,7 +15,7 @@ import pytest
 import etcd
 from support import Job, alive, children, lines_of, wait_lines, wait_until
 from test_etcd import at, size_of
-from test_nodes import STAY, finish
+from nodes import STAY, finish
 
 pytestmark = pytest.mark.skipif(etcd.missing() is not None, reason=str(etcd.missing()))
 

@@ -13,7 +13,7 @@ import hosts
 import training
 from hosts import PORT
 from support import lines_of, wait_until
-from test_nodes import NUMBERS, c10d
+from nodes import NUMBERS, c10d
 
 ENDPOINT = "10.88.0.1"
 

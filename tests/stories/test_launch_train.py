@@ -10,7 +10,7 @@ import signal
 import pytest
 import training
 from places import little_memory
-from test_nodes import c10d, finish, free_port
+from nodes import c10d, finish, free_port
 from support import DTRUN, PYTHON, Job, lines_of, program, run, script, wait_lines
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")

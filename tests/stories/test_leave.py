@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from support import DTRUN, Job, lines_of, wait_until
-from test_nodes import free_port
+from nodes import free_port
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 # Says how many hosts there are, once per round, and stays until the file `go` is there.

@@ -11,7 +11,7 @@ import pytest
 import hosts
 from hosts import PORT, finish
 from support import wait_lines, wait_until
-from test_nodes import STAY, c10d, static
+from nodes import STAY, c10d, static
 
 PLACE = "echo $RANK $WORLD_SIZE $MASTER_ADDR $DTRUN_LOCAL_ADDR"
 

@@ -14,7 +14,7 @@ import hosts
 import training
 from hosts import PORT, Rounds, Stayers
 from support import alive, children, wait_until
-from test_nodes import NUMBERS, c10d, static
+from nodes import NUMBERS, c10d, static
 
 STEPS = 60
 
@@ -37,41 +37,12 @@ def long_job(place):
 
 @pytest.fixture(scope="module")
 def one_host(place):
-    """Hash and losses of one host, by number of ranks; made when asked for."""
-    folder, job = place
-    made = {}
-
-    def of(ranks):
-        if ranks not in made:
-            out = folder / f"one-{ranks}"
-            result = training.train(job, out, ranks=ranks)
-            assert result.code == 0, result
-            made[ranks] = training.hash_of(out), training.metrics(out)
-        return made[ranks]
-
-    return of
+    return training.one_host(*place)
 
 
 def train_on(net, job, out, layout, *rest, options=()):
     return [h.job(c10d(PORT, len(layout), *options, f"--nproc_per_node={n}", "train", job, "--output_dir", out, *rest, host="a"))
             for h, n in zip(net.hosts, layout)]
-
-
-def wait_step(jobs, step):
-    """The page of a worker that has come so far."""
-
-    def find():
-        for job in jobs:
-            for pid in children(job.agent):
-                try:
-                    page = training.Page(pid)
-                except (OSError, KeyError, ValueError):
-                    continue
-                if page.step() >= step:
-                    return page
-        return None
-
-    return wait_until(find, f"step {step}", step_s=0.002)
 
 
 @pytest.mark.parametrize("layout, strategy", [((2, 1), "full_shard"), ((1, 2, 3), "ddp"), ((2, 2), "zero2")])
@@ -111,7 +82,7 @@ def test_every_host_names_the_worker_that_failed_first(tmp_path, long_job, late_
     with hosts.network(3) as net:
         jobs = train_on(net, job, out, (1, 1, 1))
         with Rounds(*jobs):
-            page = wait_step(jobs[1:2], 15)
+            page = training.worker_at(jobs[1:2], 15)
             if late_s > 0:
                 os.kill(jobs[1].agent, signal.SIGSTOP)
             os.kill(page.pid, signal.SIGKILL)
@@ -132,7 +103,7 @@ def test_a_lost_coordinator_comes_back(tmp_path, long_job):
     with hosts.network(3) as net:
         jobs = train_on(net, job, out, (1, 1, 1), options=("--time_scale=3",))
         with Rounds(*jobs) as rounds:
-            wait_step(jobs, 15)
+            training.worker_at(jobs, 15)
             net.down(net.hosts[0])
             wait_until(lambda: not any(map(alive, rounds.workers)), "the end of the round")
             net.up(net.hosts[0])

@@ -17,8 +17,8 @@ import hosts
 import training
 from hosts import PORT, Rounds, Stayers
 from support import alive, children, lines_of, wait_until
-from test_netns import train_on, wait_step
-from test_nodes import c10d
+from test_netns import train_on
+from nodes import c10d
 
 
 def codes(results):
@@ -321,7 +321,7 @@ def test_a_worker_killed_beside_a_cut(tmp_path):
     with hosts.network(3) as net:
         jobs = train_on(net, job, tmp_path / "out", (1, 1, 1), options=("--time_scale=3",))
         with Rounds(*jobs):
-            os.kill(wait_step(jobs[:1], 30).pid, signal.SIGKILL)
+            os.kill(training.worker_at(jobs[:1], 30).pid, signal.SIGKILL)
             net.down(net.hosts[2])
             time.sleep(6)
             net.up(net.hosts[2])

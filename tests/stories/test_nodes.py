@@ -4,7 +4,6 @@ run: timeout 400
 """
 
 import os
-import random
 import re
 import signal
 import socket
@@ -13,40 +12,8 @@ import time
 
 import pytest
 
+from nodes import NUMBERS, STAY, c10d, finish, free_port, listens, static
 from support import DTRUN, Job, alive, children, lines_of, run, script, wait_lines, wait_until
-
-
-def free_port():
-    """A port below those that the kernel gives to outgoing connections: one of these could take it before the first agent does."""
-    while True:
-        port = random.randrange(15000, 30000)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-
-
-def static(port, rank, nnodes, *rest, host="127.0.0.1"):
-    return [f"--nnodes={nnodes}", f"--master_addr={host}", f"--master_port={port}", f"--node_rank={rank}", *rest]
-
-
-def c10d(port, nnodes, *rest, host="127.0.0.1"):
-    return [f"--nnodes={nnodes}", "--rdzv_backend=c10d", f"--rdzv_endpoint={host}:{port}", "--rdzv_id=story",
-            "--rdzv_conf=last_call_timeout=1", *rest]
-
-
-def finish(*jobs):
-    results = [job.finish() for job in jobs]
-    for job in jobs:
-        job.wait_gone()
-    return results
-
-
-NUMBERS = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
-# Says which round it is in and stays until the file `go` is there.
-STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $MASTER_PORT" >> "$1/$2"; while [ ! -e "$1/go" ]; do sleep 0.05; done'
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -194,11 +161,6 @@ def test_two_hosts_without_a_node_rank(tmp_path):
         a.signal(signal.SIGTERM)
         result = a.finish()
     assert "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but 192.0.2.1 is no address of it; " in result.err, result
-
-
-def listens(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("said, heard", [(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", r'does not speak the agents\' protocol, it said "HTTP/1\.1 400 Bad Request"'),

@@ -7,13 +7,12 @@ import os
 import random
 import re
 import signal
-import socket
 
 import pytest
 
 import training
-from support import Job, children, wait_until
-from test_nodes import c10d, finish, free_port
+from support import Job, wait_until
+from nodes import c10d, finish, free_port, listens
 
 STEPS = 60
 
@@ -26,15 +25,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_host(place):
-    """Hashes of one host, by number of ranks."""
-    folder, job = place
-    hashes = {}
-    for ranks in (2, 3, 4):
-        out = folder / f"one-{ranks}"
-        result = training.train(job, out, ranks=ranks)
-        assert result.code == 0, result
-        hashes[ranks] = training.hash_of(out)
-    return hashes
+    return training.one_host(*place)
 
 
 def start(place, out, port, nnodes, local, *rest):
@@ -49,7 +40,7 @@ def test_equal_to_one_host(place, one_host, layout, strategy):
     jobs = [start(place, out, port, len(layout), local, "--mode", strategy) for local in layout]
     results = finish(*jobs)
     assert [r.code for r in results] == [0] * len(layout), results
-    assert training.hash_of(out) == one_host[sum(layout)]
+    assert training.hash_of(out) == one_host(sum(layout))[0]
 
 
 def test_hosts_of_different_sizes_have_no_shard_group_each(place):
@@ -64,42 +55,16 @@ def test_hosts_of_different_sizes_have_no_shard_group_each(place):
                for r in results), results
 
 
-def is_taken(port):
-    with socket.socket() as s:
-        try:
-            s.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
-
-
-def worker_at(job, step):
-    """Pid of a worker that came so far, once there is one."""
-
-    def there():
-        for pid in children(job.agent_pid):
-            try:
-                page = training.Page(pid)
-            except (OSError, KeyError, ValueError):
-                continue
-            if page.step() >= step:
-                return pid
-        return None
-
-    job.agent_pid = job.agent
-    return wait_until(there, f"step {step}", step_s=0.001)
-
-
 def test_a_lost_host_costs_no_restart_whoever_notices_first(place):
     """A worker loses its peer some time before its host is known to be lost: that is the same loss, and no restart is needed for it."""
     folder, job = place
     port, out = free_port(), folder / "lost"
     args = c10d(port, "1:2", "--max_restarts=0", "--nproc_per_node=1", "train", job, "--output_dir", out, "--set", "training.max_steps=500")
     with Job(args) as a:
-        wait_until(lambda: is_taken(port), "the endpoint")
+        wait_until(lambda: listens(port), "the endpoint")
         with Job(args) as b:
-            here, there = worker_at(a, 20), worker_at(b, 20)
-            os.kill(b.agent_pid, signal.SIGSTOP)  # it cannot say what becomes of its worker
+            here, there, agent = training.worker_at([a], 20).pid, training.worker_at([b], 20).pid, b.agent
+            os.kill(agent, signal.SIGSTOP)  # it cannot say what becomes of its worker
             os.kill(there, signal.SIGKILL)
             wait_until(lambda: not os.path.exists(f"/proc/{here}"), "the end of the round")
             b.kill()
@@ -115,20 +80,7 @@ def test_a_killed_worker_costs_a_round(place, one_host):
     port, out = free_port(), folder / "killed"
     rng = random.Random(7)
     with start(place, out, port, 2, 1) as a, start(place, out, port, 2, 1) as b:
-        victim = rng.choice([a, b])
-        victim.agent_pid = victim.agent
-
-        def page_at_20():
-            for pid in children(victim.agent_pid):
-                try:
-                    page = training.Page(pid)
-                except (OSError, KeyError, ValueError):
-                    continue
-                if page.step() >= 20:
-                    return page
-            return None
-
-        os.kill(wait_until(page_at_20, "step 20", step_s=0.001).pid, signal.SIGKILL)
+        os.kill(training.worker_at([rng.choice([a, b])], 20).pid, signal.SIGKILL)
         results = finish(a, b)
     assert [r.code for r in results] == [0, 0], results
-    assert training.hash_of(out) == one_host[2]
+    assert training.hash_of(out) == one_host(2)[0]

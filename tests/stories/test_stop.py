@@ -13,7 +13,7 @@ import time
 import pytest
 import support
 import training
-from test_nodes import free_port
+from nodes import free_port
 
 STOPS = int(os.environ.get("DTRUN_STOPS", "100" if os.environ.get("DTRUN_ALL") else "4"))
 SEED = int(os.environ.get("DTRUN_SEED", str(random.randrange(10**6))))

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from support import DTRUN, Job, wait_until
-from test_nodes import NUMBERS, c10d, finish, free_port
+from nodes import NUMBERS, c10d, finish, free_port
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 HELLO_BYTES, RUN = 96, "story"

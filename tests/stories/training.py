@@ -155,6 +155,38 @@ class Page:
         return struct.unpack_from("q", self.map, STEP_AT)[0]
 
 
+def worker_at(jobs, step):
+    """The page of a worker of one of the jobs that came so far."""
+
+    def find():
+        for job in jobs:
+            for pid in support.children(job.agent):
+                try:
+                    page = Page(pid)
+                except (OSError, KeyError, ValueError):
+                    continue
+                if page.step() >= step:
+                    return page
+        return None
+
+    return support.wait_until(find, f"step {step}", step_s=0.001)
+
+
+def one_host(folder, job):
+    """A function of the number of ranks: hash and losses of the job on one host, made when first asked for."""
+    made = {}
+
+    def of(ranks):
+        if ranks not in made:
+            out = os.path.join(str(folder), f"one-{ranks}")
+            result = train(job, out, ranks=ranks)
+            assert result.code == 0, result
+            made[ranks] = hash_of(out), metrics(out)
+        return made[ranks]
+
+    return of
+
+
 def pages(job, ranks):
     """Pages of the workers that run now, by rank; None while a round is not whole."""
     found = {}
