@@ -37,6 +37,7 @@ def test_the_endpoint_of_a_lost_host_is_taken_over(tmp_path):
             os.kill(a.agent, signal.SIGKILL)
             wait_world(tmp_path, "bc", 2)
             a.wait_gone()
+            wait_until(lambda: listens(port), "the endpoint at another host")  # or d, which looks at once, would get it
             with host("d") as d:  # knows the endpoint alone
                 wait_world(tmp_path, "bcd", 3)
                 (tmp_path / "go").touch()
