@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "launcher/leftovers.h"
 #include "launcher/process.h"
 #include "launcher/shared_files.h"
 
@@ -24,6 +25,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define LOOK_S 0.2 /* the guard looks for what an earlier job has left, and the job is under way by then */
 
 static pid_t guard_pid; /* written once, before the agent does anything */
 static struct lifetime {
@@ -263,8 +266,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
 {
     int status = 0;
     bool suspending = false, gone = false;
+    struct leftovers before = {.look_at_s = dt_now_s() + LOOK_S};
     while (!gone) {
-        double wait_s = end_overdue(agent);
+        double wait_s = fmin(end_overdue(agent), leftovers_step(&before, agent, dt_now_s()));
         struct timespec wait = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)((wait_s - floor(wait_s)) * 1e9)};
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGCHLD) {
@@ -282,6 +286,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     if (WIFSIGNALED(status)) {
         (void)dprintf(2, "dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n", (int)agent,
                       WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
+    }
+    if (code != 0) {
+        leftovers_end(&before, agent);
     }
     if (!all_gone) {
         (void)dprintf(2, "dtrun: guard: a process of this job does not die: it hangs in the kernel; look for state D in ps\n");

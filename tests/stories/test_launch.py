@@ -336,6 +336,38 @@ def test_killing_our_processes_leaves_nothing(tmp_path, victim):
         assert re.search(r"dtrun: agent \(pid \d+\): killed by signal 9 \(KILL\): .+; start the job again", result.err)
 
 
+# $1: dtrun, $2: a folder. A job whose guard and agent are killed at once, then others while what it left still runs, and one when nothing is left.
+LEFT = r"""
+cd "$2"
+"$1" --rdzv_id=first sh -c 'setsid sh -c "echo \$\$ > left; exec sleep 1000" & while [ ! -s left ]; do sleep 0.01; done; echo $PPID > agent; exec sleep 1000' &
+while [ ! -s agent ]; do sleep 0.01; done
+kill -9 $! $(cat agent)
+while kill -0 $(cat agent) 2> /dev/null; do sleep 0.01; done
+"$1" --nproc_per_node=2 sh -c 'echo >> ready; while [ ! -e go ]; do sleep 0.05; done' 2> long &
+i=0; while [ ! -s long ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.05; done
+touch go
+wait $!
+"$1" false 2> failed
+kill -0 $(cat left) && kill $(cat left)
+while kill -0 $(cat left) 2> /dev/null; do sleep 0.01; done
+"$1" false 2> after
+"""
+
+
+def test_what_a_killed_job_has_left_is_named_by_the_next(tmp_path):
+    """R-11: a grandchild in a session of its own, when guard and agent were killed at once."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]  # processes of our own: no other story's jobs are seen
+    if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no pid namespaces here")
+    p = subprocess.run([*inside, "sh", "-c", LEFT, "-", DTRUN, tmp_path], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
+    left = (tmp_path / "left").read_text().strip()
+    line = rf"^dtrun: host \S+: 1 process of an earlier job \(run id first\) outlived dtrun, which was killed with its guard: pid {left} \(sleep\); end it with: kill {left}$"
+    for name in ("long", "failed"):
+        assert len(re.findall(line, (tmp_path / name).read_text(), re.M)) == 1, (name, (tmp_path / name).read_text(), p.stderr)
+    assert (tmp_path / "long").read_text().count("\n") == 1, (tmp_path / "long").read_text()
+    assert "outlived" not in (tmp_path / "after").read_text(), (tmp_path / "after").read_text()
+
+
 def test_daemons_of_a_worker_end_with_the_round(tmp_path):
     text = f"setsid sh -c 'sleep 1000 & echo $$$$ >> {tmp_path}/pids; sleep 1000' & while [ ! -s {tmp_path}/pids ]; do sleep 0.01; done"
     result = shell(text, "--nproc_per_node=2")

@@ -1,0 +1,165 @@
+#include "launcher/leftovers.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NAMED = 8, ENVIRON_BYTES = 4 << 20 };
+
+static const double again_s = 1, soon_s = 0.2;
+
+/* The value of a variable in what /proc/PID/environ holds, or null. */
+static const char *value_of(const struct dt_text *environ_text, const char *name)
+{
+    size_t size = strlen(name);
+    for (size_t at = 0; at < environ_text->size; at += strlen(environ_text->data + at) + 1) {
+        if (strncmp(environ_text->data + at, name, size) == 0 && environ_text->data[at + size] == '=') {
+            return environ_text->data + at + size + 1;
+        }
+    }
+    return NULL;
+}
+
+static void name_of(const char *pid, char *out, size_t out_bytes)
+{
+    char path[300];
+    struct dt_text name;
+    dt_text_init(&name);
+    (void)snprintf(path, sizeof path, "/proc/%s/comm", pid);
+    (void)dt_file_read(path, 256, &name, NULL);
+    (void)snprintf(out, out_bytes, "%.*s", (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
+    for (char *c = out; *c != '\0'; c++) { /* a process chooses its name */
+        *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
+    }
+    dt_text_clear(&name);
+}
+
+/* The agent that DTRUN_PAGE names (base/page.h) is gone; its number may be another process's by now. */
+static bool has_lost_its_agent(const char *page)
+{
+    char agent[32], name[64];
+    int pid;
+    if (sscanf(page, "/proc/%d/fd/", &pid) != 1) {
+        return false;
+    }
+    (void)snprintf(agent, sizeof agent, "%d", pid);
+    name_of(agent, name, sizeof name);
+    return strcmp(name, "dtrun-agent") != 0;
+}
+
+/* Its numbers are ours: the same user's, in the same namespace. */
+static bool is_of_ours(const char *pid)
+{
+    char path[300];
+    struct stat st, theirs, ours;
+    (void)snprintf(path, sizeof path, "/proc/%s", pid);
+    if (stat(path, &st) != 0 || st.st_uid != geteuid()) {
+        return false;
+    }
+    (void)snprintf(path, sizeof path, "/proc/%s/ns/pid", pid);
+    return stat(path, &theirs) == 0 && stat("/proc/self/ns/pid", &ours) == 0 && theirs.st_ino == ours.st_ino && theirs.st_dev == ours.st_dev;
+}
+
+static bool read_environ(const char *pid, struct dt_text *out)
+{
+    char path[300];
+    dt_text_reset(out);
+    (void)snprintf(path, sizeof path, "/proc/%s/environ", pid);
+    return dt_file_read(path, ENVIRON_BYTES, out, NULL) == 0 && out->size > 0;
+}
+
+/* "1 process of an earlier job (run id x) outlived its dtrun, ...". */
+static void tell(int count, const char *run_id, const char *who, const char *numbers, struct dt_text *out)
+{
+    char host[256] = "";
+    (void)gethostname(host, sizeof host - 1);
+    dt_text_printf(
+        out, "dtrun: host %s: %d process%s of an earlier job%s outlived dtrun, which was killed with its guard: %s%s; end %s with: kill%s%s\n", host,
+        count, count == 1 ? "" : "es", run_id, who, count > NAMED ? ", ..." : "", count == 1 ? "it" : "them", numbers, count > NAMED ? " ..." : "");
+}
+
+int leftovers_find(pid_t agent, struct dt_text *out)
+{
+    int count = 0;
+    char run_id[160] = "";
+    struct dt_text env, who, numbers;
+    dt_text_init(&env);
+    dt_text_init(&who);
+    dt_text_init(&numbers);
+    DIR *all = opendir("/proc");
+    const struct dirent *e;
+    while (all != NULL && (e = readdir(all)) != NULL) {
+        pid_t pid = isdigit((unsigned char)e->d_name[0]) ? (pid_t)atoi(e->d_name) : 0;
+        if (pid == 0 || pid == getpid() || pid == agent || !is_of_ours(e->d_name) || !read_environ(e->d_name, &env)) {
+            continue;
+        }
+        const char *page = value_of(&env, "DTRUN_PAGE"), *id = value_of(&env, "TORCHELASTIC_RUN_ID");
+        if (page == NULL || !has_lost_its_agent(page)) {
+            continue;
+        }
+        if (count == 0 && id != NULL && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {
+            (void)snprintf(run_id, sizeof run_id, " (run id %.128s)", id);
+        }
+        if (count++ < NAMED) {
+            char name[64];
+            name_of(e->d_name, name, sizeof name);
+            dt_text_printf(&who, "%spid %d (%s)", count > 1 ? ", " : "", (int)pid, name);
+            dt_text_printf(&numbers, " %d", (int)pid);
+        }
+    }
+    if (all != NULL) {
+        (void)closedir(all);
+    }
+    if (count > 0) {
+        tell(count, run_id, dt_text_str(&who), dt_text_str(&numbers), out);
+    }
+    dt_text_clear(&env);
+    dt_text_clear(&who);
+    dt_text_clear(&numbers);
+    return count;
+}
+
+/* Whether there are any; said if so wished. */
+static bool look(pid_t agent, bool say)
+{
+    struct dt_text line;
+    dt_text_init(&line);
+    int count = leftovers_find(agent, &line);
+    if (say && count > 0) {
+        (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
+    }
+    dt_text_clear(&line);
+    return count > 0;
+}
+
+double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
+{
+    if (l->done) {
+        return INFINITY;
+    }
+    if (now_s < l->look_at_s) {
+        return l->look_at_s - now_s;
+    }
+    bool any = look(agent, l->seen);
+    l->done = l->seen || !any;
+    l->seen = true;
+    l->look_at_s = now_s + again_s;
+    return l->done ? INFINITY : again_s;
+}
+
+void leftovers_end(struct leftovers *l, pid_t agent)
+{
+    if (!l->done && look(agent, false)) {
+        dt_sleep_s(soon_s);
+        (void)look(agent, true);
+    }
+    l->done = true;
+}
