@@ -37,13 +37,6 @@ pid_t shared_files_fork(void)
     return pid;
 }
 
-void shared_files_part(void)
-{
-    if (unshare(CLONE_FILES) == 0) {
-        (void)syscall(SYS_close_range, 3u, ~0u, 0u);
-    }
-}
-
 static bool is_connection(int fd)
 {
     int domain = 0, type = 0, listens = 1;
@@ -81,6 +74,18 @@ static int take_connections(int **out)
         (void)closedir(all);
     }
     return count;
+}
+
+void shared_files_part(void)
+{
+    if (unshare(CLONE_FILES) != 0 || syscall(SYS_close_range, 3u, ~0u, 0u) == 0) {
+        return;
+    }
+    int *list, count = take_connections(&list); /* Linux before 5.9 */
+    for (int i = 0; i < count; i++) {
+        (void)close(list[i]);
+    }
+    free(list);
 }
 
 void shared_files_trim(void)
