@@ -35,6 +35,8 @@ struct dt_gemm_bf16 {
 };
 /* By oneDNN in the calling thread. For BF16 by what is faster on this CPU: its product for that, or the one for F32 on converted blocks. */
 void dt_gemm_bf16_onednn(const struct dt_gemm_bf16 *g);
+/* Decides that, once: as DTRUN_BF16=onednn|f32 says, otherwise by measuring. DT_INVALID for another word. */
+int dt_gemm_bf16_choose(struct dt_error *err);
 void dt_gemm_onednn(const struct dt_gemm *g);
 /* Our own (kernels/cpu/isa/gemm.c) without special instructions; no cut of m and n changes a bit. */
 void dt_gemm_plain(const struct dt_gemm *g);

@@ -1,6 +1,6 @@
 /* The row `matmul`: slices of rows that the pool's threads take one by one; each is computed in one thread by oneDNN, or by our
- * own plain product. oneDNN (Debian's build runs on OpenMP) is told to use one thread. One thread alone takes the whole: 5 % less
- * time for wide products, and both libraries sum an element in an order that rows do not change (test_kernels compares the bits). */
+ * own plain product. oneDNN (Debian's build runs on OpenMP) is told to use one thread. One thread alone takes the whole where an element's sum has
+ * an order that rows do not change (test_kernels compares the bits): 5 % less time for wide products. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
@@ -99,7 +99,14 @@ void dt_gemm_onednn(const struct dt_gemm *g)
 struct engine {
     void (*f32)(const struct dt_gemm *g);
     void (*bf16)(const struct dt_gemm_bf16 *g);
+    bool rows_change_bits; /* of F32; for BF16 they always may */
 };
+
+/* The library's kernels for AVX2 do not sum a matrix of many rows as they do its slices. */
+static bool library_rows_change_bits(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
+}
 
 struct slices {
     const struct dt_matmul_args *args;
@@ -162,8 +169,8 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    /* Turned over slice by slice it stays in the cache; for BF16 the library may choose another order of sums for another number of rows. */
-    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed && !half;
+    /* Turned over slice by slice it stays in the cache. */
+    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed && !half && !engine->rows_change_bits;
     int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
     dt_pool_run(dt_cpu_pool(s), (a->m + x.rows - 1) / x.rows, one_slice, &x);
@@ -172,12 +179,16 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const
 
 static int run_onednn(struct dt_stream *s, void *args, struct dt_error *err)
 {
-    return matmul_now(s, args, &(struct engine){dt_gemm_onednn, dt_gemm_bf16_onednn}, err);
+    const struct dt_matmul_args *a = args;
+    if (a->type == DT_BF16 && dt_gemm_bf16_choose(err) != 0) {
+        return -1;
+    }
+    return matmul_now(s, a, &(struct engine){dt_gemm_onednn, dt_gemm_bf16_onednn, library_rows_change_bits()}, err);
 }
 
 static int run_plain(struct dt_stream *s, void *args, struct dt_error *err)
 {
-    return matmul_now(s, args, &(struct engine){dt_gemm_plain, dt_gemm_bf16_plain}, err);
+    return matmul_now(s, args, &(struct engine){dt_gemm_plain, dt_gemm_bf16_plain, false}, err);
 }
 
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a)

@@ -1,6 +1,7 @@
 /* Products of BF16 matrices in the calling thread: by oneDNN, or block by block as floats by the F32 product. Which one is faster on this
  * CPU is measured at the first use, since flags do not tell (a CPU may have the dot product and do it slower than fma): there
- * is a factor of two or more between both wherever it was tried, so that all processes of a host choose alike.
+ * is a factor of two or more between both wherever it was tried, so that all processes of a host choose alike. DTRUN_BF16 chooses for hosts that
+ * differ.
  * The one file that knows how oneDNN's versions 2 and 3 describe a product. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
@@ -269,10 +270,11 @@ void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g)
 #define TRIALS 5
 
 static bool library_is_faster;
+static struct dt_error choice_error; /* status DT_OK: none */
 static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
 /* Both in turns on a product of 50 MFLOP, the best of each: a few milliseconds, and a disturbed one does not count. */
-static void choose(void)
+static void measure(void)
 {
     enum { M = 128, N = 384, K = 512 };
     uint16_t *x = calloc(M * K + K * N + M * N, sizeof *x);
@@ -301,9 +303,30 @@ static void choose(void)
     free(x);
 }
 
-void dt_gemm_bf16_onednn(const struct dt_gemm_bf16 *g)
+static void choose(void)
+{
+    const char *wanted = getenv("DTRUN_BF16");
+    if (wanted == NULL || *wanted == '\0') {
+        measure();
+    } else if (strcmp(wanted, "onednn") == 0) {
+        library_is_faster = true;
+    } else if (strcmp(wanted, "f32") != 0) {
+        (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=%s: not known; use onednn or f32", wanted);
+    }
+}
+
+int dt_gemm_bf16_choose(struct dt_error *err)
 {
     pthread_once(&choice_once, choose);
+    if (choice_error.status != DT_OK) {
+        *err = choice_error;
+        return -1;
+    }
+    return 0;
+}
+
+void dt_gemm_bf16_onednn(const struct dt_gemm_bf16 *g)
+{
     if (g->k == 0 || !library_is_faster || !try_library(g)) {
         gemm_as_floats(g, dt_gemm_onednn);
     }

@@ -154,7 +154,8 @@ static void check_run(int index, int ranks, const char *row, bool exact)
 
 enum { RUN_COUNT = 4 };
 
-/* BF16 against PyTorch's fp32: what 8 bits lose over twenty steps. */
+/* BF16 against PyTorch's fp32: what 8 bits lose over twenty steps. Here losses are 1.2e-3 off at worst and norms 5e-3; with PyTorch's autocast, whose
+ * residual stream and gradients are fp32, 1.1e-3 and 3e-3. */
 static void test_bf16(void **state)
 {
     (void)state;
@@ -172,8 +173,8 @@ static void test_bf16(void **state)
         assert_int_equal(out.rc[0], 0);
         assert_int_equal(out.step_count, STEPS);
         for (int s = 0; s < STEPS; s++) {
-            near("loss", s, out.loss[s], at(item(want, "loss"), s), 5e-3 * at(item(want, "loss"), s));
-            near("gradient norm", s, out.norm[s], at(item(want, "grad_norm"), s), 3e-2 * at(item(want, "grad_norm"), s));
+            near("loss", s, out.loss[s], at(item(want, "loss"), s), 2.5e-3 * at(item(want, "loss"), s));
+            near("gradient norm", s, out.norm[s], at(item(want, "grad_norm"), s), 1e-2 * at(item(want, "grad_norm"), s));
         }
         ranks_clear(&out);
         dt_arena_clear(&job.arena);

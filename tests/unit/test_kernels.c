@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -1112,8 +1114,66 @@ static void test_threads_of_products(void **unused)
     }
 }
 
-int main(void)
+/* ---- both ways of BF16 products: chosen once per process, so processes of their own ---- */
+
+static void test_products(void **unused)
 {
+    (void)unused;
+    assert_string_equal(cases[2].name, "matmul");
+    for (int i = 0; i < SHAPES && cases[2].shapes[i][0] != 0; i++) {
+        check_shape(&cases[2], cases[2].shapes[i], &modes[1]);
+        check_shape(&cases[2], cases[2].shapes[i], &modes[2]);
+    }
+}
+
+static void test_unknown_way(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    struct dt_error err = {0};
+    uint16_t x[3] = {0};
+    if (dt_kernels_cpu_named("avx2") == NULL) {
+        return; /* the plain table has one way only */
+    }
+    open_device(&d, "cpu", 1, &s);
+    dt_kernels_cpu_named("avx2")->matmul(
+        s, &(struct dt_matmul_args){.c = x, .a = x + 1, .b = x + 2, .m = 1, .n = 1, .k = 1, .type = DT_BF16, .c_type = DT_BF16});
+    assert_true(dt_stream_failed(s, &err));
+    assert_int_equal(err.status, DT_INVALID);
+    assert_string_equal(err.text, "DTRUN_BF16=abacus: not known; use onednn or f32");
+    dt_stream_close(s);
+    dt_device_close(&d);
+}
+
+static int run_self(const char *way)
+{
+    int status = -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("DTRUN_BF16", way, 1);
+        execl("/proc/self/exe", "test_kernels", way, (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_both_ways(void **unused)
+{
+    (void)unused;
+    assert_int_equal(run_self("f32"), 0);
+    assert_int_equal(run_self("onednn"), 0);
+    assert_int_equal(run_self("abacus"), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) {
+        const struct CMUnitTest way[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_threads_of_products)};
+        const struct CMUnitTest unknown[] = {cmocka_unit_test(test_unknown_way)};
+        return strcmp(argv[1], "abacus") == 0 ? cmocka_run_group_tests(unknown, NULL, NULL) : cmocka_run_group_tests(way, NULL, NULL);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_of_products),
         cmocka_unit_test(test_against_twin),
@@ -1123,6 +1183,7 @@ int main(void)
         cmocka_unit_test(test_norm_of_halves),
         cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_both_ways),
         cmocka_unit_test(test_exact_sum),
         cmocka_unit_test(test_sum_slices),
         cmocka_unit_test(test_cast),
