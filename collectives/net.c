@@ -227,6 +227,24 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     return 0;
 }
 
+bool dt_net_is_here(const char *host)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
+    bool here = false;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) {
+        return true;
+    }
+    for (const struct addrinfo *a = found; a != NULL && !here; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        here = fd >= 0 && (bind(fd, a->ai_addr, a->ai_addrlen) == 0 || errno != EADDRNOTAVAIL);
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+    }
+    freeaddrinfo(found);
+    return here;
+}
+
 int dt_net_accept(struct dt_net *listener, struct dt_net *out, double deadline_s, struct dt_error *err)
 {
     for (;;) {

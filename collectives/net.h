@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/page.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct dt_net {
@@ -19,6 +20,8 @@ struct dt_net {
 int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline_s, struct dt_page *page, struct dt_error *err);
 /* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. */
 int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err);
+/* Whether this machine may listen at a host's address: not at one that a router or a container's bridge translates to ours. Also true when nobody can tell. */
+bool dt_net_is_here(const char *host);
 int dt_net_accept(struct dt_net *listener, struct dt_net *out, double deadline_s, struct dt_error *err);
 /* All bytes. A closed connection is DT_PEER. */
 int dt_net_write(struct dt_net *n, const void *data, size_t size, double deadline_s, struct dt_error *err);

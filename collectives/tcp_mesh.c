@@ -4,6 +4,7 @@
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "collectives/backends.h"
 
@@ -21,7 +22,8 @@
 
 #define PENDING_MAX 64
 #define HELLO_S 10.0 /* a connection that has not said who it is by then is closed */
-#define DEAD_S 15    /* as the launcher's --dead_after */
+#define SAY_EVERY_S 10.0
+#define DEAD_S 15 /* as the launcher's --dead_after */
 
 struct hello {
     uint32_t magic, lane; /* lane 0: data, 1: control */
@@ -47,6 +49,10 @@ static bool address_towards(const char *host, char *out, size_t out_bytes)
     freeaddrinfo(found);
     return done;
 }
+
+/* Why a host is not reached, when nothing refuses. */
+static const char *const unreached_hint =
+    "; if others reach it at another address, name that there with --local_addr (and open ports with --port_range)";
 
 static bool is_loopback(const char *name)
 {
@@ -79,9 +85,10 @@ int tcp_listen(struct dt_comm *c, char *address, int *port, struct dt_error *err
     if (range != NULL && range[0] != 0 && (sscanf(range, "%d-%d", &lo, &hi) != 2 || lo < 1 || hi < lo || hi > 65535)) {
         return dt_fail(err, DT_INVALID, "DTRUN_PORT_RANGE: %.40s: not LO-HI with 1 <= LO <= HI <= 65535", range);
     }
+    const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of ours */
     int span = hi - lo + 1, rc = -1;
     for (int i = 0; i < span && rc != 0; i++) { /* ranks begin at different places */
-        rc = dt_net_listen(&t->listener, address, lo == 0 ? 0 : lo + (getpid() + c->rank + i) % span, 0, c->page, port, err);
+        rc = dt_net_listen(&t->listener, at, lo == 0 ? 0 : lo + (getpid() + c->rank + i) % span, 0, c->page, port, err);
     }
     return rc == 0 || lo == 0 ? rc : dt_wrap(err, "no free port in %d-%d", lo, hi);
 }
@@ -151,7 +158,13 @@ static int call_others(struct dt_comm *c, double deadline_s, struct dt_error *er
             struct dt_net n = {.fd = -1};
             struct hello hello;
             int rc = -1;
-            for (double now_s = dt_now_s(); rc != 0; now_s = dt_now_s()) { /* looks around between tries */
+            double begun_s = dt_now_s(), say_at_s = begun_s + SAY_EVERY_S;
+            for (double now_s = begun_s; rc != 0; now_s = dt_now_s()) { /* looks around between tries */
+                if (now_s >= say_at_s) {
+                    say_at_s += SAY_EVERY_S;
+                    dt_log(DT_LOG_WARN, "tcp", "waiting %.0f s for rank %d on host %s at %s port %d, %.0f s left: %s%s", now_s - begun_s, h->ranks[0],
+                           h->key, h->address, h->port, deadline_s - now_s, err->text, unreached_hint);
+                }
                 rc = dt_net_connect(&n, h->address, h->port, fmin(deadline_s, now_s + 0.5), c->page, err);
                 if (rc != 0 && (err->status != DT_TIMEOUT || dt_now_s() >= deadline_s || tcp_look(c, err) != 0)) {
                     break;
@@ -163,6 +176,10 @@ static int call_others(struct dt_comm *c, double deadline_s, struct dt_error *er
             }
             if (rc != 0 || dt_net_write(&n, &hello, sizeof(hello), deadline_s, err) != 0) {
                 dt_net_close(&n);
+                size_t used = strlen(err->text);
+                if (err->status == DT_TIMEOUT) {
+                    (void)snprintf(err->text + used, sizeof err->text - used, "%s", unreached_hint);
+                }
                 return dt_wrap(err, "rank %d on host %s", h->ranks[0], h->key);
             }
             set_options(n.fd);

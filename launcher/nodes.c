@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "collectives/net.h"
 #include "launcher/claim.h"
 #include "launcher/endpoint.h"
 #include "launcher/gather.h"
@@ -80,18 +81,36 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- from the links ---- */
 
+/* Where a peer came is where peers come: when all that we know is a loopback address, and when it is what the endpoint's name is on this host, which may be
+ * another one for others (a container's own name). */
+static void learn_address(struct nodes *n, uint64_t peer, const char *host)
+{
+    struct peer_info *self = &n->member.options.self;
+    char local[sizeof self->address];
+    bool others_reach = !nodes_is_loopback(self->address),
+         named = n->place.by_name && n->member.record.round == 0 && strcmp(host, self->address) != 0;
+    if ((others_reach && !named) || link_local_address(n->link, peer, local, sizeof local) != 0 || strcmp(local, self->address) == 0 ||
+        (nodes_is_loopback(local) && self->address[0] != '\0')) {
+        n->place.by_name = n->place.by_name && !named;
+        return;
+    }
+    if (others_reach) {
+        n->place.by_name = false;
+        (void)fprintf(stderr,
+                      "dtrun: warning: %s is %s on this host, but another one came to %s: all are told that one; --local_addr=ADDRESS names "
+                      "another\n",
+                      n->o->master_addr, self->address, local);
+    }
+    memcpy(self->address, local, sizeof local);
+}
+
 static void on_up(void *user, uint64_t peer, const char *host)
 {
     struct nodes *n = user;
     struct peer_info who = {.id = peer, .order = -1, .port = link_port(n->link, peer)};
     (void)snprintf(who.host, sizeof who.host, "%s", host);
     (void)snprintf(who.address, sizeof who.address, "%s", host);
-    struct peer_info *self = &n->member.options.self;
-    char local[sizeof self->address];
-    bool others_reach = !nodes_is_loopback(self->address);
-    if (!others_reach && link_local_address(n->link, peer, local, sizeof local) == 0 && (self->address[0] == '\0' || !nodes_is_loopback(local))) {
-        memcpy(self->address, local, sizeof local); /* where a peer came is where peers come */
-    }
+    learn_address(n, peer, host);
     n->wait.trouble[0] = '\0';
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
@@ -204,13 +223,28 @@ static const char *from_here(const struct nodes *n, const char *address, char *o
     return out;
 }
 
+/* An address of this host, when others are led here by a translated one: it may lead nowhere from here. */
+static const char *own_way(const struct nodes *n, const char *address, bool endpoint, char *out, size_t out_bytes)
+{
+    struct lookup_list list;
+    struct dt_error ignored;
+    if (endpoint ? !n->place.translated : dt_net_is_here(address)) {
+        return address;
+    }
+    bool known = endpoint || lookup_now(address, n->o->master_port, &list, &ignored) == 0; /* a number: nobody is asked */
+    const struct lookup_list *to = endpoint ? &n->place.endpoint : &list;
+    bool routed = known && to->count > 0 && endpoint_route((const struct sockaddr *)&to->addresses[0], out, out_bytes, &ignored) == 0;
+    return routed ? out : address;
+}
+
 /* With a static endpoint it is what this host was told, as with torchrun, while node rank 0 leads; else the address at which others reach the leader. */
 static const char *address_of_store(const struct nodes *n, const struct peer_info *leader, char *out, size_t out_bytes)
 {
     const char *written = n->o->master_addr;
     bool first = strcmp(n->o->rdzv_backend, "static") == 0 && leader->order == 0 && leader->port == n->o->master_port;
     bool any = strcmp(written, "0.0.0.0") == 0 || strcmp(written, "::") == 0;
-    return first && !any ? written : from_here(n, leader->address, out, out_bytes);
+    const char *theirs = first && !any ? written : from_here(n, leader->address, out, out_bytes);
+    return leader->id == n->member.options.self.id ? own_way(n, theirs, theirs == written, out, out_bytes) : theirs;
 }
 
 static void act(void *user, const struct action *a, const struct record *record, const char *why)

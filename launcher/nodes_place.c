@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/text.h"
 
+#include <arpa/inet.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,7 +161,11 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     }
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
            decided.why);
+    unsigned char number[sizeof(struct in6_addr)];
+    bool named = inet_pton(AF_INET, o->master_addr, number) != 1 && inet_pton(AF_INET6, o->master_addr, number) != 1;
     p->hosts = decided.hosts;
+    p->translated = p->hosts && !decided.ours && p->endpoint.count > 0;
+    p->by_name = p->hosts && named && (o->local_addr == NULL || o->local_addr[0] == '\0');
     if (!decided.hosts && choice == ENDPOINT_HOST) {
         (void)fprintf(stderr, "dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
     }

@@ -9,6 +9,8 @@
 struct nodes_place {
     struct lookup_list endpoint; /* where hosts meet; count 0: not known */
     bool hosts;                  /* we hold it */
+    bool translated;             /* but none of its addresses is here */
+    bool by_name;                /* what others are told is what its name is on this host */
 };
 
 /* What hosts compare before they begin, a line each: version, sizes, backend, program; of train also its job file's hash and its arguments. */
