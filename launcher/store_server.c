@@ -1,21 +1,15 @@
 /* Clients live in two lists: `fresh` ones have not finished the handshake (newest first, so the timer looks at the end only), the
- * others are `active`. libuv says which socket is ready (uv_poll_t); they are read and written here, which costs less per request than
- * libuv's streams. Answers are gathered per client while the ready sockets are read, and sent in one burst when the loop has been through
- * them, in the order in which they came about; what a socket does not take at once waits in `output` until it is writable. A client is
- * closed by drop() at any point; its memory goes when libuv has closed the handle, and until then `closing` keeps everybody off it. */
-#include "launcher/store_server.h"
+ * others are `active`. libuv says which socket is ready (uv_poll_t); they are read here and written in store_clients.c, which costs less
+ * per request than libuv's streams. */
+#include "launcher/store_private.h"
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "collectives/net.h"
-#include "collectives/wire.h"
-#include "launcher/burst.h"
 #include "launcher/endpoint.h"
-#include "launcher/listener.h"
 #include "launcher/lookup.h"
 #include "launcher/store_waits.h"
-#include "launcher/strangers.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -27,245 +21,12 @@
 #include <unistd.h>
 
 enum {
-    read_bytes = 65536,
     reads_at_once = 4, /* full buffers of one client before the others have their turn */
     sweep_ms = 1000,
-    crowd_line_s = 60,
-    STORE_LISTENERS = 2
+    crowd_line_s = 60
 };
 
-struct client {
-    uv_poll_t handle;
-    int fd;
-    struct store_server *server;
-    struct client *next, *previous; /* of fresh or active */
-    bool is_fresh, is_dirty, closing;
-    size_t dirty_at; /* its place in the server's list, while it is dirty */
-    bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
-    double since_s;
-    struct dt_wire_parser parser;
-    size_t held; /* what the parser held when last counted */
-    struct dt_store_waiter waiter;
-    struct dt_text output; /* answers; the first `sent` bytes are out */
-    size_t sent;
-};
-
-_Static_assert(sizeof(struct client) <= 4096, "thousands may be idle");
-
-struct list {
-    struct client *first, *last;
-    size_t count;
-};
-
-struct store_server {
-    struct store_server_options options;
-    uv_loop_t *loop;
-    struct listener listeners[STORE_LISTENERS];
-    int listener_count;
-    uv_timer_t timer;
-    uv_check_t read; /* the loop has been through the sockets that were ready */
-    int port;
-    int handles; /* not closed yet: listeners, timer, check, clients */
-    bool closing;
-    void (*closed)(void *user);
-    void *closed_user;
-    struct dt_store_table *table;
-    struct list fresh, active;
-    struct client **dirty; /* with answers to send; null: it is gone */
-    size_t dirty_count, dirty_capacity;
-    struct burst *burst;
-    size_t held;    /* bytes in all parsers */
-    double crowd_s; /* last line about too many connections, and how many were closed since */
-    int crowd_unsaid;
-    struct strangers strangers;
-    void (*ping)(void *user, int pid); /* null: nobody asks */
-    void *ping_user;
-    uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
-    char buffer[read_bytes]; /* reads of all clients */
-};
-
-/* ---- lists and the end of clients ---- */
-
-static void list_add(struct list *l, struct client *c)
-{
-    c->previous = NULL;
-    c->next = l->first;
-    *(l->first != NULL ? &l->first->previous : &l->last) = c;
-    l->first = c;
-    l->count++;
-}
-
-static void list_remove(struct list *l, struct client *c)
-{
-    *(c->previous != NULL ? &c->previous->next : &l->first) = c->next;
-    *(c->next != NULL ? &c->next->previous : &l->last) = c->previous;
-    l->count--;
-}
-
-static void handle_closed(struct store_server *s)
-{
-    if (--s->handles > 0 || !s->closing) {
-        return;
-    }
-    void (*closed)(void *user) = s->closed;
-    void *user = s->closed_user;
-    dt_store_table_close(s->table);
-    burst_close(s->burst);
-    free(s->dirty);
-    free(s);
-    if (closed != NULL) {
-        closed(user);
-    }
-}
-
-static void on_client_closed(uv_handle_t *handle)
-{
-    struct client *c = handle->data;
-    struct store_server *s = c->server;
-    dt_wire_parser_clear(&c->parser);
-    dt_text_clear(&c->output);
-    free(c);
-    handle_closed(s);
-}
-
-static void on_own_closed(uv_handle_t *handle)
-{
-    handle_closed(handle->data);
-}
-
-static void on_listener_closed(void *user)
-{
-    handle_closed(user);
-}
-
-static bool address_of(const struct client *c, struct sockaddr_storage *from)
-{
-    socklen_t size = sizeof *from;
-    return getpeername(c->fd, (struct sockaddr *)from, &size) == 0;
-}
-
-static const char *peer_name(const struct client *c, char *out, size_t out_bytes)
-{
-    struct sockaddr_storage from = {0};
-    (void)address_of(c, &from);
-    return lookup_name((struct sockaddr *)&from, out, out_bytes);
-}
-
-/* Every time for those of the job; of others, whose host may try a thousand times, once a minute. */
-static void say_dropped(struct client *c, const char *why)
-{
-    struct store_server *s = c->server;
-    struct sockaddr_storage from = {0};
-    int unsaid = 0;
-    char name[320];
-    (void)peer_name(c, name, sizeof name);
-    if (!c->is_fresh) {
-        dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", name, why);
-    } else if (address_of(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
-        dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s; since the last line %d more", name, why, unsaid);
-    }
-}
-
-/* Takes a client out of everything but its socket. */
-static void leave(struct client *c)
-{
-    struct store_server *s = c->server;
-    c->closing = true;
-    s->held -= c->held;
-    c->held = 0;
-    dt_store_table_cancel(s->table, &c->waiter);
-    list_remove(c->is_fresh ? &s->fresh : &s->active, c);
-    if (c->is_dirty) {
-        s->dirty[c->dirty_at] = NULL;
-        c->is_dirty = false;
-    }
-    uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket from here on */
-}
-
-/* Closes a client, saying why in one line unless why is null. Harmless twice. */
-static void drop(struct client *c, const char *why)
-{
-    if (c->closing) {
-        return;
-    }
-    if (why != NULL) {
-        say_dropped(c, why);
-        c->server->dropped++;
-    }
-    leave(c);
-    (void)close(c->fd);
-}
-
-/* ---- answers ---- */
-
-static void mark_dirty(struct client *c)
-{
-    struct store_server *s = c->server;
-    if (c->is_dirty || c->closing) {
-        return;
-    }
-    if (s->dirty_count == s->dirty_capacity) {
-        s->dirty_capacity = s->dirty_capacity > 0 ? s->dirty_capacity * 2 : 64;
-        s->dirty = dt_realloc(s->dirty, s->dirty_capacity * sizeof *s->dirty);
-    }
-    c->is_dirty = true;
-    c->dirty_at = s->dirty_count;
-    s->dirty[s->dirty_count++] = c;
-}
-
-static void on_ready(struct dt_store_waiter *w)
-{
-    struct client *c = w->user;
-    dt_wire_put_u8(&c->output, DT_WIRE_STOP_WAITING);
-    mark_dirty(c);
-}
-
-static size_t unsent(const struct client *c)
-{
-    return c->output.size - c->sent;
-}
-
-static void on_event(uv_poll_t *handle, int status, int events);
-
-static void watch(struct client *c, bool is_full)
-{
-    c->is_full = is_full;
-    int rc = uv_poll_start(&c->handle, UV_READABLE | (is_full ? UV_WRITABLE : 0), on_event);
-    if (rc != 0) {
-        drop(c, uv_strerror(rc));
-    }
-}
-
-/* What send did with the output: bytes, or -errno. */
-static void after_send(struct client *c, ssize_t result)
-{
-    if (result < 0 && result != -EAGAIN && result != -EWOULDBLOCK && result != -EINTR) {
-        drop(c, result == -EPIPE || result == -ECONNRESET ? NULL : strerror((int)-result));
-        return;
-    }
-    c->sent += result > 0 ? (size_t)result : 0;
-    if (unsent(c) == 0) {
-        c->sent = 0;
-        if (c->output.capacity > read_bytes) {
-            dt_text_clear(&c->output);
-        } else {
-            dt_text_reset(&c->output);
-        }
-    } else if (c->sent >= unsent(c)) { /* one that reads slowly, and asks on, must not keep what it has read */
-        c->output.size -= c->sent;
-        memmove(c->output.data, c->output.data + c->sent, c->output.size);
-        c->sent = 0;
-    }
-    if (c->is_full != (unsent(c) > 0)) {
-        watch(c, !c->is_full);
-    }
-}
-
-static void send_output(struct client *c)
-{
-    ssize_t rc = unsent(c) > 0 ? send(c->fd, c->output.data + c->sent, unsent(c), MSG_NOSIGNAL) : 0;
-    after_send(c, rc >= 0 ? rc : -errno);
-}
+/* ---- requests ---- */
 
 void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int pid), void *user)
 {
@@ -273,38 +34,7 @@ void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int p
     s->ping_user = user;
 }
 
-void store_server_flush(struct store_server *s)
-{
-    struct client *clients[BURST_MOST];
-    struct burst_send sends[BURST_MOST];
-    for (size_t at = 0; at < s->dirty_count;) {
-        size_t count = 0;
-        for (; at < s->dirty_count && count < BURST_MOST; at++) {
-            struct client *c = s->dirty[at];
-            if (c != NULL) {
-                c->is_dirty = false;
-            }
-            if (c != NULL && !c->is_full) {
-                clients[count] = c;
-                sends[count++] = (struct burst_send){.fd = c->fd, .data = c->output.data + c->sent, .size = unsent(c)};
-            }
-        }
-        burst_run(s->burst, sends, count);
-        for (size_t i = 0; i < count; i++) {
-            after_send(clients[i], sends[i].result);
-        }
-    }
-    s->dirty_count = 0;
-}
-
-static void on_read(uv_check_t *check)
-{
-    store_server_flush(check->data);
-}
-
-/* ---- requests ---- */
-
-static void count_held(struct client *c)
+static void count_held(struct store_client *c)
 {
     size_t held = dt_wire_parser_held(&c->parser);
     c->server->held += held - c->held;
@@ -312,15 +42,15 @@ static void count_held(struct client *c)
 }
 
 /* Process ids of other machines say nothing here. */
-static bool is_of_this_machine(const struct client *c)
+static bool is_of_this_machine(const struct store_client *c)
 {
     struct sockaddr_storage from = {0}, to = {0};
     socklen_t size = sizeof to;
-    return address_of(c, &from) && getsockname(c->fd, (struct sockaddr *)&to, &size) == 0 &&
+    return store_client_address(c, &from) && getsockname(c->fd, (struct sockaddr *)&to, &size) == 0 &&
            lookup_same_host((struct sockaddr *)&from, (struct sockaddr *)&to);
 }
 
-static void serve(struct client *c, const char *data, size_t size)
+static void serve(struct store_client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
     struct dt_wire_request r;
@@ -329,9 +59,9 @@ static void serve(struct client *c, const char *data, size_t size)
     dt_wire_feed(&c->parser, data, size);
     while ((rc = dt_wire_next(&c->parser, &r, &err)) == 1) {
         if (c->is_fresh) {
-            list_remove(&s->fresh, c);
+            store_list_remove(&s->fresh, c);
             c->is_fresh = false;
-            list_add(&s->active, c);
+            store_list_add(&s->active, c);
         }
         s->requests[r.query]++;
         if (r.query == DT_WIRE_PING && s->ping != NULL && r.word <= INT32_MAX && is_of_this_machine(c)) {
@@ -340,7 +70,7 @@ static void serve(struct client *c, const char *data, size_t size)
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }
-        if (unsent(c) > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
+        if (store_client_unsent(c) > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
             rc = dt_fail(&err, DT_INVALID, "asks on, and does not read its answers");
             break;
         }
@@ -350,52 +80,52 @@ static void serve(struct client *c, const char *data, size_t size)
         }
     }
     if (rc != 0) {
-        drop(c, err.text);
+        store_client_drop(c, err.text);
         return;
     }
     count_held(c);
     if (s->held > s->options.limits.total_bytes) {
-        drop(c, "unfinished requests of all clients take too much memory");
+        store_client_drop(c, "unfinished requests of all clients take too much memory");
         return;
     }
     if (c->output.size > 0) {
-        mark_dirty(c);
+        store_client_mark(c);
     }
 }
 
 /* The torch protocol has no key: only hosts of the job may use it. */
-static bool is_allowed(const struct client *c)
+static bool is_allowed(const struct store_client *c)
 {
     const struct store_server_options *o = &c->server->options;
     struct sockaddr_storage from = {0};
-    return o->allow == NULL || (address_of(c, &from) && o->allow(o->user, (struct sockaddr *)&from));
+    return o->allow == NULL || (store_client_address(c, &from) && o->allow(o->user, (struct sockaddr *)&from));
 }
 
 /* The first byte was not 0x00: the socket is somebody else's, or closed. */
-static void give_away(struct client *c, const char *data, size_t size)
+static void give_away(struct store_client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
     char name[320];
-    (void)peer_name(c, name, sizeof name);
+    (void)store_client_name(c, name, sizeof name);
     if (s->options.take == NULL) {
-        drop(c, "does not speak the store's protocol");
+        store_client_drop(c, "does not speak the store's protocol");
         return;
     }
-    leave(c); /* first, for whoever takes it watches it with the same loop */
+    store_client_leave(c); /* first, for whoever takes it watches it with the same loop */
     if (s->options.take(s->options.user, c->fd, data, size, name)) {
         s->taken++;
         return;
     }
-    say_dropped(c, "does not speak the store's protocol");
+    store_client_say_dropped(c, "does not speak the store's protocol");
     s->dropped++;
     (void)close(c->fd);
 }
 
-static void receive(struct client *c, int reads)
+static void receive(struct store_client *c, int reads)
 {
     struct store_server *s = c->server;
     for (int i = 0; i < reads && !c->closing; i++) {
-        ssize_t size = recv(c->fd, s->buffer, read_bytes, 0);
+        ssize_t size = recv(c->fd, s->buffer, STORE_READ_BYTES, 0);
         if (size < 0 && errno == EINTR) {
             continue;
         }
@@ -404,15 +134,15 @@ static void receive(struct client *c, int reads)
         }
         if (size <= 0) {
             bool usual = size == 0 || errno == ECONNRESET || errno == EPIPE;
-            drop(c, usual ? NULL : strerror(errno));
+            store_client_drop(c, usual ? NULL : strerror(errno));
         } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && s->buffer[0] != DT_WIRE_VALIDATE) {
             give_away(c, s->buffer, (size_t)size);
         } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && !is_allowed(c)) {
-            drop(c, "its host is not part of the job");
+            store_client_drop(c, "its host is not part of the job");
         } else {
             serve(c, s->buffer, (size_t)size);
         }
-        if (size < read_bytes) { /* that was all; libuv says when there is more */
+        if (size < STORE_READ_BYTES) { /* that was all; libuv says when there is more */
             break;
         }
         store_server_flush(s);
@@ -422,28 +152,28 @@ static void receive(struct client *c, int reads)
     }
 }
 
-static void on_event(uv_poll_t *handle, int status, int events)
+void store_client_event(uv_poll_t *handle, int status, int events)
 {
-    struct client *c = handle->data;
+    struct store_client *c = handle->data;
     if (!c->closing && (events & UV_WRITABLE) != 0) {
-        send_output(c);
+        store_client_send(c);
     }
     if (!c->closing && (status < 0 || (events & UV_READABLE) != 0)) {
         receive(c, status < 0 ? INT_MAX : reads_at_once); /* what came before an error counts */
     }
     if (!c->closing && status < 0) { /* libuv looks at it no longer */
         store_server_flush(c->server);
-        drop(c, NULL);
+        store_client_drop(c, NULL);
     }
 }
 
 /* ---- connections ---- */
 
 /* More than there may be: the newest of those that have said nothing yet goes, or the one that just came if all others have. */
-static void crowd_out(struct store_server *s, struct client *newest)
+static void crowd_out(struct store_server *s, struct store_client *newest)
 {
     double now_s = dt_now_s();
-    drop(newest->next != NULL ? newest->next : newest, NULL);
+    store_client_drop(newest->next != NULL ? newest->next : newest, NULL);
     s->dropped++;
     s->crowd_unsaid++;
     if (s->crowd_s == 0 || now_s - s->crowd_s >= crowd_line_s) {
@@ -466,9 +196,9 @@ static void set_options(int fd)
 }
 
 /* A new connection, fd: a client until it shows otherwise. Null: it could not be watched and is closed. */
-static struct client *welcome(struct store_server *s, int fd)
+static struct store_client *welcome(struct store_server *s, int fd)
 {
-    struct client *c = dt_alloc(sizeof *c);
+    struct store_client *c = dt_alloc(sizeof *c);
     int rc = uv_poll_init(s->loop, &c->handle, fd);
     if (rc != 0) {
         free(c);
@@ -479,29 +209,29 @@ static struct client *welcome(struct store_server *s, int fd)
     c->server = s;
     c->handle.data = c;
     dt_wire_parser_init(&c->parser, &s->options.limits);
-    c->waiter.ready = on_ready;
+    c->waiter.ready = store_client_woken;
     c->waiter.user = c;
     c->since_s = dt_now_s();
     s->handles++;
     s->accepted++;
     c->is_fresh = true;
-    list_add(&s->fresh, c);
+    store_list_add(&s->fresh, c);
     if (s->fresh.count > s->options.fresh_count) {
-        drop(s->fresh.last, "too many connections that say nothing");
+        store_client_drop(s->fresh.last, "too many connections that say nothing");
     }
     if (s->fresh.count + s->active.count > s->options.client_count) {
         crowd_out(s, c);
     }
     if (!c->closing) {
         set_options(fd);
-        watch(c, false);
+        store_client_watch(c, false);
     }
     return c;
 }
 
 static void on_connection(void *user, int fd)
 {
-    struct client *c = welcome(user, fd);
+    struct store_client *c = welcome(user, fd);
     if (c != NULL) { /* what it says is often there already */
         receive(c, reads_at_once);
     }
@@ -512,8 +242,13 @@ static void on_sweep(uv_timer_t *timer)
     struct store_server *s = timer->data;
     double now_s = dt_now_s();
     while (s->fresh.last != NULL && now_s - s->fresh.last->since_s > s->options.hello_s) {
-        drop(s->fresh.last, "connected, but sent no valid beginning in time");
+        store_client_drop(s->fresh.last, "connected, but sent no valid beginning in time");
     }
+}
+
+static void on_read(uv_check_t *check)
+{
+    store_server_flush(check->data);
 }
 
 /* ---- open, reset, close ---- */
@@ -623,17 +358,27 @@ void store_server_reset(struct store_server *s)
 {
     store_server_flush(s);
     while (s->active.first != NULL) {
-        drop(s->active.first, NULL);
+        store_client_drop(s->active.first, NULL);
     }
-    for (struct client *c = s->fresh.first, *next; c != NULL; c = next) {
+    for (struct store_client *c = s->fresh.first, *next; c != NULL; c = next) {
         next = c->next;
         if (dt_wire_parser_held(&c->parser) > 0 || first_byte(c->fd) == DT_WIRE_VALIDATE) {
-            drop(c, NULL);
+            store_client_drop(c, NULL);
         }
     }
     drain_accept_queue(s);
     dt_store_table_reset(s->table);
     s->rounds++;
+}
+
+static void on_own_closed(uv_handle_t *handle)
+{
+    store_handle_closed(handle->data);
+}
+
+static void on_listener_closed(void *user)
+{
+    store_handle_closed(user);
 }
 
 void store_server_close(struct store_server *s, void (*closed)(void *user), void *user)
@@ -643,10 +388,10 @@ void store_server_close(struct store_server *s, void (*closed)(void *user), void
     s->closed = closed;
     s->closed_user = user;
     while (s->active.first != NULL) {
-        drop(s->active.first, NULL);
+        store_client_drop(s->active.first, NULL);
     }
     while (s->fresh.first != NULL) {
-        drop(s->fresh.first, NULL);
+        store_client_drop(s->fresh.first, NULL);
     }
     uv_close((uv_handle_t *)&s->timer, on_own_closed);
     uv_close((uv_handle_t *)&s->read, on_own_closed);
@@ -659,7 +404,7 @@ void store_server_close(struct store_server *s, void (*closed)(void *user), void
 
 static const char *waiter_name(const struct dt_store_waiter *w, char *out, size_t out_bytes)
 {
-    return peer_name(w->user, out, out_bytes);
+    return store_client_name(w->user, out, out_bytes);
 }
 
 void store_server_stats(const struct store_server *s, struct dt_text *out)

@@ -1,0 +1,202 @@
+/* Answers are gathered per client, and sent in one burst when the loop has been through the sockets that were ready, in the order in which they came
+ * about; what a socket does not take at once waits in `output` until it is writable. A client is closed by store_client_drop() at any point; its
+ * memory goes when libuv has closed the handle, and until then `closing` keeps everybody off it. */
+#include "launcher/store_private.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "launcher/lookup.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- lists and the end of clients ---- */
+
+void store_list_add(struct store_list *l, struct store_client *c)
+{
+    c->previous = NULL;
+    c->next = l->first;
+    *(l->first != NULL ? &l->first->previous : &l->last) = c;
+    l->first = c;
+    l->count++;
+}
+
+void store_list_remove(struct store_list *l, struct store_client *c)
+{
+    *(c->previous != NULL ? &c->previous->next : &l->first) = c->next;
+    *(c->next != NULL ? &c->next->previous : &l->last) = c->previous;
+    l->count--;
+}
+
+void store_handle_closed(struct store_server *s)
+{
+    if (--s->handles > 0 || !s->closing) {
+        return;
+    }
+    void (*closed)(void *user) = s->closed;
+    void *user = s->closed_user;
+    dt_store_table_close(s->table);
+    burst_close(s->burst);
+    free(s->dirty);
+    free(s);
+    if (closed != NULL) {
+        closed(user);
+    }
+}
+
+static void on_client_closed(uv_handle_t *handle)
+{
+    struct store_client *c = handle->data;
+    struct store_server *s = c->server;
+    dt_wire_parser_clear(&c->parser);
+    dt_text_clear(&c->output);
+    free(c);
+    store_handle_closed(s);
+}
+
+bool store_client_address(const struct store_client *c, struct sockaddr_storage *from)
+{
+    socklen_t size = sizeof *from;
+    return getpeername(c->fd, (struct sockaddr *)from, &size) == 0;
+}
+
+const char *store_client_name(const struct store_client *c, char *out, size_t out_bytes)
+{
+    struct sockaddr_storage from = {0};
+    (void)store_client_address(c, &from);
+    return lookup_name((struct sockaddr *)&from, out, out_bytes);
+}
+
+void store_client_say_dropped(struct store_client *c, const char *why)
+{
+    struct store_server *s = c->server;
+    struct sockaddr_storage from = {0};
+    int unsaid = 0;
+    char name[320];
+    (void)store_client_name(c, name, sizeof name);
+    if (!c->is_fresh) {
+        dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", name, why);
+    } else if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
+        dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s; since the last line %d more", name, why, unsaid);
+    }
+}
+
+void store_client_leave(struct store_client *c)
+{
+    struct store_server *s = c->server;
+    c->closing = true;
+    s->held -= c->held;
+    c->held = 0;
+    dt_store_table_cancel(s->table, &c->waiter);
+    store_list_remove(c->is_fresh ? &s->fresh : &s->active, c);
+    if (c->is_dirty) {
+        s->dirty[c->dirty_at] = NULL;
+        c->is_dirty = false;
+    }
+    uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket from here on */
+}
+
+void store_client_drop(struct store_client *c, const char *why)
+{
+    if (c->closing) {
+        return;
+    }
+    if (why != NULL) {
+        store_client_say_dropped(c, why);
+        c->server->dropped++;
+    }
+    store_client_leave(c);
+    (void)close(c->fd);
+}
+
+/* ---- answers ---- */
+
+void store_client_mark(struct store_client *c)
+{
+    struct store_server *s = c->server;
+    if (c->is_dirty || c->closing) {
+        return;
+    }
+    if (s->dirty_count == s->dirty_capacity) {
+        s->dirty_capacity = s->dirty_capacity > 0 ? s->dirty_capacity * 2 : 64;
+        s->dirty = dt_realloc(s->dirty, s->dirty_capacity * sizeof *s->dirty);
+    }
+    c->is_dirty = true;
+    c->dirty_at = s->dirty_count;
+    s->dirty[s->dirty_count++] = c;
+}
+
+void store_client_woken(struct dt_store_waiter *w)
+{
+    struct store_client *c = w->user;
+    dt_wire_put_u8(&c->output, DT_WIRE_STOP_WAITING);
+    store_client_mark(c);
+}
+
+void store_client_watch(struct store_client *c, bool is_full)
+{
+    c->is_full = is_full;
+    int rc = uv_poll_start(&c->handle, UV_READABLE | (is_full ? UV_WRITABLE : 0), store_client_event);
+    if (rc != 0) {
+        store_client_drop(c, uv_strerror(rc));
+    }
+}
+
+/* What send did with the output: bytes, or -errno. */
+static void after_send(struct store_client *c, ssize_t result)
+{
+    if (result < 0 && result != -EAGAIN && result != -EWOULDBLOCK && result != -EINTR) {
+        store_client_drop(c, result == -EPIPE || result == -ECONNRESET ? NULL : strerror((int)-result));
+        return;
+    }
+    c->sent += result > 0 ? (size_t)result : 0;
+    if (store_client_unsent(c) == 0) {
+        c->sent = 0;
+        if (c->output.capacity > STORE_READ_BYTES) {
+            dt_text_clear(&c->output);
+        } else {
+            dt_text_reset(&c->output);
+        }
+    } else if (c->sent >= store_client_unsent(c)) { /* one that reads slowly, and asks on, must not keep what it has read */
+        c->output.size -= c->sent;
+        memmove(c->output.data, c->output.data + c->sent, c->output.size);
+        c->sent = 0;
+    }
+    if (c->is_full != (store_client_unsent(c) > 0)) {
+        store_client_watch(c, !c->is_full);
+    }
+}
+
+void store_client_send(struct store_client *c)
+{
+    ssize_t rc = store_client_unsent(c) > 0 ? send(c->fd, c->output.data + c->sent, store_client_unsent(c), MSG_NOSIGNAL) : 0;
+    after_send(c, rc >= 0 ? rc : -errno);
+}
+
+void store_server_flush(struct store_server *s)
+{
+    struct store_client *clients[BURST_MOST];
+    struct burst_send sends[BURST_MOST];
+    for (size_t at = 0; at < s->dirty_count;) {
+        size_t count = 0;
+        for (; at < s->dirty_count && count < BURST_MOST; at++) {
+            struct store_client *c = s->dirty[at];
+            if (c != NULL) {
+                c->is_dirty = false;
+            }
+            if (c != NULL && !c->is_full) {
+                clients[count] = c;
+                sends[count++] = (struct burst_send){.fd = c->fd, .data = c->output.data + c->sent, .size = store_client_unsent(c)};
+            }
+        }
+        burst_run(s->burst, sends, count);
+        for (size_t i = 0; i < count; i++) {
+            after_send(clients[i], sends[i].result);
+        }
+    }
+    s->dirty_count = 0;
+}

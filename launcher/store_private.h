@@ -1,0 +1,98 @@
+/* Between the parts of the store server: store_server.c (requests, connections, the whole), store_clients.c (lists of clients, how they end, what they
+ * are sent). */
+#ifndef DT_LAUNCHER_STORE_PRIVATE_H
+#define DT_LAUNCHER_STORE_PRIVATE_H
+
+#include "collectives/wire.h"
+#include "launcher/burst.h"
+#include "launcher/listener.h"
+#include "launcher/store_server.h"
+#include "launcher/strangers.h"
+
+enum { STORE_READ_BYTES = 65536, STORE_LISTENERS = 2 };
+
+struct store_client {
+    uv_poll_t handle;
+    int fd;
+    struct store_server *server;
+    struct store_client *next, *previous; /* of fresh or active */
+    bool is_fresh, is_dirty, closing;
+    size_t dirty_at; /* its place in the server's list, while it is dirty */
+    bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
+    double since_s;
+    struct dt_wire_parser parser;
+    size_t held; /* what the parser held when last counted */
+    struct dt_store_waiter waiter;
+    struct dt_text output; /* answers; the first `sent` bytes are out */
+    size_t sent;
+};
+
+_Static_assert(sizeof(struct store_client) <= 4096, "thousands may be idle");
+
+struct store_list {
+    struct store_client *first, *last;
+    size_t count;
+};
+
+struct store_server {
+    struct store_server_options options;
+    uv_loop_t *loop;
+    struct listener listeners[STORE_LISTENERS];
+    int listener_count;
+    uv_timer_t timer;
+    uv_check_t read; /* the loop has been through the sockets that were ready */
+    int port;
+    int handles; /* not closed yet: listeners, timer, check, clients */
+    bool closing;
+    void (*closed)(void *user);
+    void *closed_user;
+    struct dt_store_table *table;
+    struct store_list fresh, active;
+    struct store_client **dirty; /* with answers to send; null: it is gone */
+    size_t dirty_count, dirty_capacity;
+    struct burst *burst;
+    size_t held;    /* bytes in all parsers */
+    double crowd_s; /* last line about too many connections, and how many were closed since */
+    int crowd_unsaid;
+    struct strangers strangers;
+    void (*ping)(void *user, int pid); /* null: nobody asks */
+    void *ping_user;
+    uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
+    char buffer[STORE_READ_BYTES]; /* reads of all clients */
+};
+
+void store_list_add(struct store_list *l, struct store_client *c);
+void store_list_remove(struct store_list *l, struct store_client *c);
+
+/* One handle fewer: with the last one of a server that closes, it is freed. */
+void store_handle_closed(struct store_server *s);
+
+bool store_client_address(const struct store_client *c, struct sockaddr_storage *from);
+/* "host:port" for messages. Returns out. */
+const char *store_client_name(const struct store_client *c, char *out, size_t out_bytes);
+/* The line about a client that goes: every time for those of the job; of others, whose host may try a thousand times, once a minute. */
+void store_client_say_dropped(struct store_client *c, const char *why);
+/* Takes a client out of everything but its socket. */
+void store_client_leave(struct store_client *c);
+/* Closes a client, saying why in one line unless why is null. Harmless twice. */
+void store_client_drop(struct store_client *c, const char *why);
+
+/* Watches the socket for requests, and for room when is_full. */
+void store_client_watch(struct store_client *c, bool is_full);
+/* What it is watched for has come about (store_server.c). */
+void store_client_event(uv_poll_t *handle, int status, int events);
+
+/* It has answers to send: store_server_flush sends them. */
+void store_client_mark(struct store_client *c);
+/* A waiter's `ready`: its client is told. */
+void store_client_woken(struct dt_store_waiter *w);
+/* Sends what the socket takes. May drop the client. */
+void store_client_send(struct store_client *c);
+
+/* Bytes of answers that are not out yet. */
+static inline size_t store_client_unsent(const struct store_client *c)
+{
+    return c->output.size - c->sent;
+}
+
+#endif
