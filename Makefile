@@ -14,8 +14,8 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-error=maybe-uninitialized -Wno-format-truncation
 # No contraction: an update must not depend on where in a vector an element lies. Kernels ask for fma where they want it.
-FLAGS = -std=gnu11 -O3 -g -fno-math-errno -ffp-contract=off -fno-omit-frame-pointer -pthread -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' -I. \
-         $(if $(NVCC),-DDT_CUDA) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED)
+FLAGS := -std=gnu11 -O3 -g -fno-math-errno -ffp-contract=off -fno-omit-frame-pointer -pthread -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' -I. \
+         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED)
 CFLAGS_ALL = $(FLAGS) $(WARN) $(PKG_CFLAGS) $(CFLAGS)
 # The runtime is linked statically and loads the driver when it is first asked for something.
 LIBS = -ldnnl $(PKG_LIBS) $(if $(NVCC),$(CUDA)/lib64/libcudart_static.a -lrt) -lm -ldl -pthread
@@ -56,12 +56,13 @@ tools: $(TOOLS)
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+$(B)/obj/kernels/device.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA)
 $(B)/obj/kernels/cuda/%.o: PKG_CFLAGS += -isystem $(CUDA)/include
 # sm_80 also serves 8.6 and 8.9; what is none of these compiles the PTX when it is first used. What ptxas says of registers and spills is kept.
 # No contraction here either: kernels call fmaf where they want it.
-NVCC_FLAGS := -std=c++17 -O3 -fmad=false -I. -lineinfo --threads 2 -Xptxas -v \
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -I. -lineinfo -compress-mode=size --threads 2 -Xptxas -v \
               -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100,code=sm_100 \
-              -Xcompiler -Wall,-Wextra,-Werror,-fno-strict-aliasing,-ffp-contract=off,-fno-exceptions,-fno-omit-frame-pointer
+              -Xcompiler -Wall,-Wextra,-Werror,-fno-strict-aliasing,-ffp-contract=off,-fno-exceptions,-fno-threadsafe-statics,-fno-omit-frame-pointer
 $(B)/obj/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(shell command -v ccache) $(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2>$(@:.cu.o=.ptxas) || { cat $(@:.cu.o=.ptxas) >&2; exit 1; }

@@ -2,6 +2,9 @@
 #include "kernels/device.h"
 
 #include "kernels/cpu/cpu.h"
+#ifdef DT_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
 #include "kernels/kernels.h"
 
 #include <stdarg.h>
@@ -35,10 +38,20 @@ static const struct dt_kernels *twin64(struct dt_error *err)
     return dt_kernels_twin(DT_F64);
 }
 
+#ifdef DT_CUDA
+static const struct dt_kernels *cuda(struct dt_error *err)
+{
+    (void)err;
+    return &dt_kernels_cuda;
+}
+#endif
+
 static const struct device_row rows[] = {
     {"cpu", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, true},
-    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true},
-    {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true},
+#ifdef DT_CUDA
+    {"cuda", &dt_cuda_device_ops, cuda, DT_F32, false},
+#endif
+    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true},         {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true},
     {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false},
 };
 
@@ -62,7 +75,10 @@ int dt_device_open(struct dt_device *d, const char *name, const struct dt_device
         }
         return 0;
     }
-    return dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, twin32, twin64, apart", name);
+    if (strcmp(name, "cuda") == 0) {
+        return dt_fail(err, DT_INVALID, "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX");
+    }
+    return dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name);
 }
 
 void dt_device_close(struct dt_device *d)
@@ -226,7 +242,9 @@ void dt_guard(struct dt_stream *s, void *p, size_t size_bytes)
         return;
     }
     struct guarded g = {p, size_bytes};
-    if (s == NULL) {
+    if (s != NULL && s->device->ops->guard != NULL) {
+        s->device->ops->guard(s, p, size_bytes);
+    } else if (s == NULL) {
         guard_now(NULL, &g, NULL);
     } else {
         dt_stream_call(s, guard_now, &g, sizeof g);

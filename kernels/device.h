@@ -1,4 +1,4 @@
-/* Devices: memory, streams and events behind one interface; "cpu" now, "cuda" behind the same ops.
+/* Devices: memory, streams and events behind one interface: "cpu", and "cuda" where the build found the toolkit.
  *
  * Kernels, copies and collectives enqueue on a stream and return nothing. The first failure stays with the stream, which then
  * runs nothing more; an event recorded on it carries the failure to whoever waits (a stream that waits fails too), and `sync`
@@ -67,6 +67,7 @@ struct dt_device_ops {
     void (*event_close)(struct dt_event *e);
     void *(*native)(struct dt_stream *s);
     void (*copy)(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
+    void (*guard)(struct dt_stream *s, void *p, size_t size_bytes); /* for dt_guard where the host cannot write; null: it can */
     void (*call)(struct dt_stream *s, dt_stream_fn *fn, const void *args, size_t args_bytes);
     void (*fail)(struct dt_stream *s, const struct dt_error *why);
     bool (*failed)(struct dt_stream *s, struct dt_error *err);
@@ -85,7 +86,8 @@ struct dt_device {
     void *impl;
 };
 
-/* Opens device "cpu", "twin32" or "twin64" (options null: defaults). DT_INVALID for an unknown name. */
+/* Opens device "cpu", "cuda", "twin32", "twin64" or "apart" (options null: defaults). DT_INVALID for an unknown name; "cuda" may have no driver or GPU
+ * (DT_NOT_FOUND), or a driver or GPU that is too old (DT_INVALID). */
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err);
 /* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */
 void dt_device_close(struct dt_device *d);
@@ -100,12 +102,13 @@ void dt_stream_close(struct dt_stream *s);
 /* The library's own stream (cudaStream_t), or null. */
 void *dt_stream_native(struct dt_stream *s);
 /* Copies in stream order; any of host and device memory. Ranks on the CPU share one memory and have no use for it; what lies on a device gets in and out
- * by it. */
+ * by it. Host memory is DT_MEMORY_PINNED where a GPU takes part. */
 void dt_stream_copy(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
 /* Runs fn(s, copy of args) in stream order; args_bytes at most DT_CALL_ARGS_MAX. CPU collectives are such calls. */
 #define DT_CALL_ARGS_MAX 320
 void dt_stream_call(struct dt_stream *s, dt_stream_fn *fn, const void *args, size_t args_bytes);
-/* Makes the stream fail, at once (from any thread; work that already runs goes on to its end). The first failure stays. */
+/* Makes the stream fail, at once (from any thread; work that already runs goes on to its end, and so does what a GPU's queue holds). The first
+ * failure stays. */
 void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* True if the stream has failed so far; err (may be null) gets why. Does not wait. */
 bool dt_stream_failed(struct dt_stream *s, struct dt_error *err);
@@ -137,7 +140,7 @@ void dt_stream_write_word(struct dt_stream *s, uint32_t *at, uint32_t value);
 void dt_stream_wait_word(struct dt_stream *s, uint32_t *at, uint32_t value);
 
 /* Marks bytes nobody may use until they are written again: in stream order, filled with NaN, when DTRUN_GUARD=1 is set or in
- * sanitizer builds; s null: at once. Otherwise nothing. */
+ * sanitizer builds; s null: at once, and p is the host's memory. Otherwise nothing. */
 void dt_guard(struct dt_stream *s, void *p, size_t size_bytes);
 
 #endif

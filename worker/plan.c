@@ -57,7 +57,7 @@ int plan_open(struct plan *p, struct world *w, struct dt_error *err)
     for (int i = 0; i < p->piece_count; i++) {
         const struct plan_piece *piece = &p->pieces[i];
         if (piece->size_bytes > 0) {
-            dt_guard(NULL, (char *)p->base[piece->memory] + piece->offset + piece->size_bytes, GAP_BYTES);
+            dt_guard(w->compute, (char *)p->base[piece->memory] + piece->offset + piece->size_bytes, GAP_BYTES);
         }
     }
     return 0;

@@ -1,0 +1,189 @@
+/* Streams: what goes into them, and functions that the host runs in their order. */
+#include "kernels/cuda/stream.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CALLS 256 /* functions of one stream that wait for their turn */
+
+struct cuda_call {
+    struct cuda_stream *stream;
+    dt_stream_fn *fn;
+    uint64_t record; /* the first event that is recorded after it */
+    _Alignas(16) unsigned char args[DT_CALL_ARGS_MAX];
+};
+
+int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, struct dt_error *err)
+{
+    struct cuda_device *c = d->impl;
+    cuda_device_use(c);
+    struct cuda_stream *s = calloc(1, sizeof *s);
+    if (s == NULL || (s->calls = calloc(CALLS, sizeof *s->calls)) == NULL) {
+        free(s);
+        return dt_fail_errno(err, "stream");
+    }
+    s->base.device = d;
+    s->device = c;
+    s->lane = -1;
+    int wanted = c->least_priority - priority; /* for the runtime the lower number runs first */
+    wanted = wanted < c->greatest_priority ? c->greatest_priority : wanted > c->least_priority ? c->least_priority : wanted;
+    cudaError_t rc = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, wanted);
+    if (rc == cudaSuccess) {
+        rc = cudaMalloc(&s->work, DT_CUDA_WORK_BYTES);
+    }
+    if (rc == cudaSuccess) {
+        rc = cudaHostAlloc((void **)&s->fault, sizeof *s->fault, cudaHostAllocDefault);
+    }
+    if (rc != cudaSuccess) {
+        (void)cuda_fail(c, err, rc, "stream");
+        cuda_stream_close(&s->base);
+        return -1;
+    }
+    memset(s->fault, 0, sizeof *s->fault);
+    s->lane = cuda_lane_take(c, s->fault);
+    if (s->lane < 0) {
+        cuda_stream_close(&s->base);
+        return dt_fail(err, DT_INTERNAL, "stream: more than %d are open or have failed", DT_CUDA_STREAMS);
+    }
+    *out = &s->base;
+    return 0;
+}
+
+void cuda_stream_close(struct dt_stream *base)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    cuda_device_use(s->device);
+    if (s->native != NULL) {
+        (void)cudaStreamSynchronize(s->native);
+    }
+    if (s->lane >= 0) {
+        cuda_lane_leave(s->device, s->lane);
+    }
+    if (s->native != NULL) {
+        (void)cudaStreamDestroy(s->native);
+    }
+    if (s->work != NULL) {
+        (void)cudaFree(s->work);
+    }
+    if (s->fault != NULL) {
+        (void)cudaFreeHost(s->fault);
+    }
+    (void)cudaGetLastError();
+    free(s->calls);
+    free(s);
+}
+
+void *cuda_native(struct dt_stream *s)
+{
+    return ((struct cuda_stream *)s)->native;
+}
+
+void cuda_stream_fail(struct dt_stream *base, const struct dt_error *why)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    cuda_lane_fail(s->device, s->lane, 0, why);
+}
+
+bool cuda_stream_failed(struct dt_stream *base, struct dt_error *err)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    return cuda_lane_failed(s->device, s->lane, err);
+}
+
+/* ---- kernels ---- */
+
+bool dt_cuda_begin(struct dt_stream *base, struct dt_cuda_launch *out)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    if (cuda_lane_failed(s->device, s->lane, NULL)) {
+        return false;
+    }
+    cuda_device_use(s->device);
+    *out = (struct dt_cuda_launch){
+        .native = s->native, .work = s->work, .fault = s->fault, .sm_count = s->device->sm_count, .shared_bytes = s->device->shared_bytes};
+    return true;
+}
+
+/* A refusal while work is put in: all that is recorded from now on carries it. (Records are counted by the thread that drives the stream: this one.) */
+static void check(struct cuda_stream *s, cudaError_t rc, const char *what)
+{
+    if (rc != cudaSuccess) {
+        struct dt_error why = {0};
+        (void)cuda_fail(s->device, &why, rc, what);
+        cuda_lane_fail(s->device, s->lane, s->device->lanes[s->lane].recorded + 1, &why);
+    }
+}
+
+void dt_cuda_end(struct dt_stream *base, const char *kernel)
+{
+    check((struct cuda_stream *)base, cudaGetLastError(), kernel);
+}
+
+void cuda_copy(struct dt_stream *base, void *dst, const void *src, size_t size_bytes)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    if (size_bytes > 0 && dst != src && !cuda_lane_failed(s->device, s->lane, NULL)) {
+        cuda_device_use(s->device);
+        check(s, cudaMemcpyAsync(dst, src, size_bytes, cudaMemcpyDefault, s->native), "copy");
+    }
+}
+
+void cuda_guard(struct dt_stream *base, void *p, size_t size_bytes)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    if (!cuda_lane_failed(s->device, s->lane, NULL)) {
+        cuda_device_use(s->device);
+        check(s, cudaMemsetAsync(p, 0xff, size_bytes, s->native), "guard");
+    }
+}
+
+/* ---- functions of the host ---- */
+
+/* On a thread of the runtime, which may not call it. */
+static void CUDART_CB run_call(void *argument)
+{
+    struct cuda_call *x = argument;
+    struct cuda_stream *s = x->stream;
+    struct dt_error err = {0};
+    if (!cuda_lane_failed(s->device, s->lane, NULL) && x->fn(&s->base, x->args, &err) != 0) {
+        cuda_lane_fail(s->device, s->lane, x->record, &err);
+    }
+    __atomic_add_fetch(&s->called, 1, __ATOMIC_RELEASE);
+}
+
+/* Until the ring has room; false when the device has failed and runs no functions any more. */
+static bool wait_for_room(struct cuda_stream *s)
+{
+    while (s->call_count - __atomic_load_n(&s->called, __ATOMIC_ACQUIRE) == CALLS) {
+        cudaError_t rc = cudaStreamQuery(s->native);
+        (void)cudaGetLastError(); /* that it is not ready counts as an error there */
+        if (rc != cudaSuccess && rc != cudaErrorNotReady) {
+            check(s, rc, "call");
+            return false;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    return true;
+}
+
+void cuda_call(struct dt_stream *base, dt_stream_fn *fn, const void *args, size_t args_bytes)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    assert(args_bytes <= DT_CALL_ARGS_MAX);
+    cuda_device_use(s->device);
+    if (cuda_lane_failed(s->device, s->lane, NULL) || !wait_for_room(s)) {
+        return;
+    }
+    struct cuda_call *x = &s->calls[s->call_count % CALLS];
+    x->stream = s;
+    x->fn = fn;
+    x->record = s->device->lanes[s->lane].recorded + 1;
+    if (args_bytes > 0) {
+        memcpy(x->args, args, args_bytes);
+    }
+    cudaError_t rc = cudaLaunchHostFunc(s->native, run_call, x);
+    s->call_count += rc == cudaSuccess;
+    check(s, rc, "call");
+}
