@@ -281,6 +281,9 @@ static void exit_job(struct run *r)
 {
     run_say_late(r);
     r->code = r->agent.code;
+    if (r->code != DT_EXIT_DONE && r->code != DT_EXIT_STOPPED) {
+        run_say_elsewhere(r);
+    }
     r->exiting = true;
     uv_stop(&r->loop);
 }
@@ -405,6 +408,9 @@ static void apply(struct run *r, const struct action *a)
         break;
     case ACTION_END:
         run_say_lost(r);
+        if (r->agent.state == AGENT_FINISHING) {
+            run_say_elsewhere(r);
+        }
         run_post(r, AGENT_ON_END, 0);
         break;
     case ACTION_STOP:

@@ -64,7 +64,8 @@ struct run {
     bool cause_late, cause_due;  /* its cause is still to be said; now at the latest */
     bool cause_seen;             /* what was seen here first has been said meanwhile */
     int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
-    int lost_round;              /* whose end because of another host has been said */
+    int lost_round;              /* whose end because of another host has been said, before its workers ended */
+    int elsewhere_round;         /* the same, before or after */
     char no_start[512];          /* why the workers of the round could not be started */
     char *output_dir, *events_path;
     bool left;         /* the others go on without this host */
@@ -116,6 +117,8 @@ int run_restarts_used(const struct run *r, bool failed);
 char *run_first_failure(struct run *r, struct event *e);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole report when this was the end. */
 void run_say_cause(struct run *r);
+/* A round ends because of another host when all workers here have ended with 0 already: why, unless it has been said. */
+void run_say_elsewhere(struct run *r);
 /* What was seen here, while the cause is kept back. */
 void run_say_first_seen(const struct run *r);
 /* A cause that was kept back, because another host may know better, is said now. */

@@ -106,39 +106,79 @@ char *run_first_failure(struct run *r, struct event *e)
     return text;
 }
 
+/* The same words for whoever reads events.jsonl. */
+static void note_elsewhere(struct run *r, int round, const char *cause)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_json(&text, cause, strlen(cause));
+    run_event(r, "ended_elsewhere", "\"round\":%d,\"cause\":%s", round, dt_text_str(&text));
+    dt_text_clear(&text);
+    r->elsewhere_round = round;
+}
+
+/* Why a round ended that did so because of others; what it meant for the workers here, when none of them failed or was killed, the caller knows. */
+static void write_elsewhere(struct run *r, const char *cause, const char *here, bool failed)
+{
+    struct dt_text line;
+    dt_text_init(&line);
+    dt_text_printf(&line, "dtrun: %s; %s", cause, here);
+    if (failed && !is_end(r)) {
+        dt_text_printf(&line, "; restarting (%d of %d used)", r->cause_used, r->o->max_restarts);
+    }
+    (void)fprintf(stderr, "%s\n", dt_text_str(&line));
+    dt_text_clear(&line);
+    note_elsewhere(r, r->cause_round, cause);
+}
+
 /* A round that did not end because of a worker of this host: the first cause is elsewhere. False: it is not. A worker here that merely lost its peers
  * is the cause only when nobody else says more for a while. */
 static bool say_cause_elsewhere(struct run *r)
 {
     const struct failures *f = &r->failures;
-    const struct report_failure *root = &f->list[f->root];
-    bool weak = false, failed = false, own_weak = is_weak(r, root);
-    if (r->nodes == NULL || (!root->stopped_by_us && !own_weak)) {
+    const struct report_failure *root = f->count > 0 ? &f->list[f->root] : NULL; /* null: all ended with 0 when they were told to end */
+    bool weak = false, failed = false, own_weak = root != NULL && is_weak(r, root), told = root == NULL || root->stopped_by_us;
+    if (r->nodes == NULL || (!told && !own_weak)) {
         return false;
     }
     if (r->lost_round == r->cause_round || nodes_cause_said(r->nodes, r->cause_round)) {
         return true;
     }
     const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
+    if (told && cause == NULL && r->agent.stop_wanted) { /* somebody asked for it: run_say_end */
+        return true;
+    }
     if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
         r->cause_late = true;
         r->cause_seen = false;
         (void)uv_timer_start(&r->late, r->late.timer_cb, LATE_MS, 0);
         return true;
     }
-    if (!root->stopped_by_us && (cause == NULL || weak)) {
+    if (!told && (cause == NULL || weak)) {
         return false;
     }
-    struct dt_text line;
-    dt_text_init(&line);
-    dt_text_printf(&line, "dtrun: %s; because of it %d worker%s stopped at host %s", cause != NULL ? cause : "the round ended elsewhere", f->count,
-                   f->count == 1 ? "" : "s", f->host);
-    if (cause != NULL && failed && !is_end(r)) {
-        dt_text_printf(&line, "; restarting (%d of %d used)", r->cause_used, r->o->max_restarts);
-    }
-    (void)fprintf(stderr, "%s\n", dt_text_str(&line));
-    dt_text_clear(&line);
+    char here[320];
+    int count = root != NULL ? f->count : r->workers.count;
+    (void)snprintf(here, sizeof here, "because of it %d worker%s stopped at host %s", count, count == 1 ? "" : "s", f->host);
+    write_elsewhere(r, cause != NULL ? cause : "the round ended elsewhere", here, failed);
     return true;
+}
+
+void run_say_elsewhere(struct run *r)
+{
+    bool weak, failed, own = r->failures.count > 0 || r->no_start[0] != '\0' || r->wish != 0 || r->left;
+    int round = r->place.round;
+    if (r->nodes == NULL || own || round == 0 || r->elsewhere_round == round || r->lost_round == round || nodes_cause_said(r->nodes, round)) {
+        return;
+    }
+    const char *cause = nodes_cause(r->nodes, round, &weak, &failed);
+    char here[320];
+    if (cause != NULL) {
+        r->cause_round = round;
+        r->cause_used = run_restarts_used(r, failed);
+        (void)snprintf(here, sizeof here, "the worker%s at host %s had ended with exit code 0", r->workers.count == 1 ? "" : "s", r->failures.host);
+        write_elsewhere(r, cause, here, failed);
+    }
 }
 
 static int no_progress(const struct run *r, int64_t *best_step)
@@ -171,14 +211,17 @@ void run_say_cause(struct run *r)
 {
     struct failures *f = &r->failures;
     struct dt_text line;
-    if (f->count == 0 || r->wish != 0) {
+    bool ended_elsewhere = r->nodes != NULL && r->ending && r->no_start[0] == '\0'; /* with 0, but only because they were told to */
+    if ((f->count == 0 && !ended_elsewhere) || r->wish != 0) {
         return;
     }
     if (!r->cause_due) {
         r->cause_round = r->place.round;
         r->cause_used = run_restarts_used(r, true);
     }
-    failures_settle(f, error_file_of, r, r->agent.options.bundled);
+    if (f->count > 0) {
+        failures_settle(f, error_file_of, r, r->agent.options.bundled);
+    }
     if (say_cause_elsewhere(r)) {
         return;
     }
@@ -233,6 +276,7 @@ void run_say_lost(struct run *r)
     }
     r->lost_round = r->place.round;
     (void)fprintf(stderr, "dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end", r->failures.host);
+    note_elsewhere(r, r->place.round, cause);
 }
 
 /* "rank 3", "ranks 0, 1, ..." */
@@ -275,7 +319,7 @@ void run_say_first_seen(const struct run *r)
 {
     const struct failures *f = &r->failures;
     struct dt_text line;
-    if (f->list[f->root].stopped_by_us) { /* nothing was: it was told to end */
+    if (f->count == 0 || f->list[f->root].stopped_by_us) { /* nothing was: it was told to end */
         return;
     }
     dt_text_init(&line);
@@ -302,6 +346,7 @@ void run_say_pause(struct run *r)
     if (cause != NULL) {
         r->lost_round = r->place.round;
         (void)fprintf(stderr, "dtrun: %s\n", cause);
+        note_elsewhere(r, r->place.round, cause);
     }
 }
 
@@ -320,10 +365,33 @@ static void say_no_progress(const struct run *r)
     (void)fprintf(stderr, "dtrun: no progress: %d restarts came %s; another try would fail the same way\n", restarts, where);
 }
 
+/* The job was stopped by a signal that came to another host, which is told by its end alone where nothing ran. 0: it was not. */
+static int stopped_elsewhere(const struct run *r)
+{
+    bool weak, failed, others_choose = r->o->exit_code_worker || r->o->permanent_code_count > 0; /* what a failed job's exit code is */
+    int number = r->code - 128;
+    if (r->nodes == NULL || r->wish != 0 || r->guard_gone) {
+        return 0;
+    }
+    if (r->stop_signal != 0 && (r->code == DT_EXIT_STOPPED || number == r->stop_signal)) {
+        return r->stop_signal;
+    }
+    bool after_failure = nodes_cause(r->nodes, r->place.round, &weak, &failed) != NULL && failed;
+    return number > 0 && number < 65 && !(after_failure && others_choose) ? number : 0;
+}
+
 void run_say_end(const struct run *r)
 {
+    char signal_name[32], name[64];
+    int elsewhere = stopped_elsewhere(r), number = r->wish != 0 ? r->wish : elsewhere;
+    const char *known = number != 0 ? sigabbrev_np(number) : NULL; /* not of the real-time ones */
+    (void)snprintf(signal_name, sizeof signal_name, "signal %d", number);
+    (void)snprintf(name, sizeof name, "%s%s",
+                   number == 0     ? "a stop request"
+                   : known != NULL ? known
+                                   : signal_name,
+                   elsewhere != 0 ? " at another host" : "");
     say_no_progress(r);
-    const char *name = r->wish != 0 ? sigabbrev_np(r->wish) : "a stop request";
     if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
         (void)fprintf(stderr, "dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);
     } else if (r->guard_gone) {
@@ -336,7 +404,7 @@ void run_say_end(const struct run *r)
     } else if (r->code == DT_EXIT_STOPPED) {
         (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name,
                       r->failures.saved_step >= 0 ? "" : " by the program");
-    } else if (r->code > 128 && r->wish != 0) {
+    } else if (r->code > 128 && number != 0) {
         (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s\n", name, r->is_train ? "; nothing new was saved" : "");
     }
 }

@@ -3,6 +3,7 @@ run: alone
 run: timeout 400
 """
 
+import json
 import os
 import re
 import signal
@@ -252,3 +253,51 @@ def test_a_lost_host_is_said_before_the_workers_here_have_ended(tmp_path, victim
             assert jobs[stays].finish().code == 0
     text = said.read_text()
     assert len(re.findall("is gone", text)) == 1 and "because of it 1 worker stopped" not in text, text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("when, here", [("trap 'exit 0' TERM; sleep 600 & wait", "because of it 1 worker stopped at host"),
+                                        ("exit 0", r"the worker at host \S+ had ended with exit code 0")])
+def test_a_host_whose_workers_all_ended_with_0_says_why_the_round_ended(tmp_path, rank, when, here):
+    """They listened to TERM, or had ended before: neither is a failure of this host, which restarts, and ends with 1, because of another one."""
+    port = free_port()
+    other = f"touch {tmp_path}/$TORCHELASTIC_RESTART_COUNT; {when}"
+    fails = f"until [ -e {tmp_path}/$TORCHELASTIC_RESTART_COUNT ]; do sleep 0.05; done; sleep 0.5; exit 5"
+    words = ["--max_restarts=1", f"--log_dir={tmp_path}/logs", "-r3", "sh", "-c", f"[ $RANK = {rank} ] && {{ {fails}; }}; {other}"]
+    with Job(static(port, 0, 2, *words)) as a, Job(static(port, 1, 2, *words)) as b:
+        results = finish(a, b)
+    told = results[1 - rank]
+    assert [r.code for r in results] == [1, 1], results
+    said = [x for x in told.err.splitlines() if "exit code 5" in x]
+    assert len(said) == 2 and re.fullmatch(rf"dtrun: host \S+ rank {rank} \(local 0, pid \d+\): exit code 5; {here}.*; restarting \(1 of 1 used\)", said[0]), told
+    assert re.search(here, said[1]) and "restarting" not in said[1], told
+    events = [json.loads(x) for path in (tmp_path / "logs").glob("**/events.jsonl") for x in lines_of(path)]
+    causes = [e for e in events if e["event"] == "ended_elsewhere"]
+    assert [e["round"] for e in causes] == [1, 2] and all(f"rank {rank} " in e["cause"] for e in causes), events
+
+
+@pytest.mark.parametrize("program", ["sleep 600", "trap 'exit 0' TERM; sleep 600 & wait"])
+def test_a_host_that_ends_because_another_one_was_stopped_says_so(tmp_path, program):
+    port = free_port()
+    words = ["sh", "-c", f"touch {tmp_path}/$RANK; {program}"]
+    with Job(static(port, 0, 2, *words)) as a, Job(static(port, 1, 2, *words)) as b:
+        wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "both workers")
+        b.signal(signal.SIGTERM)
+        results = finish(a, b)
+    assert [r.code for r in results] == [143, 143], results
+    assert [x for x in results[0].err.splitlines() if "warning" not in x] == ["dtrun: stopped by TERM at another host: all workers have ended"], results
+    assert "dtrun: stopped by TERM: all workers have ended\n" in results[1].err, results
+
+
+def test_a_host_whose_workers_are_done_says_that_another_one_was_lost(tmp_path):
+    port = free_port()
+    words = ["--time_scale=10", "sh", "-c", f"echo $GROUP_WORLD_SIZE > {tmp_path}/$RANK; [ $GROUP_WORLD_SIZE = 1 ] || [ $RANK = 0 ] || sleep 600"]
+    with Job(c10d(port, "1:2", *words)) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        with Job(c10d(port, "1:2", *words)) as b:
+            wait_until(lambda: lines_of(tmp_path / "0") == ["2"] and lines_of(tmp_path / "1") == ["2"] and not children(a.agent), "the end of rank 0")
+            os.kill(b.agent, signal.SIGKILL)
+            result = a.finish()
+            b.finish()
+    lost = r"^dtrun: host \S+ \(pid \d+\): its dtrun is gone; going on with 1 of 2 hosts \(minimum 1\); the worker at host \S+ had ended with exit code 0$"
+    assert result.code == 0 and len(re.findall(lost, result.err, re.M)) == 1, result
