@@ -293,6 +293,7 @@ static void print_json(const struct trainer *t, int local_size, struct dt_text *
     dt_text_json(out, job->output_dir, strlen(job->output_dir));
     dt_text_printf(out, ", \"strategy\": \"%s\", \"ranks\": %d, \"local_ranks\": %d, \"shards\": %d, \"parameters\": %lld, \"total_steps\": %lld",
                    t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count, (long long)t->total_steps);
+    dt_text_printf(out, ", \"precision\": \"%s\"", t->chain.spec.type == DT_BF16 ? "bf16-mixed" : "32-true");
     dt_text_printf(out, ", \"samples\": %lld, \"global_batch\": %lld, \"bytes\": {", (long long)t->train.sample_count,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
@@ -310,7 +311,11 @@ void trainer_print_plan(const struct trainer *t, int local_size, bool json, stru
     }
     const struct job *job = t->job;
     char text[32], other[32], what[64];
-    dt_text_printf(out, "model      %s, %lld parameters in %d units\n", t->chain.spec.name, (long long)t->chain.parameter_count, t->chain.unit_count);
+    dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name, (long long)t->chain.parameter_count,
+                   t->chain.unit_count,
+                   t->chain.spec.type != DT_BF16      ? ""
+                   : t->strategy.wire_type == DT_BF16 ? ", bf16"
+                                                      : ", bf16, reduced as fp32");
     dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count, (long long)t->train.sequence_length);
     dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");
     if (t->strategy.replicas > 1) {

@@ -77,14 +77,15 @@ SMALL = ["model.n_embd=384", "model.n_layer=4", "model.n_head=6"]
 LARGE = ["model.n_embd=1024", "model.n_layer=4", "model.n_head=8"]
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("size", ["small"] + (["large"] if ALL else []))
-def test_the_plan_is_what_the_kernel_counts(place, size):
+def test_the_plan_is_what_the_kernel_counts(place, size, precision):
     """What the process has without the plan's memory is measured with a model of next to nothing."""
-    options = SMALL if size == "small" else LARGE
+    options = [*(SMALL if size == "small" else LARGE), f"training.precision={precision}"]
     none = [o.replace("384", "48").replace("1024", "48") for o in options]
     expected = plan(place[1], options)
-    before = measured(place, f"{size}-none", none) - plan(place[1], none)["total"]
-    got = measured(place, size, options) - before
+    before = measured(place, f"{size}-{precision}-none", none) - plan(place[1], none)["total"]
+    got = measured(place, f"{size}-{precision}", options) - before
     states = sum(expected["bytes"][x] for x in ("weights", "gradients", "optimizer"))
     assert states > (100e6 if size == "small" else 500e6), expected
     assert abs(got - expected["total"]) < (0.10 if size == "small" else 0.05) * expected["total"], (got, before, expected)

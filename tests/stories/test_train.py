@@ -96,6 +96,10 @@ def test_plan(job):
     assert alone["output_dir"] == str(job.out) and alone["ranks"] == 1 and four["ranks"] == 4
     assert alone["total"] == sum(alone["bytes"].values())
     assert four["bytes"]["optimizer"] * 3 < alone["bytes"]["optimizer"]
+    assert "units, bf16\n" in train("--plan", "--set", "bf16.enabled=true", job.path).stdout
+    half = json.loads(train("--plan", "--json", "--set", "bf16.enabled=true", job.path).stdout)
+    assert (half["precision"], alone["precision"]) == ("bf16-mixed", "32-true")
+    assert half["bytes"]["weights"] * 2 == alone["bytes"]["weights"] and half["bytes"]["optimizer"] * 2 == alone["bytes"]["optimizer"] * 3
     by_env = json.loads(train("--plan", "--json", job.path, env={"WORLD_SIZE": 3}).stdout)
     assert by_env["ranks"] == 3
     assert not job.out.exists()
