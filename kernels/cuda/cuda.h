@@ -72,6 +72,7 @@ DT_CUDA_ROW(matmul)
 DT_CUDA_ROW(attention)
 DT_CUDA_ROW(attention_backward)
 DT_CUDA_ROW(norm_finish)
+DT_CUDA_ROW(exact_sum)
 
 #ifdef __cplusplus
 }

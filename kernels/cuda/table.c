@@ -33,4 +33,5 @@ const struct dt_kernels dt_kernels_cuda = {
     .sgd = dt_cuda_sgd,
     .norm_sum = dt_cuda_norm_sum,
     .norm_finish = dt_cuda_norm_finish,
+    .exact_sum = dt_cuda_exact_sum,
 };

@@ -1,4 +1,4 @@
-/* The global norm: squares into an exact accumulator (kernels/exact.h), then root, clip factor and verdict. Eight threads share a block of 64
+/* The global norm: squares into an exact accumulator (kernels/exact.h), then root, clip factor and verdict; and losses into another. Eight threads share a block of 64
  * elements as the eight sums of the CPU do, so each block has the same fp64 sum, and integers do not mind who adds them when: the
  * accumulator has the CPU's bits. */
 #include "kernels/cuda/vector.cuh"
@@ -163,20 +163,40 @@ DT_FN double exact_get(const int64_t *limbs)
     return ldexp((double)(head | (rest ? 1 : 0)), 32 * (top - 1) - shift + DT_EXACT_LOW);
 }
 
-__global__ void norm_finish(double *norm, double *clip, int32_t *nonfinite, const int64_t *limbs, double scale, double max_norm)
+__global__ void norm_finish(struct dt_norm_finish_args a)
 {
-    bool finite = limbs[OVERFLOW_COUNT] == 0;
-    double sum = finite ? exact_get(limbs) : limbs[NAN_COUNT] != 0 ? (double)NAN : (double)INFINITY;
-    double value = sqrt(sum) * scale, factor = max_norm > 0 ? max_norm / (value + 1e-6) : 1.0;
-    if (norm != NULL) {
-        *norm = value;
+    double scale = a.denominator == NULL ? a.scale : *a.denominator > 0 ? 1.0 / (double)*a.denominator : 0.0;
+    bool finite = a.limbs[OVERFLOW_COUNT] == 0;
+    double sum = finite ? exact_get(a.limbs) : a.limbs[NAN_COUNT] != 0 ? (double)NAN : (double)INFINITY;
+    double norm = sqrt(sum) * scale, clip = a.max_norm > 0 ? a.max_norm / (norm + 1e-6) : 1.0;
+    clip = !finite ? 0.0 : clip < 1.0 ? clip : 1.0;
+    if (a.norm != NULL) {
+        *a.norm = norm;
     }
-    if (clip != NULL) {
-        *clip = !finite ? 0.0 : factor < 1.0 ? factor : 1.0;
+    if (a.clip != NULL) {
+        *a.clip = clip;
     }
-    if (nonfinite != NULL) {
-        *nonfinite = !finite;
+    if (a.factor != NULL) {
+        *a.factor = scale * clip;
     }
+    if (a.nonfinite != NULL) {
+        *a.nonfinite = !finite;
+    }
+}
+
+/* A handful of losses: one block. */
+__global__ void __launch_bounds__(256) exact_sum(struct dt_exact_sum_args a)
+{
+    struct window w;
+    w.clear(-1);
+    for (int64_t i = threadIdx.x; i < a.count; i += 256) {
+        double x = a.divisors == NULL ? a.x[i] : a.divisors[i] != 0 ? a.x[i] / (double)a.divisors[i] : 0.0;
+        if (!isfinite(x)) {
+            add_limb(a.bad_count, 0, 1);
+        }
+        w.add(a.limbs, x < 0 ? 0 : x);
+    }
+    w.flush(a.limbs);
 }
 
 template <typename T> void launch(const struct dt_cuda_launch *l, const struct dt_norm_sum_args *a)
@@ -209,6 +229,16 @@ extern "C" void dt_cuda_norm_finish(struct dt_stream *s, const struct dt_norm_fi
     if (!dt_cuda_begin(s, &l)) {
         return;
     }
-    DT_LAUNCH((norm_finish), 1, 1, 0, (cudaStream_t)l.native, a->norm, a->clip, a->nonfinite, a->limbs, a->scale, a->max_norm);
+    DT_LAUNCH((norm_finish), 1, 1, 0, (cudaStream_t)l.native, *a);
     dt_cuda_end(s, "norm_finish");
+}
+
+extern "C" void dt_cuda_exact_sum(struct dt_stream *s, const struct dt_exact_sum_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    DT_LAUNCH((exact_sum), 1, 256, 0, (cudaStream_t)l.native, *a);
+    dt_cuda_end(s, "exact_sum");
 }
