@@ -137,23 +137,17 @@ static void add_descendants(struct family *f, pid_t root)
     }
 }
 
-/* Of one process: its own time and that of children it has waited for. */
-static double cpu_of(pid_t pid)
-{
-    struct process_look look;
-    return process_look(pid, &look) ? look.user_s + look.system_s + look.children_s : 0;
-}
-
-double guard_cpu_s(pid_t pid)
+struct process_use guard_use(pid_t pid)
 {
     struct family f = {0};
-    double sum_s = cpu_of(pid);
+    struct process_use sum = {0};
+    process_add_use(pid, &sum);
     add_descendants(&f, pid);
     for (size_t i = 0; i < f.count; i++) {
-        sum_s += cpu_of(f.list[i]);
+        process_add_use(f.list[i], &sum);
     }
     free(f.list);
-    return sum_s;
+    return sum;
 }
 
 static int kill_descendants(pid_t root)

@@ -5,6 +5,7 @@
 #define DT_LAUNCHER_GUARD_H
 
 #include "base/error.h"
+#include "launcher/process.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -24,7 +25,7 @@ int guard_kill_descendants(void);
 /* Kills and reaps descendants until there are none, for at most timeout_s (a process in the kernel cannot be ended). Returns
  * true when none is left. Blocks; the calling process must not need the exit status of any child. */
 bool guard_end_descendants(double timeout_s);
-/* User and system time that a process, its living descendants and the children it has waited for have used so far, in seconds. */
-double guard_cpu_s(pid_t pid);
+/* What a process and its living descendants have used so far, with the children that they have waited for. */
+struct process_use guard_use(pid_t pid);
 
 #endif

@@ -29,7 +29,7 @@ const struct option_row option_rows[] = {
     {"monitor_interval", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0.1", "SECONDS", "no effect: the kernel tells of a worker's end at once, nothing is polled", false, NULL, option_parse_seconds, AT(monitor_interval_s), 1e-6, 86400},
     {"shutdown_timeout", 0, OPTION_VALUE, OPTION_TORCH, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30", "SECONDS", "grace between TERM and KILL", true, NULL, option_parse_seconds, AT(shutdown_timeout_s), 0, 86400},
     {"exit_barrier", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "ranks of train that wait so long for one that has ended are stopped; of other programs: said", false, NULL, option_parse_seconds, AT(exit_barrier_s), 1e-3, 864000},
-    {"hang_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker without output and CPU time for so long hangs; 0: off", false, NULL, option_parse_seconds, AT(hang_timeout_s), 0, 864000},
+    {"hang_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker that writes nothing and computes nothing for so long hangs; 0: off", false, NULL, option_parse_seconds, AT(hang_timeout_s), 0, 864000},
     {"exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "launcher", "launcher|worker", "what a failed job ends with: 1, or the worker's code", false, NULL, option_parse_second_word, AT(exit_code_worker), 0, 0},
     {"permanent_exit_codes", 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "codes of workers after which no restart helps", false, NULL, option_parse_codes, 0, 0, 0},
     {"requeue_exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, NULL, option_parse_int, AT(requeue_exit_code), 0, 255},

@@ -6,6 +6,7 @@
 #include "base/text.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct process_look {
@@ -16,8 +17,16 @@ struct process_look {
     double resident_bytes;
 };
 
+struct process_use {        /* sums over processes */
+    double cpu_s;           /* of all threads, those that have ended too, and of children that were waited for (these in ticks of the kernel) */
+    uint64_t written_bytes; /* to files, pipes and terminals, by write and its kin: Linux's wchar */
+    bool hides_writes;      /* of one of them at least we may not read what it has written, or the kernel does not count it */
+};
+
 /* False (out zeroed) when there is no such process. */
 bool process_look(pid_t pid, struct process_look *out);
+/* Adds what a process has used; nothing when there is none. */
+void process_add_use(pid_t pid, struct process_use *out);
 /* Appends where its main thread is in the kernel, as far as we may read it: "futex_wait_queue", "; kernel stack: futex_wait_queue < futex_wait <
  * do_futex", or "system call 202". Nothing when the kernel does not say, or the process computes. */
 void process_where(pid_t pid, struct dt_text *out);

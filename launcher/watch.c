@@ -1,4 +1,4 @@
-/* A sign of life is a change: of the pulse count, of CPU time, of the time of the last output. So neither the wall clock nor a pause
+/* A sign of life is a change: of the pulse count; of CPU time, of the bytes written, of the time of the last output. So neither the wall clock nor a pause
  * of the whole machine can make a worker look silent that is not. */
 #include "launcher/watch.h"
 
@@ -11,6 +11,7 @@
 #define SLOW_PHASE 10
 #define WAITING 1.25 /* for one that waits for peers: the agent that has the silent one, maybe of another host, is first to name it */
 #define MARK_S 5.0
+#define COMPUTED_S 1e-3 /* less CPU time than this between two signs of life is none: what a signal, or a library's thread that looks around, costs */
 
 static bool waits_for_peers(const struct worker *one)
 {
@@ -32,26 +33,31 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
 
 static void notice(struct worker *one, int local_rank, const struct watch_options *o, double now_s)
 {
-    double pulse = 0, cpu_s = 0;
+    double pulse = 0;
+    struct process_use *use = &one->use, *seen = &one->seen_use;
     if (o->pages && one->page != NULL) {
         pulse = (double)atomic_load(&one->page->pulse_count);
     } else {
-        cpu_s = guard_cpu_s(one->pid);
+        *use = guard_use(one->pid);
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
     }
-    /* More than one tick of the kernel; less than before when a child of the worker has ended. */
-    bool computed = cpu_s > one->seen_cpu_s + 0.015 || cpu_s < one->seen_cpu_s;
-    if (pulse > one->seen_sign || pulse < one->seen_sign || computed) {
+    /* Less than before when a child of the worker has ended. */
+    bool computed = use->cpu_s > seen->cpu_s + COMPUTED_S || use->cpu_s < seen->cpu_s, wrote = use->written_bytes != seen->written_bytes;
+    if (pulse > one->seen_sign || pulse < one->seen_sign || computed || wrote) {
         one->seen_s = now_s;
         one->seen_sign = pulse;
-        one->seen_cpu_s = cpu_s;
+        *seen = *use;
     }
 }
 
 static void describe(const struct worker *one, const struct watch_options *o, double silent_s, struct dt_text *out)
 {
     if (!o->pages || one->page == NULL) {
-        dt_text_printf(out, "no output and no CPU time for %.1f s (--hang_timeout=%g)", silent_s, o->limit_s);
+        double used_ms = (one->use.cpu_s - one->seen_use.cpu_s) * 1e3;
+        bool unseen = one->use.hides_writes && one->seen_sign <= 0; /* it writes to what it was given, past us */
+        dt_text_puts(out, unseen ? "" : "no output and ");
+        dt_text_printf(out, used_ms < 0.01 ? "no CPU time" : "%.2f ms of CPU time", used_ms);
+        dt_text_printf(out, " for %.1f s%s (--hang_timeout=%g)", silent_s, unseen ? ", and what it writes cannot be seen" : "", o->limit_s);
         return;
     }
     struct dt_page *p = one->page;
@@ -80,15 +86,15 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
         dt_text_printf(out, "stopped by somebody (state %c)", look.state);
     } else if (user_s + system_s > span_s / 2) {
         dt_text_printf(out, "it spins (state %c)", look.state);
+    } else if (look.state == 'R') { /* where it waits most of the time, it is not now */
+        dt_text_puts(out, "it waits most of the time (now state R)");
     } else {
-        dt_text_printf(out, "it waits (state %c)", look.state);
-        size_t before = out->size;
-        dt_text_puts(out, " in ");
-        process_where(one->pid, out);
-        if (out->size == before + 4) {
-            out->size = before;
-            out->data[before] = '\0';
-        }
+        struct dt_text where;
+        dt_text_init(&where);
+        process_where(one->pid, &where);
+        bool named = where.size > 0 && strncmp(dt_text_str(&where), "kernel stack", strlen("kernel stack")) != 0;
+        dt_text_printf(out, "it waits (state %c)%s%s", look.state, where.size == 0 ? "" : named ? " in " : "; ", dt_text_str(&where));
+        dt_text_clear(&where);
     }
 }
 

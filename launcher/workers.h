@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/page.h"
 #include "launcher/cpus.h"
+#include "launcher/process.h"
 
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -27,10 +28,11 @@ struct worker {
     char note[160];   /* why it is about to end, when somebody else ends it; empty: nobody does */
     /* the watch: when anything last changed, and what it was */
     double seen_s;
-    double seen_sign, seen_cpu_s;
-    bool is_stopped;             /* silent, and in state T */
-    struct worker_mark marks[2]; /* from which the time it uses is measured; the older one first */
-    double deaf_since_s;         /* in uninterruptible sleep; 0: it is not */
+    double seen_sign;                 /* pulses; or when it last wrote something that came through us */
+    struct process_use seen_use, use; /* then, and at the newest look */
+    bool is_stopped;                  /* silent, and in state T */
+    struct worker_mark marks[2];      /* from which the time it uses is measured; the older one first */
+    double deaf_since_s;              /* in uninterruptible sleep; 0: it is not */
 };
 struct workers {
     struct worker *list;

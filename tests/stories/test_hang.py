@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 
 import pytest
@@ -56,6 +58,29 @@ def test_computing_and_writing_are_signs_of_life(tmp_path):
     assert run(["--hang_timeout=2", PYTHON, "-c", spin]).code == 0
     write = "import time\nfor i in range(30): print(i, flush=True); time.sleep(0.1)"
     assert run(["--hang_timeout=2", "-r1", f"--log_dir={tmp_path}/logs", PYTHON, "-c", write]).code == 0
+
+
+@pytest.mark.parametrize("where", ["inherited", "file"])
+def test_a_line_now_and_then_past_the_launcher_is_a_sign_of_life(tmp_path, where):
+    """It costs microseconds, less than the kernel's ticks show; that a program which writes wrote nothing must not be said of it."""
+    to = {"inherited": 1, "file": f'os.open("{tmp_path}/lines", os.O_CREAT | os.O_WRONLY)'}[where]
+    result = run(["--hang_timeout=1.5", PYTHON, "-c", f"import os, time\nto = {to}\nfor i in range(9): os.write(to, b'x\\n'); time.sleep(0.6)"])
+    assert result.code == 0, result
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a program whose output the kernel hides")
+def test_output_that_cannot_be_seen_is_not_said_to_be_none():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        sleeper = os.path.join(folder, "sleeper")
+        for source, to in (("/bin/sleep", sleeper), (DTRUN, os.path.join(folder, "dtrun"))):
+            shutil.copy(source, to)
+            os.chmod(to, 0o755)
+        os.chmod(sleeper, 0o4755)  # its counters are root's to read
+        words = ["--reuid=65534", "--regid=65534", "--clear-groups", os.path.join(folder, "dtrun"), "--hang_timeout=1", sleeper, "600"]
+        result = run(words, executable=shutil.which("setpriv"), cwd=folder, env={"TMPDIR": None})
+    assert result.code == 1, result
+    assert re.search(r"pid \d+\): no CPU time for \d\.\d s, and what it writes cannot be seen \(--hang_timeout=1\); ", result.err), result
 
 
 # ---- torchrun's variables ----
