@@ -135,6 +135,24 @@ static int explain_taken(const struct options *o, struct dt_error *err)
                    o->master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)", o->nnodes_max - 1);
 }
 
+/* Node rank 0 leads, and the others look for it at an address that this host does not have. It may still be right: an address can be translated. */
+static void warn_elsewhere(const struct options *o)
+{
+    const char *source = options_source(o, "node_rank");
+    if (strcmp(source, "default") == 0) {
+        (void)fprintf(
+            stderr,
+            "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no address of it; give each host its "
+            "own rank (0 to %d)\n",
+            o->master_addr, o->nnodes_max - 1);
+    } else {
+        (void)fprintf(stderr,
+                      "dtrun: warning: %s: is 0 right here? The others come to %s, which is no address of this host; going on, as it may be "
+                      "a translated one\n",
+                      source, o->master_addr);
+    }
+}
+
 int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble, size_t trouble_bytes,
                      struct dt_error *err)
 {
@@ -151,13 +169,8 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &p->endpoint, o->master_port, err) != 0) {
         return explain_taken(o, err);
     }
-    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && strcmp(options_source(o, "node_rank"), "default") == 0 &&
-        strcmp(o->rdzv_backend, "static") == 0) {
-        (void)fprintf(
-            stderr,
-            "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no address of it; give each host its "
-            "own rank (0 to %d)\n",
-            o->master_addr, o->nnodes_max - 1);
+    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && strcmp(o->rdzv_backend, "static") == 0) {
+        warn_elsewhere(o);
     }
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
            decided.why);

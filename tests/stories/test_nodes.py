@@ -162,6 +162,12 @@ def test_two_hosts_without_a_node_rank(tmp_path):
         a.signal(signal.SIGTERM)
         result = a.finish()
     assert "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but 192.0.2.1 is no address of it; " in result.err, result
+    with Job(["--nnodes=2", "--node_rank=0", "--master_addr=192.0.2.1", f"--master_port={port}", "/bin/true"]) as a:  # said before it waits
+        said = a.process.stderr.readline()
+        a.signal(signal.SIGTERM)
+        a.finish()
+    assert said == ("dtrun: warning: --node_rank: is 0 right here? The others come to 192.0.2.1, which is no address of this host; going on, as it may be "
+                    "a translated one\n"), said
 
 
 @pytest.mark.parametrize("said, heard", [(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", r'does not speak the agents\' protocol, it said "HTTP/1\.1 400 Bad Request"'),
