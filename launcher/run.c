@@ -521,9 +521,9 @@ static int open_all(struct run *r, struct dt_error *err)
         r->events_path = dt_format("%s/events.jsonl", logs_dir(r->logs));
     }
     run_starts_open(r);
-    struct dt_error ignored;
-    if (status_open(&r->status, &r->loop, r->o->run_id, run_status, r, &ignored) != 0) {
-        dt_log(DT_LOG_INFO, "agent", "--status will not find this job: %s", ignored.text);
+    struct dt_error hidden;
+    if (status_open(&r->status, &r->loop, r->o->run_id, run_status, r, &hidden) != 0) {
+        (void)fprintf(stderr, "dtrun: warning: --status will not find this job: %s\n", hidden.text);
     } else {
         status_set_prepare(r->status, run_status_ask);
     }

@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 enum { ASKERS = 8, SWEEP_FILES = 64, CHECK_MS = 1000 };
-#define SLOW_S 5.0 /* one that has not asked, or not read its answer, after this */
+#define LONGEST_NAME "4194304-0123456789ab.sock" /* of a socket here: PID-RANDOM.sock */
+#define SLOW_S 5.0                               /* one that has not asked, or not read its answer, after this */
 
 struct asker {
     uv_pipe_t pipe;
@@ -63,6 +64,11 @@ char *status_folder(int index)
 int status_folder_check(const char *path, bool make, struct dt_error *err)
 {
     struct stat st;
+    size_t limit = sizeof((struct sockaddr_un *)0)->sun_path - sizeof "/new-" LONGEST_NAME;
+    if (strlen(path) > limit) {
+        return dt_fail(err, DT_INVALID, "%s: %zu bytes are too many for the folder of a socket, at most %zu; set DTRUN_RUNTIME_DIR to a shorter one",
+                       path, strlen(path), limit);
+    }
     if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
         return dt_fail_errno(err, "%s: cannot make the folder", path);
     }

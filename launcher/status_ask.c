@@ -333,6 +333,7 @@ struct asking {
     const char *run_id; /* null: all */
     bool json;
     int found, silent;
+    bool hidden; /* agents cannot make a socket either where we look: whether there are any is not known */
     struct dt_text out, ids;
 };
 
@@ -405,8 +406,10 @@ static void ask_folder(struct asking *a, const char *folder)
 {
     struct dirent **list;
     struct dt_error err;
+    a->hidden = false;
     if (status_folder_check(folder, false, &err) != 0) {
-        if (err.status != DT_NOT_FOUND) {
+        a->hidden = err.status != DT_NOT_FOUND; /* of the last folder, which is used when those before it cannot be */
+        if (a->hidden) {
             (void)fprintf(stderr, "dtrun: --status: %s\n", err.text);
         }
         return;
@@ -431,8 +434,9 @@ int status_ask(const char *run_id, bool json)
         ask_folder(&a, folder);
         free(folder);
     }
-    int code = a.silent > 0 ? DT_EXIT_FAILED : DT_EXIT_DONE;
-    if (a.found == 0 && a.silent == 0 && !json) {
+    bool unknown = a.hidden && a.found == 0;
+    int code = a.silent > 0 || unknown ? DT_EXIT_FAILED : DT_EXIT_DONE;
+    if (a.found == 0 && a.silent == 0 && !json && !unknown) {
         struct dt_text safe;
         dt_text_init(&safe);
         if (run_id == NULL) {

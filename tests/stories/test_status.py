@@ -265,3 +265,25 @@ def test_answers_longer_than_a_message(place):
         assert sorted(r["rank"] for r in found[0]["ranks"]) == list(range(120))
         (place / "go").touch()
         assert a.finish().code == 0 and b.finish().code == 0
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_is_said(tmp_path):
+    """By the job, and by whoever asks: it would say that no job runs."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir(0o700)
+    env = {"DTRUN_RUNTIME_DIR": str(folder)}
+    result = run(["/bin/true"], env=env)
+    why = rf"{folder}: \d+ bytes are too many for the folder of a socket, at most \d+; set DTRUN_RUNTIME_DIR to a shorter one"
+    assert result.code == 0 and re.fullmatch(f"dtrun: warning: --status will not find this job: {why}\n", result.err), result
+    asked = run(["--status"], env=env)
+    assert asked.code == 1 and re.fullmatch(f"dtrun: --status: {why}\n", asked.err), asked
+
+
+def test_the_longest_folder_does(tmp_path):
+    folder = str(tmp_path)
+    folder += "/" + "x" * (76 - len(folder))
+    if len(folder) != 77:
+        pytest.skip("the test's own folder is too long")
+    os.mkdir(folder, 0o700)
+    result = run(["sh", "-c", f"{DTRUN} --status"], env={"DTRUN_RUNTIME_DIR": folder})
+    assert result.code == 0 and result.err == "" and "1 rank" in result.out, result
