@@ -203,7 +203,8 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
     int code = getaddrinfo(all ? NULL : host, service, &hints, &found);
     if (code != 0) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: listen: %s", made.name, gai_strerror(code));
+        return dt_fail(err, code == EAI_AGAIN ? DT_IO : DT_NOT_FOUND, "%s: %s; must be a name or an address of this host", all ? "*" : host,
+                       gai_strerror(code));
     }
     int rc = -1;
     for (int pass = 0; pass < 2 && rc != 0; pass++) { /* all addresses: IPv6 first, it serves both; a name: IPv4 first */
@@ -217,7 +218,11 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof at;
     if (rc != 0 || getsockname(made.fd, (struct sockaddr *)&at, &size) != 0) {
+        bool denied = errno == EACCES;
         (void)dt_fail_errno(err, "%s: listen", made.name);
+        if (denied) { /* another try is denied, too */
+            (void)dt_fail(err, DT_INVALID, "%s: listen: " DT_NET_DENIED, made.name);
+        }
         dt_net_close(&made);
         return -1;
     }

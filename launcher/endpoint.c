@@ -2,6 +2,7 @@
 #include "launcher/endpoint.h"
 
 #include "base/file.h"
+#include "collectives/net.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -96,6 +97,9 @@ static int fail_port(int port, struct dt_error *err)
     int code = errno;
     if (code == EADDRINUSE && endpoint_port_owner(port, owner, sizeof owner)) {
         return dt_fail(err, DT_IO, "port %d: already in use by %s; end it, or choose another port", port, owner);
+    }
+    if (code == EACCES) { /* another try is denied, too */
+        return dt_fail(err, DT_INVALID, "port %d: listen: " DT_NET_DENIED, port);
     }
     errno = code;
     return dt_fail_errno(err, "port %d: listen", port);

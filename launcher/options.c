@@ -202,10 +202,15 @@ static void read_variables(struct options *o, struct given *g, char **env)
     }
 }
 
-/* --serve_store: nothing else matters. */
-static int read_serve_store(struct options *o, const struct given *g, struct dt_error *err)
+/* --serve_store: nothing else matters. `program`: the first word after the options, or null. */
+static int read_serve_store(struct options *o, const struct given *g, const char *program, struct dt_error *err)
 {
+    char shown[64];
     int port = -1;
+    if (program != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: serves the store and runs no program; leave out %s", g->spelled[option_find("serve_store")],
+                       option_show(program, shown));
+    }
     if (option_parse_endpoint(&o->arena, o->serve_store, &o->master_addr, &port, err) != 0) {
         return dt_wrap(err, "%s", g->spelled[option_find("serve_store")]);
     }
@@ -526,7 +531,7 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return 0;
     }
     if (o->serve_store != NULL) {
-        return read_serve_store(o, g, err);
+        return read_serve_store(o, g, first < argc ? argv[first] : NULL, err);
     }
     if (o->json) {
         return dt_fail(err, DT_INVALID, "--json: goes with --status only");

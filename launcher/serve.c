@@ -48,7 +48,7 @@ int serve_store(const struct options *o)
     if (store_server_open(&s.server, &loop, &options, &err) != 0) {
         (void)fprintf(stderr, "dtrun: --serve_store: %s\n", err.text);
         s.server = NULL;
-        code = DT_EXIT_TEMPORARY;
+        code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     } else {
         bool brackets = strchr(o->master_addr, ':') != NULL;
         bool written = printf("%s%s%s:%d\n", brackets ? "[" : "", o->master_addr, brackets ? "]" : "", store_server_port(s.server)) > 0;

@@ -6,9 +6,11 @@ so that whatever is left of it can be found and ended by its pid. Waits have gen
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -185,3 +187,18 @@ def script(folder, name, text):
         f.write(text if name.endswith(".py") else "#!/bin/sh\n" + text)
     os.chmod(path, 0o755)
     return path
+
+
+@contextlib.contextmanager
+def as_nobody():
+    """A folder that everybody may enter with a copy of dtrun, and the words (for `executable`, setpriv) that run it without rights; skips without root."""
+    import pytest
+
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give up its rights")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        copy = os.path.join(folder, "dtrun")
+        shutil.copy(DTRUN, copy)
+        os.chmod(copy, 0o755)
+        yield folder, ["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", copy]

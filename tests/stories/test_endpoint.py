@@ -6,12 +6,15 @@ run: timeout 300
 import contextlib
 import os
 import random
+import re
+import shutil
 import signal
 import socket
 import time
 
+import pytest
 import training
-from support import Job, lines_of, marked, wait_lines, wait_until
+from support import Job, as_nobody, lines_of, marked, run, wait_lines, wait_until
 from nodes import STAY, c10d, finish, free_port, listens
 
 
@@ -128,3 +131,16 @@ def test_one_open_port_is_enough_for_agents_and_store(tmp_path):
         assert len(ends) == 2 and all(port in end for end in ends), ends  # one link, seen from both ends
         (tmp_path / "go").touch()
         assert [r.code for r in finish(a, b)] == [0, 0]
+
+
+@pytest.mark.parametrize("words", [["--nnodes=2", "--node_rank=0", "--master_addr=127.0.0.1", "--master_port=80", "/bin/true"],
+                                   ["--master_addr=127.0.0.1", "--master_port=80", "/bin/true"], ["--serve_store=127.0.0.1:80"]])
+def test_a_port_that_one_may_not_have_is_a_wrong_option(words):
+    """Another try is denied, too: a scheduler that starts a job again after 111 would do so for ever."""
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start") as f:
+        if int(f.read()) <= 80:
+            pytest.skip("port 80 is everybody's here")
+    with as_nobody() as (folder, nobody):
+        result = run([*nobody, *words], executable=shutil.which("setpriv"), cwd=folder, env={"TMPDIR": None})
+    assert result.code == 2, result
+    assert re.search(r"^dtrun: (--serve_store: )?(port 80|127\.0\.0\.1:80): listen: permission denied: ports below 1024 .*; choose another port$", result.err, re.M), result

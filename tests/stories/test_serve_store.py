@@ -75,3 +75,12 @@ def test_a_taken_port_and_a_wrong_address():
         assert result.code == 111 and result.out == "" and str(port) in result.err and result.err.count("\n") == 1, result
     result = run(["--serve_store=[::1"])
     assert result.code == 2 and result.err.startswith("dtrun: --serve_store: [::1: "), result
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--serve_store=127.0.0.1:0", "/bin/true"], "dtrun: --serve_store: serves the store and runs no program; leave out /bin/true\n"),
+    (["--serve_store=a..b:0"], r"dtrun: --serve_store: a\.\.b: [^:;]*; must be a name or an address of this host\n"),
+])
+def test_what_is_no_server_is_a_wrong_option(words, said):
+    result = run(words)
+    assert result.code == 2 and re.fullmatch(said, result.err) and result.out == "", result
