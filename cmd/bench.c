@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "collectives/bench_collectives.h"
 #include "collectives/bench_first.h"
+#include "kernels/bench_kernels.h"
 #include "launcher/bench_start.h"
 #include "launcher/bench_step.h"
 #include "launcher/bench_store.h"
@@ -20,9 +21,13 @@ static const struct {
      "--peer --peers=FOLDER",
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
+    {"kernels", "each kernel against a copy of as many bytes",
+     "--device=NAME --kernel=NAME --dtype=fp32|bf16 --rows=1..16777216 --cols=1..1048576 --vocab=1..1048576 --parameters=1..2147483648 "
+     "--threads=1..1024 --repeats=1..101",
+     bench_kernels},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer", bench_start},
-    {"step", "training steps of train", "--ranks=1..64 --strategy=LIST --size=L6C384 --dtype=fp32|bf16 --steps=4..500 --repeats=1..21 --script=PATH --peer",
-     bench_step},
+    {"step", "training steps of train",
+     "--ranks=1..64 --strategy=LIST --size=L6C384 --dtype=fp32|bf16 --steps=4..500 --repeats=1..21 --script=PATH --peer", bench_step},
     {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},
 };
 

@@ -30,7 +30,7 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "first", "start", "step", "store"):
+    for name in ("collectives", "first", "kernels", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
@@ -64,3 +64,25 @@ def test_step():
     found = cases(bench("step", "--size", "L1C64", "--ranks", "2", "--strategy", "ddp,full_shard", "--steps", "6", "--repeats", "1"))
     assert set(found) == {f"gpt2 L1C64 {dtype}, {row}, 2 ranks, 1 thread each" for row in ("ddp", "full_shard") for dtype in ("fp32", "bf16")}
     assert all(case["value"] > 0 and case["unit"] == "tokens/s" for case in found.values())
+
+
+KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward embedding embedding_backward "
+           "position_backward cross_entropy adamw sgd norm_sum").split()
+
+
+def test_kernels():
+    found = cases(bench("kernels", "--rows=256", "--cols=96", "--vocab=500", "--parameters=10000", "--repeats=2"))
+    shape = {name: "10000" for name in ("adamw", "sgd", "norm_sum")} | {"cross_entropy": "32x500"}
+    names = {f"{dtype} {name} {shape.get(name, '256x96')}" for dtype in ("fp32", "bf16") for name in KERNELS}
+    assert {case.split(" ", 1)[1] for case in found} == names  # before: the CPU's instruction set
+    assert all(case["bytes"] > 0 and case["floor"] > 0 and case["unit"] == "us" for case in found.values())
+    by_name = {case.split(" ", 1)[1]: line["bytes"] for case, line in found.items()}
+    assert by_name["fp32 add 256x96"] == 3 * 4 * 256 * 96 and by_name["bf16 cross_entropy 32x500"] == 2 * 2 * 32 * 500
+    assert set(cases(bench("kernels", "--kernel=scale", "--dtype=bf16", "--rows=8", "--repeats=1")).popitem()[1]) >= {"gb_per_s", "to_floor"}
+
+
+def test_kernels_that_are_none():
+    done = bench("kernels", "--kernel=sale")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: kernels: --kernel: sale: no such kernel\n")
+    done = bench("kernels", "--device=abacus")
+    assert done.returncode == 2 and done.stdout == "" and "device abacus: unknown" in done.stderr
