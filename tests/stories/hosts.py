@@ -231,7 +231,8 @@ class Rounds:
                             env = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
                         with open(f"/proc/{pid}/cmdline", "rb") as f:
                             plans = b"--plan" in f.read().split(b"\0")  # asked before there is a round, with the environment of a first one
-                        if support.alive(pid) and b"DTRUN_ROUND" in env:
+                        ours = env.get(support.MARKER.encode()) == job.marker.encode()  # the number of an agent that is gone may be another process's
+                        if support.alive(pid) and ours and b"DTRUN_ROUND" in env:
                             self.workers[pid] = -1 if plans else int(env[b"DTRUN_ROUND"])
         living = {pid: r for pid, r in self.workers.items() if r >= 0}
         newest = max(living.values(), default=0)
