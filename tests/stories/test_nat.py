@@ -74,7 +74,8 @@ def test_a_translated_host_may_hold_the_endpoint(tmp_path):
         results = hosts.finish(*[h.job(c10d(*rest, "sh", "-c", NUMBERS, **meet)) for h, rest in ((a, ["--rdzv_conf=is_host=0"]),
                                                                                               (inner, ["--rdzv_conf=is_host=1", *named]))])
     assert [r.code for r in results] == [0, 0], results
-    assert [r.out.split()[-2:] for r in results] == [[router.address, "30000"], [INNER, "30000"]], results  # the router does not lead the inner host back to itself
+    # The router does not lead the inner host back to itself.
+    assert [r.out.split()[-2:] for r in results] == [[router.address, "30000"], [INNER, "30000"]], results
 
 
 def test_an_address_that_nobody_reaches_is_said_with_what_to_do(tmp_path):
