@@ -3,6 +3,7 @@
 #include "kernels/cpu/pool.h"
 
 #define PART 32768   /* elements of one part */
+#define BLOCK 1024   /* elements that stay in the L1 cache */
 #define COLUMNS 64   /* columns of one part of a column sum */
 #define ROW_BLOCK 32 /* rows that are summed before they join the total */
 #define GELU_SCALE 0.79788456080286535588F
@@ -114,21 +115,43 @@ INLINE vec slope(enum dt_activation kind, vec x)
     }
 }
 
+/* BF16 becomes floats block by block: one loop with the conversions in it keeps fewer elements under way, and takes a third longer. */
 INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind, enum dt_dtype type)
 {
-    void *y = a->y;
-    const void *x = a->x;
-    for (int64_t i = begin; i < end; i += VEC) {
-        vec_put(y, i, value(kind, vec_get(x, i, end - i, type)), end - i, type);
+    float room[BLOCK];
+    for (int64_t at = begin; at < end; at += BLOCK) {
+        int64_t n = min64(BLOCK, end - at);
+        float *y = type == DT_BF16 ? room : (float *)a->y + at;
+        const float *x = type == DT_BF16 ? room : (const float *)a->x + at;
+        if (type == DT_BF16) {
+            vec_fetch(room, a->x, at, n, type);
+        }
+        for (int64_t i = 0; i < n; i += VEC) {
+            vec_store_n(y + i, value(kind, vec_load_n(x + i, n - i)), n - i);
+        }
+        if (type == DT_BF16) {
+            vec_keep(a->y, at, room, n, type);
+        }
     }
 }
 
 INLINE void activate_backward(const struct dt_activation_backward_args *a, int64_t begin, int64_t end, enum dt_activation kind, enum dt_dtype type)
 {
-    void *dx = a->dx;
-    const void *dy = a->dy, *x = a->x;
-    for (int64_t i = begin; i < end; i += VEC) {
-        vec_put(dx, i, vec_get(dy, i, end - i, type) * slope(kind, vec_get(x, i, end - i, type)), end - i, type);
+    float room[2][BLOCK];
+    for (int64_t at = begin; at < end; at += BLOCK) {
+        int64_t n = min64(BLOCK, end - at);
+        float *dx = type == DT_BF16 ? room[0] : (float *)a->dx + at;
+        const float *dy = type == DT_BF16 ? room[0] : (const float *)a->dy + at, *x = type == DT_BF16 ? room[1] : (const float *)a->x + at;
+        if (type == DT_BF16) {
+            vec_fetch(room[0], a->dy, at, n, type);
+            vec_fetch(room[1], a->x, at, n, type);
+        }
+        for (int64_t i = 0; i < n; i += VEC) {
+            vec_store_n(dx + i, vec_load_n(dy + i, n - i) * slope(kind, vec_load_n(x + i, n - i)), n - i);
+        }
+        if (type == DT_BF16) {
+            vec_keep(a->dx, at, room[0], n, type);
+        }
     }
 }
 
