@@ -3,7 +3,7 @@
  * channels of the sum. Every sum has a fixed order and no two warps write the same element, so the bits are the same always.
  * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV) D long. */
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/vector.cuh"
 
 #include <math.h>
 
@@ -19,46 +19,13 @@ struct shape {
     bool causal;
 };
 
-__device__ __forceinline__ float to_float(float x)
-{
-    return x;
-}
-__device__ __forceinline__ float to_float(dt_bf16 x)
-{
-    return __bfloat162float(x);
-}
-__device__ __forceinline__ void from_float(float *to, float x)
-{
-    *to = x;
-}
-__device__ __forceinline__ void from_float(dt_bf16 *to, float x)
-{
-    *to = __float2bfloat16(x);
-}
-
-__device__ __forceinline__ float warp_max(float x)
-{
-    for (int step = 16; step > 0; step /= 2) {
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    }
-    return x;
-}
-
-__device__ __forceinline__ float warp_sum(float x)
-{
-    for (int step = 16; step > 0; step /= 2) {
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    }
-    return x;
-}
-
 /* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared memory; rows beyond `end` become zero. */
 template <typename T>
 __device__ __forceinline__ void load_rows(float *to, int pitch, const T *from, int64_t step, int64_t first, int64_t end, int count, int head_size)
 {
     for (int i = (int)threadIdx.x; i < count * head_size; i += WARPS * 32) {
         int row = i / head_size, d = i % head_size;
-        to[row * pitch + d] = first + row < end ? to_float(from[(first + row) * step + d]) : 0.0f;
+        to[row * pitch + d] = first + row < end ? widen(from[(first + row) * step + d]) : 0.0f;
     }
 }
 
@@ -99,7 +66,7 @@ template <typename T, int CHANNELS> __global__ void __launch_bounds__(WARPS * 32
     const T *rows = qkv + batch * s.positions * s.row;
     const T *keys = rows + (s.heads + kv) * s.head_size, *values = rows + (s.heads + s.kv_heads + kv) * s.head_size;
     for (int d = lane; d < s.head_size; d += 32) {
-        query[d] = t < s.positions ? to_float(rows[t * s.row + head * s.head_size + d]) : 0.0f;
+        query[d] = t < s.positions ? widen(rows[t * s.row + head * s.head_size + d]) : 0.0f;
     }
     float most = -INFINITY, total = 0.0f, sum[CHANNELS] = {};
     int64_t end = s.causal && first + WARPS < s.positions ? first + WARPS : s.positions;
@@ -126,7 +93,7 @@ template <typename T, int CHANNELS> __global__ void __launch_bounds__(WARPS * 32
         for (int r = 0; r < CHANNELS; r++) {
             int d = lane + 32 * r;
             if (d < s.head_size) {
-                from_float(&out[((batch * s.positions + t) * s.heads + head) * s.head_size + d], sum[r] / total);
+                out[((batch * s.positions + t) * s.heads + head) * s.head_size + d] = narrow<T>(sum[r] / total);
             }
         }
         if (lane == 0) {
@@ -152,9 +119,9 @@ __global__ void __launch_bounds__(WARPS * 32)
     bool here = t < s.positions;
     float own = 0.0f;
     for (int d = lane; d < s.head_size; d += 32) {
-        query[d] = here ? to_float(rows[t * s.row + head * s.head_size + d]) : 0.0f;
-        above[d] = here ? to_float(dout[at + d]) : 0.0f;
-        own = here ? fmaf(above[d], to_float(out[at + d]), own) : 0.0f;
+        query[d] = here ? widen(rows[t * s.row + head * s.head_size + d]) : 0.0f;
+        above[d] = here ? widen(dout[at + d]) : 0.0f;
+        own = here ? fmaf(above[d], widen(out[at + d]), own) : 0.0f;
     }
     own = warp_sum(own);
     float log_sum = here ? lse[at_row] : 0.0f, sum[CHANNELS] = {};
@@ -174,7 +141,7 @@ __global__ void __launch_bounds__(WARPS * 32)
         for (int r = 0; r < CHANNELS; r++) {
             int d = lane + 32 * r;
             if (d < s.head_size) {
-                from_float(&dqkv[(batch * s.positions + t) * s.row + head * s.head_size + d], sum[r]);
+                dqkv[(batch * s.positions + t) * s.row + head * s.head_size + d] = narrow<T>(sum[r]);
             }
         }
         if (lane == 0) {
@@ -198,8 +165,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     int64_t at_key = t * s.row + (s.heads + kv) * s.head_size, at_value = at_key + s.kv_heads * s.head_size;
     bool here = t < s.positions;
     for (int d = lane; d < s.head_size; d += 32) {
-        key[d] = here ? to_float(rows[at_key + d]) : 0.0f;
-        value[d] = here ? to_float(rows[at_value + d]) : 0.0f;
+        key[d] = here ? widen(rows[at_key + d]) : 0.0f;
+        value[d] = here ? widen(rows[at_value + d]) : 0.0f;
     }
     float key_sum[CHANNELS] = {}, value_sum[CHANNELS] = {};
     for (int head = kv * group; head < (kv + 1) * group; head++) {
@@ -221,8 +188,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     for (int r = 0; here && r < CHANNELS; r++) {
         int d = lane + 32 * r;
         if (d < s.head_size) {
-            from_float(&dqkv[batch * s.positions * s.row + at_key + d], key_sum[r]);
-            from_float(&dqkv[batch * s.positions * s.row + at_value + d], value_sum[r]);
+            dqkv[batch * s.positions * s.row + at_key + d] = narrow<T>(key_sum[r]);
+            dqkv[batch * s.positions * s.row + at_value + d] = narrow<T>(value_sum[r]);
         }
     }
 }
@@ -278,9 +245,7 @@ template <typename T, int CHANNELS> void backward(const struct dt_cuda_launch *l
 
 template <typename T> void forward_of(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
 {
-    if (s.head_size <= 32) {
-        forward<T, 1>(l, a, s);
-    } else if (s.head_size <= 64) {
+    if (s.head_size <= 64) {
         forward<T, 2>(l, a, s);
     } else if (s.head_size <= 128) {
         forward<T, 4>(l, a, s);
@@ -291,9 +256,7 @@ template <typename T> void forward_of(const struct dt_cuda_launch *l, const stru
 
 template <typename T> void backward_of(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
 {
-    if (s.head_size <= 32) {
-        backward<T, 1>(l, a, s);
-    } else if (s.head_size <= 64) {
+    if (s.head_size <= 64) {
         backward<T, 2>(l, a, s);
     } else if (s.head_size <= 128) {
         backward<T, 4>(l, a, s);

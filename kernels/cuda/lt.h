@@ -6,13 +6,17 @@
 
 #include <cublasLt.h>
 
+/* clang-format off: a list, which it shifts at each pass */
 #define DT_LT_FUNCTIONS(ROW)                                                                                                                         \
     ROW(cublasLtCreate)                                                                                                                              \
     ROW(cublasLtDestroy)                                                                                                                             \
     ROW(cublasLtGetVersion)                                                                                                                          \
-    ROW(cublasLtMatmulDescCreate) ROW(cublasLtMatmulDescDestroy) ROW(cublasLtMatmulDescSetAttribute) ROW(cublasLtMatrixLayoutCreate)                 \
-        ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy)                                    \
-            ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
+    ROW(cublasLtMatmulDescCreate)                                                                                                                    \
+    ROW(cublasLtMatmulDescDestroy)                                                                                                                   \
+    ROW(cublasLtMatmulDescSetAttribute) ROW(cublasLtMatrixLayoutCreate) ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate)         \
+        ROW(cublasLtMatmulPreferenceDestroy) ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic)                           \
+            ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
+/* clang-format on */
 
 struct dt_lt {
 #define DT_LT_MEMBER(name) __typeof__(&name) name;

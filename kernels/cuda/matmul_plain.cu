@@ -1,7 +1,7 @@
 /* The product without a library: tiles of 64 x 64 in shared memory, 4 x 4 sums per thread in fp32, k in order, so an element's bits depend on
  * its row of a, its column of b and k alone. Any layout, size and alignment. Tensor cores are cublasLt's business. */
-#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/vector.cuh"
 
 namespace
 {
@@ -13,23 +13,6 @@ struct product {
     bool a_transposed, b_transposed, accumulate;
 };
 
-__device__ __forceinline__ float to_float(float x)
-{
-    return x;
-}
-__device__ __forceinline__ float to_float(dt_bf16 x)
-{
-    return __bfloat162float(x);
-}
-__device__ __forceinline__ void from_float(float *to, float x)
-{
-    *to = x;
-}
-__device__ __forceinline__ void from_float(dt_bf16 *to, float x)
-{
-    *to = __float2bfloat16(x);
-}
-
 /* Element (row, l) of op(x), where x is stored (rows, k) or, transposed, (k, rows); 0 outside. */
 template <typename T>
 __device__ __forceinline__ float element(const T *x, int64_t row, int64_t l, int64_t rows, int64_t k, int64_t ld, bool transposed)
@@ -37,7 +20,7 @@ __device__ __forceinline__ float element(const T *x, int64_t row, int64_t l, int
     if (row >= rows || l >= k) {
         return 0.0f;
     }
-    return to_float(transposed ? x[l * ld + row] : x[row * ld + l]);
+    return widen(transposed ? x[l * ld + row] : x[row * ld + l]);
 }
 
 template <typename T, typename C>
@@ -76,8 +59,8 @@ __global__ void __launch_bounds__(THREADS) matmul_plain(C *c, const T *a, const 
             int64_t row = row0 + ty * PER_THREAD + i, col = col0 + tx * PER_THREAD + j;
             if (row < p.m && col < p.n) {
                 C *at = &c[row * p.ldc + col];
-                float x = sum[i][j] + (bias != nullptr ? to_float(bias[col]) : 0.0f);
-                from_float(at, p.accumulate ? to_float(*at) + x : x);
+                float x = sum[i][j] + (bias != nullptr ? widen(bias[col]) : 0.0f);
+                *at = narrow<C>(p.accumulate ? widen(*at) + x : x);
             }
         }
     }
