@@ -339,8 +339,10 @@ static int run(const struct job *job)
     struct world w = {.page = NULL};
     struct dt_error err = {.status = DT_OK};
     int code = DT_EXIT_DONE;
-    struct world_options options = {
-        .device = job->training.device, .collective_timeout_s = job->training.collective_timeout_s, .threads = (int)job->training.threads};
+    struct world_options options = {.device = job->training.device,
+                                    .share_gpu = job->training.share_gpu,
+                                    .collective_timeout_s = job->training.collective_timeout_s,
+                                    .threads = (int)job->training.threads};
     if (catch_signals(&err) != 0) {
         return fail(&w, &err, DT_EXIT_TEMPORARY, false);
     }

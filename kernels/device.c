@@ -55,30 +55,55 @@ static const struct device_row rows[] = {
     {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false},
 };
 
+static const struct device_row *find_row(const char *name, struct dt_error *err)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    (void)(strcmp(name, "cuda") == 0
+               ? dt_fail(err, DT_INVALID, "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX")
+               : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name));
+    return NULL;
+}
+
+bool dt_device_known(const char *name)
+{
+    return find_row(name, NULL) != NULL;
+}
+
+int dt_device_count(const char *name, int *out, struct dt_error *err)
+{
+    const struct device_row *row = find_row(name, err);
+    *out = 1;
+    return row == NULL ? -1 : row->ops->count != NULL ? row->ops->count(out, err) : 0;
+}
+
+bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes)
+{
+    return d->ops->memory != NULL && d->ops->memory(d, free_bytes, total_bytes);
+}
+
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err)
 {
     const struct dt_device_options none = {0};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (strcmp(rows[i].name, name) != 0) {
-            continue;
-        }
-        const struct dt_kernels *kernels = rows[i].kernels(err);
-        if (kernels == NULL) {
-            return -1;
-        }
-        struct dt_device opened = {.ops = rows[i].ops, .kernels = kernels, .real = rows[i].real, .host_memory = rows[i].host_memory};
-        opened.options = options != NULL ? *options : none;
-        *d = opened;
-        if (d->ops->open(d, &opened.options, err) != 0) {
-            memset(d, 0, sizeof *d);
-            return -1;
-        }
-        return 0;
+    const struct device_row *row = find_row(name, err);
+    if (row == NULL) {
+        return -1;
     }
-    if (strcmp(name, "cuda") == 0) {
-        return dt_fail(err, DT_INVALID, "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX");
+    const struct dt_kernels *kernels = row->kernels(err);
+    if (kernels == NULL) {
+        return -1;
     }
-    return dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name);
+    struct dt_device opened = {.ops = row->ops, .kernels = kernels, .real = row->real, .host_memory = row->host_memory};
+    opened.options = options != NULL ? *options : none;
+    *d = opened;
+    if (d->ops->open(d, &opened.options, err) != 0) {
+        memset(d, 0, sizeof *d);
+        return -1;
+    }
+    return 0;
 }
 
 void dt_device_close(struct dt_device *d)

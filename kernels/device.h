@@ -57,6 +57,8 @@ struct dt_device_sharing {
 
 struct dt_device_ops {
     const char *name;
+    int (*count)(int *out, struct dt_error *err);                     /* null: one */
+    bool (*memory)(struct dt_device *d, size_t *free, size_t *total); /* null: the host's */
     int (*open)(struct dt_device *d, const struct dt_device_options *o, struct dt_error *err);
     void (*close)(struct dt_device *d);
     int (*alloc)(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err);
@@ -89,6 +91,12 @@ struct dt_device {
 /* Opens device "cpu", "cuda", "twin32", "twin64" or "apart" (options null: defaults). DT_INVALID for an unknown name; "cuda" may have no driver or GPU
  * (DT_NOT_FOUND), or a driver or GPU that is too old (DT_INVALID). */
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err);
+/* Does this build know a device of that name? Its driver is not asked. */
+bool dt_device_known(const char *name);
+/* How many of them there are here; fails as dt_device_open does where there is none. */
+int dt_device_count(const char *name, int *out, struct dt_error *err);
+/* Bytes of the device's memory that are free now, and all of them; false where it is the host's memory, or the device does not say. */
+bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes);
 /* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */
 void dt_device_close(struct dt_device *d);
 

@@ -47,7 +47,8 @@ struct job {
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         enum loss_normalization loss_normalization;
         bool deterministic;
-        const char *device;                          /* "auto", "cpu" */
+        const char *device;                          /* "auto", "cpu", "cuda", "gpu" */
+        bool share_gpu;                              /* several ranks may compute on one GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;

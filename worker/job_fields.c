@@ -51,7 +51,7 @@ static const struct dt_rule scheduler = {
     .type = DT_RULE_CHOICE,
     .choices = "constant|constant_with_warmup|linear|cosine",
     .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
-static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu", .later = "cuda|gpu"};
+static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
 static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
                                          .choices = "32-true|32|fp32|bf16-mixed|bf16",
                                          .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
@@ -117,7 +117,8 @@ static const struct dt_field training_fields[] = {
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
     {"deterministic", "false", "CPU ranks repeat bit by bit anyway, so neither value changes anything yet", AT(deterministic), &boolean},
-    {"device", "\"auto\"", "where to compute", AT(device), &device},
+    {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
+    {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},
     {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STORE_TIMEOUT_S 300.0
 #define FOR_EVER_S 1e9
@@ -31,6 +32,40 @@ static int cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+/* A driver is here: its control device. Asking the driver itself would cost each start on the CPU the loading of it. */
+static bool driver_is_here(void)
+{
+    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+}
+
+/* Name and index of this rank's device. "auto" is DTRUN_DEVICE where that is set, otherwise the GPU of this rank's number where there is a driver. */
+static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index, struct dt_error *err)
+{
+    const char *wanted = o->device != NULL ? o->device : "auto", *given = getenv("DTRUN_DEVICE");
+    bool chosen = strcmp(wanted, "auto") != 0;
+    *index = 0;
+    if (!chosen) {
+        wanted = given != NULL && given[0] != '\0' ? given : driver_is_here() && dt_device_known("cuda") ? "cuda" : "cpu";
+    }
+    *name = strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;
+    if (strcmp(*name, "cuda") != 0) {
+        return 0;
+    }
+    int count = 0;
+    if (dt_device_count(*name, &count, err) != 0) {
+        return -1;
+    }
+    *index = w->local_rank;
+    if (w->local_rank >= count && !o->share_gpu) {
+        return dt_fail(err, DT_INVALID,
+                       "training.device: %d ranks on this host and %d GPU%s; start fewer (--nproc_per_node=%d), let ranks share one with "
+                       "training.share_gpu=true, or use training.device=cpu",
+                       w->local_size, count, count == 1 ? "" : "s", count);
+    }
+    *index %= count;
+    return 0;
+}
+
 /* Device, streams, communicators; rank, sizes, page and store are there. */
 static int open_inside(struct world *w, const struct world_options *o, struct dt_error *err)
 {
@@ -44,8 +79,12 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         w->threads = 1;
     }
     struct dt_device_options device = {.thread_count = w->threads, .local_rank_count = sharers};
+    const char *name = NULL;
+    if (choose_device(w, o, &name, &device.index, err) != 0) {
+        return -1;
+    }
     w->device = dt_alloc(sizeof *w->device);
-    if (dt_device_open(w->device, o->device && strcmp(o->device, "auto") != 0 ? o->device : "cpu", &device, err) != 0) {
+    if (dt_device_open(w->device, name, &device, err) != 0) {
         return -1;
     }
     if (dt_stream_open(w->device, 0, &w->compute, err) != 0) {

@@ -30,7 +30,8 @@ struct world {
 };
 
 struct world_options {
-    const char *device;          /* "cpu", "twin64" in tests */
+    const char *device;          /* as training.device; in tests any name that dt_device_open knows; null: "auto" */
+    bool share_gpu;              /* several ranks may compute on one GPU */
     double collective_timeout_s; /* 0: none */
     int threads;                 /* 0: cores this process may use / local ranks */
     const char *host;            /* where this rank is, for world_open_thread; null: all on one host */

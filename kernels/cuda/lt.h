@@ -13,9 +13,9 @@
     ROW(cublasLtGetVersion)                                                                                                                          \
     ROW(cublasLtMatmulDescCreate)                                                                                                                    \
     ROW(cublasLtMatmulDescDestroy)                                                                                                                   \
-    ROW(cublasLtMatmulDescSetAttribute) ROW(cublasLtMatrixLayoutCreate) ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate)         \
-        ROW(cublasLtMatmulPreferenceDestroy) ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic)                           \
-            ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
+    ROW(cublasLtMatmulDescSetAttribute)                                                                                                              \
+    ROW(cublasLtMatrixLayoutCreate) ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy)        \
+        ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
 /* clang-format on */
 
 struct dt_lt {
