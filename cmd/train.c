@@ -301,7 +301,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
             trainer_print_plan(&t, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
         }
-        rc = trainer_check_memory(&t, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
+        rc = trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
     }
     if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
                     folder_check("checkpointing.checkpoint_dir", job->checkpointing.checkpoint_dir, err) != 0)) {

@@ -62,9 +62,8 @@ static const struct device_row *find_row(const char *name, struct dt_error *err)
             return &rows[i];
         }
     }
-    (void)(strcmp(name, "cuda") == 0
-               ? dt_fail(err, DT_INVALID, "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX")
-               : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name));
+    (void)(strcmp(name, "cuda") == 0 ? dt_fail(err, DT_INVALID, "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX")
+                                     : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name));
     return NULL;
 }
 

@@ -591,7 +591,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         return -1;
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, err) != 0 ||
-        trainer_check_memory(&t, 1, err) != 0) { /* the others' memory may be taken already */
+        trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken already */
         goto out;
     }
     metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, hooks->quiet);

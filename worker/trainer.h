@@ -89,8 +89,8 @@ struct trainer_hooks {
 int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
-/* The job does not fit: DT_NO_MEMORY with what to change. */
-int trainer_check_memory(const struct trainer *t, int local_size, struct dt_error *err);
+/* The job does not fit: DT_NO_MEMORY with what to change. device: the one that is open, or null; then the host's memory counts, for local_size ranks. */
+int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err);
 /* Table of the plan (80 columns), or one JSON object. */
 void trainer_print_plan(const struct trainer *t, int local_size, bool json, struct dt_text *out);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -254,10 +255,20 @@ static void add_advice(const struct trainer *t, int local_size, double have, str
     dt_text_clear(&what);
 }
 
-int trainer_check_memory(const struct trainer *t, int local_size, struct dt_error *err)
+#define DEVICE_OVERHEAD_BYTES 0x8p20 /* of streams, beside their work memory */
+
+int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err)
 {
     char what[64], need_text[32], have_text[32], part[32];
-    double have = plan_available(local_size, what, sizeof what), need = (double)plan_total(&t->plan) * local_size;
+    double have, need = (double)plan_total(&t->plan) * local_size;
+    size_t free_bytes, total_bytes;
+    if (device != NULL && dt_device_memory(device, &free_bytes, &total_bytes)) {
+        (void)snprintf(what, sizeof what, "free memory of the GPU");
+        have = (double)free_bytes - DEVICE_OVERHEAD_BYTES;
+        need -= (double)t->plan.bytes[PLAN_STAGING];
+    } else {
+        have = plan_available(local_size, what, sizeof what);
+    }
     if (need <= have) {
         return 0;
     }

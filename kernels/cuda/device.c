@@ -213,8 +213,18 @@ static void cuda_free(struct dt_device *d, enum dt_memory kind, void *p, size_t 
     (void)cudaGetLastError();
 }
 
+static bool cuda_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes)
+{
+    cuda_device_use(d->impl);
+    bool known = cudaMemGetInfo(free_bytes, total_bytes) == cudaSuccess;
+    (void)cudaGetLastError();
+    return known;
+}
+
 const struct dt_device_ops dt_cuda_device_ops = {
     .name = "cuda",
+    .count = count_devices,
+    .memory = cuda_memory,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,
@@ -232,4 +242,5 @@ const struct dt_device_ops dt_cuda_device_ops = {
     .record = cuda_record,
     .wait = cuda_wait,
     .sync = cuda_sync,
+    .sharing = &dt_cuda_sharing,
 };

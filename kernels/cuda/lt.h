@@ -14,8 +14,10 @@
     ROW(cublasLtMatmulDescCreate)                                                                                                                    \
     ROW(cublasLtMatmulDescDestroy)                                                                                                                   \
     ROW(cublasLtMatmulDescSetAttribute)                                                                                                              \
-    ROW(cublasLtMatrixLayoutCreate) ROW(cublasLtMatrixLayoutDestroy) ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy)        \
-        ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
+    ROW(cublasLtMatrixLayoutCreate)                                                                                                                  \
+    ROW(cublasLtMatrixLayoutDestroy)                                                                                                                 \
+    ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy) ROW(cublasLtMatmulPreferenceSetAttribute)                               \
+        ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
 /* clang-format on */
 
 struct dt_lt {

@@ -37,6 +37,8 @@ void cuda_device_use(const struct cuda_device *c);
 /* Sets err to "what: GPU...: cause" with a status by the kind of the error. -1. Takes the runtime's last error away. */
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what);
 
+extern const struct dt_device_sharing dt_cuda_sharing; /* share.c */
+
 /* stream.c: rows of dt_cuda_device_ops */
 int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, struct dt_error *err);
 void cuda_stream_close(struct dt_stream *s);
