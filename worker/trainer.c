@@ -65,6 +65,17 @@ static void look_at_marks(struct trainer *t)
     }
 }
 
+static int poll_peers(struct world *w, struct dt_error *err)
+{
+    struct dt_comm *all[] = {w->comm, w->shard != w->comm ? w->shard : NULL, w->replica};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i] != NULL && dt_comm_poll(all[i], err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* The host waits for the compute stream; meanwhile it looks at peers, orders and the clock. */
 static int await_compute(struct trainer *t, const char *what, struct dt_error *err)
 {
@@ -76,7 +87,7 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
             return -1;
         }
         look_at_marks(t);
-        if (dt_comm_poll(w->comm, err) != 0) {
+        if (poll_peers(w, err) != 0) {
             return -1;
         }
         if (atomic_load(&w->page->order) == DT_ORDER_ABORT) {
@@ -87,7 +98,8 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
         }
     }
     look_at_marks(t);
-    return 0;
+    /* A stream on a device is let go when a peer is lost: then it ran dry, and what it computed is nothing. */
+    return w->device->host_memory ? 0 : poll_peers(w, err);
 }
 
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)

@@ -1,0 +1,155 @@
+"""Training on the software GPU: the worker with all its CUDA code, on a machine without a GPU. Ranks are processes that share one device (training.share_gpu,
+collectives by `peer`). All strategies have the same bits per number of ranks, a killed rank and a stop end with the undisturbed hash, and what is wrong with
+a GPU is one line.
+run: nosan: the kernels under sanitizers are the unit tests' business
+run: timeout 600
+"""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import support
+import training
+
+TRAIN = os.path.join(support.BUILD, "softgpu", "train")
+pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
+ALL = bool(os.environ.get("DTRUN_ALL"))
+STEPS = 6
+MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
+ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("softgpu")
+    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
+                            training={"device": "cuda", "share_gpu": True, "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
+                            logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
+    (folder / "bin").mkdir()  # `train` is the worker that lies beside dtrun
+    shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
+    shutil.copy2(TRAIN, folder / "bin" / "train")
+    return folder, job
+
+
+def begin(place, args, env=None):
+    return support.Job(args, env=env, executable=str(place[0] / "bin" / "dtrun"))
+
+
+def command(job, out, ranks, row, sets=(), options=()):
+    return [f"--nproc_per_node={ranks}", *options, "train", job, "--output_dir", out, "--set", f"training.strategy={row}",
+            *[x for s in sets for x in ("--set", s)]]
+
+
+def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",)):
+    with begin(place, command(place[1], out, ranks, row, sets, options)) as started:
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    assert result.code == 0, result
+    return training.hash_of(out), training.metrics(out)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4] if ALL else [2, 3])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_all_strategies_are_the_same_bits(place, ranks, precision):
+    folder, job = place
+    rows = ROWS if ALL else ["ddp", "zero1", "full_shard"] if ranks == 2 else ["zero2", "shard_grad_op"]
+    seen = {row: run(place, folder / f"{row}-{ranks}-{precision}", ranks, row, [f"training.precision={precision}"]) for row in rows}
+    first = next(iter(seen))
+    for row in seen:
+        assert seen[row] == seen[first], f"{row} differs from {first} on {ranks} ranks: {seen}"
+    _, cpu = run_on_cpu(place, ranks, first, precision)
+    assert sorted(seen[first][1]) == sorted(cpu)
+    bound = 1e-4 if precision == "32-true" else 3e-2
+    for step, loss in seen[first][1].items():
+        assert abs(loss - cpu[step]) <= bound, f"step {step}: {loss}, on the CPU {cpu[step]}"
+
+
+def run_on_cpu(place, ranks, row, precision):
+    folder, job = place
+    out = folder / f"cpu-{row}-{ranks}-{precision}"
+    result = training.train(job, out, ranks=ranks, strategy=row, sets=[f"training.precision={precision}", "training.device=cpu"])
+    assert result.code == 0, result
+    return training.hash_of(out), training.metrics(out)
+
+
+def test_a_checkpoint_of_a_gpu_goes_on_elsewhere(place):
+    folder, job = place
+    out = folder / "moves"
+    run(place, out, 2, "full_shard", ["training.max_steps=2"])
+    result = training.train(job, out, ranks=3, strategy="zero1", sets=["training.device=cpu", "training.max_steps=4"])
+    assert result.code == 0, result
+    _, losses = run(place, out, 1, "ddp")
+    assert max(losses) == STEPS
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
+    folder, job = place
+    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard")
+    out = folder / f"killed-{ranks}"
+    with begin(place, command(job, out, ranks, "full_shard", options=("--max_restarts=3",))) as started:
+        started.agent_pid = started.agent
+        deadline = time.monotonic() + support.DEADLINE_S
+        while time.monotonic() < deadline:
+            pages = training.pages(started, ranks)
+            if pages and all(p.step() >= 3 for p in pages.values()):
+                os.kill(pages[ranks - 1].pid, signal.SIGKILL)
+                break
+            assert started.process.poll() is None
+            time.sleep(0.005)
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    assert result.code == 0, result
+    assert training.hash_of(out) == expected, result
+    assert "SIGKILL" in result.err, result
+
+
+def test_a_stop_saves_and_goes_on(place):
+    folder, job = place
+    expected, _ = run(place, folder / "unstopped", 2, "zero2")
+    out = folder / "stopped"
+    with begin(place, command(job, out, 2, "zero2")) as started:
+        started.agent_pid = started.agent
+        deadline = time.monotonic() + support.DEADLINE_S
+        while time.monotonic() < deadline:
+            pages = training.pages(started, 2)
+            if pages and all(p.step() >= 1 for p in pages.values()):
+                break
+            assert started.process.poll() is None
+            time.sleep(0.005)
+        started.process.send_signal(signal.SIGTERM)
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    assert result.code == 75, result
+    again, _ = run(place, out, 2, "zero2")
+    assert again == expected
+
+
+@pytest.mark.parametrize("env, sets, words", [
+    ({"SOFTGPU_DEVICES": "0"}, [], "no GPU is visible"),
+    ({"SOFTGPU_DRIVER": "12080"}, [], "the driver is made for CUDA 12.8"),
+    ({"SOFTGPU_MEMORY_MB": "300"}, ["model.n_embd=512", "model.n_layer=12"], "free memory of the GPU is"),
+    ({}, ["training.share_gpu=false"], "2 ranks on this host and 1 GPU; start fewer (--nproc_per_node=1)"),
+])
+def test_what_is_wrong_with_a_gpu_is_one_line(place, env, sets, words):
+    folder, job = place
+    with begin(place, command(job, folder / "wrong", 2, "ddp", sets, ("--max_restarts=3",)), env={"COLUMNS": "400", **env}) as started:
+        result = started.finish(timeout_s=120)
+        started.wait_gone()
+    assert result.code == 100, result
+    said = [line for line in result.err.splitlines() if "exit code 100" in line and line.startswith("dtrun: ")]
+    assert len(said) == 1 and words in said[0], result
+
+
+def test_without_a_driver_it_is_said_and_auto_takes_the_cpu(place):
+    folder, job = place
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("a driver is here")
+    result = support.run([job, "--output_dir", folder / "none", "--set", "training.max_steps=1"], executable=support.program("train"))
+    assert result.code == 100, result
+    assert "device cuda" in result.err and len(result.err.splitlines()) == 1, result
+    result = support.run([job, "--output_dir", folder / "auto", "--set", "training.max_steps=1", "--set", "training.device=auto"], executable=support.program("train"))
+    assert result.code == 0, result

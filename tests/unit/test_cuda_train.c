@@ -1,0 +1,121 @@
+/* Whole training runs of one rank on the device "cuda", on the software GPU or a real one: losses stay with those of the CPU, strategies have the same bits, a
+ * run that was stopped ends as the undisturbed one does. Several ranks are processes (tests/stories/test_softgpu.py): CUDA's memory functions wait for all
+ * streams of a process, so ranks that are threads would wait for each other for ever. */
+#include "tests/unit/support/ranks.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+// clang-format off: needs the headers above
+#include <cmocka.h>
+// clang-format on
+
+static char *folder;
+
+static int open_folder(void **state)
+{
+    (void)state;
+    folder = ranks_folder();
+    ranks_data(folder, 64);
+    return 0;
+}
+
+static int close_folder(void **state)
+{
+    (void)state;
+    ranks_remove(folder);
+    return 0;
+}
+
+static void make_job(struct job *job, const char *row, const char *precision, int micro_steps)
+{
+    ranks_job(job, folder);
+    job->training.strategy = row;
+    job->training.precision = precision;
+    job->training.max_steps = 3;
+    job->training.gradient_accumulation_steps = micro_steps;
+    job->text = NULL;
+}
+
+static void train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out)
+{
+    ranks_train(job, size, o, out);
+    for (int r = 0; r < size; r++) {
+        if (out->rc[r] != 0) {
+            fail_msg("%s on %d ranks: rank %d: %s", job->training.strategy, size, r, out->err[r].text);
+        }
+    }
+}
+
+/* Trains row after row; all must have the first one's bits, and losses near the CPU's. */
+static void check_rows(const char *const *rows, int size, const char *precision, int micro_steps, double bound)
+{
+    struct ranks_outcome first = {0}, cpu, out;
+    for (int i = 0; rows[i] != NULL; i++) {
+        struct job job;
+        make_job(&job, rows[i], precision, micro_steps);
+        train(&job, size, &(struct ranks_options){.device = "cuda"}, &out);
+        if (i > 0) {
+            if (out.hash != first.hash || memcmp(out.loss, first.loss, 3 * sizeof(double)) != 0) {
+                fail_msg("%s on %d ranks (%s, %d micro-steps) has other bits than %s", rows[i], size, precision, micro_steps, rows[0]);
+            }
+            ranks_clear(&out);
+            dt_arena_clear(&job.arena);
+            continue;
+        }
+        first = out;
+        train(&job, size, &(struct ranks_options){.device = "cpu"}, &cpu);
+        assert_int_equal(first.step_count, 3);
+        for (int k = 0; k < 3; k++) {
+            if (!(fabs(first.loss[k] - cpu.loss[k]) <= bound) || !(fabs(first.norm[k] - cpu.norm[k]) <= 10 * bound)) {
+                fail_msg("%s on %d ranks (%s): step %d: loss %.9g, norm %.9g; on the CPU %.9g, %.9g", rows[i], size, precision, k, first.loss[k],
+                         first.norm[k], cpu.loss[k], cpu.norm[k]);
+            }
+        }
+        ranks_clear(&cpu);
+        dt_arena_clear(&job.arena);
+    }
+    ranks_clear(&first);
+}
+
+static void one_rank(void **state)
+{
+    (void)state;
+    check_rows((const char *const[]){"single_device", "ddp", "full_shard", NULL}, 1, "32-true", 2, 1e-5);
+    check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 2e-2);
+}
+
+static void stopped_equals_uninterrupted(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome whole, first, second;
+    make_job(&job, "full_shard", "bf16-mixed", 1);
+    train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/run", folder);
+    job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+    train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true, .stop_after = 1}, &first);
+    assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
+    train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &second);
+    assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
+    assert_true(second.hash == whole.hash);
+    ranks_clear(&whole);
+    ranks_clear(&first);
+    ranks_clear(&second);
+    dt_arena_clear(&job.arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(stopped_equals_uninterrupted),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}
