@@ -8,12 +8,14 @@
 #include "tests/softgpu/fiber.h"
 #include "tests/softgpu/sanitize.h"
 #include "tests/softgpu/shared.h"
+#include "tests/softgpu/softgpu.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 __thread uint3 softgpu_thread_index, softgpu_block_index;
@@ -58,6 +60,7 @@ struct machine {
     int barrier_line;
     char barrier_clock[2][8], begin_clock[8], end_clock[8];
     uint64_t random;
+    int rotation; /* of threads over fibers, for the thread sanitizer */
 };
 
 __thread struct machine *own;
@@ -155,6 +158,16 @@ void restore_index()
 
 void fiber_main(void *argument);
 
+#ifdef SOFTGPU_TSAN
+/* No fiber runs two threads of a block, so that the sanitizer tells them apart. From order 2 on a thread has another fiber in each block, so that
+ * it tells two blocks' threads of the same index apart, too. */
+int watched_fiber(struct machine *m, int thread)
+{
+    int count = m->thread_count > 64 ? m->thread_count : 64;
+    return (thread + m->rotation) % count;
+}
+#endif
+
 /* Leaves the fiber of a thread that waits, or is done, for the next thread. */
 void leave(struct machine *m, bool done)
 {
@@ -182,7 +195,7 @@ void leave(struct machine *m, bool done)
     }
     if (t->state == FRESH) {
 #ifdef SOFTGPU_TSAN
-        t->fiber = &m->fibers[next]; /* no fiber runs two threads of a block */
+        t->fiber = &m->fibers[watched_fiber(m, next)];
 #else
         t->fiber = m->idle_count > 0 ? m->idle[--m->idle_count] : &m->fibers[m->fiber_count++];
 #endif
@@ -276,7 +289,9 @@ void run_block(struct machine *m)
     const struct softgpu_work *w = m->work;
     choose_schedule(m);
     m->done = m->waiting = m->voted = 0;
-    shared_begin(w->shared_bytes);
+    if (shared_begin(w->shared_bytes)) {
+        tsan_release(m->begin_clock); /* for this block's threads the arena is new; what other blocks did is not in it */
+    }
     for (int i = 0; i < m->warp_count; i++) {
         int left = m->thread_count - i * 32;
         m->warps[i].lanes = m->warps[i].runnable = left >= 32 ? ~0u : (1u << left) - 1;
@@ -295,7 +310,8 @@ void run_block(struct machine *m)
     m->running = first;
     struct fiber *f;
 #ifdef SOFTGPU_TSAN
-    f = &m->fibers[first];
+    m->rotation = m->order >= 2 ? (int)(next_random(m) & 63) : 0;
+    f = &m->fibers[watched_fiber(m, first)];
     m->idle_count = 0;
 #else
     f = m->idle_count > 0 ? m->idle[--m->idle_count] : &m->fibers[m->fiber_count++];
@@ -359,7 +375,9 @@ void softgpu_die(const char *fmt, ...)
     text[n] = '\n';
     if (write(2, text, (size_t)n + 1) < 0) {
     }
-    _exit(86); /* not abort: the line is the message, a core of a thousand stacks helps nobody */
+    /* Not abort: the line is the message, a core of a thousand stacks helps nobody. Nor _exit, of which the thread sanitizer has its own. */
+    syscall(SYS_exit_group, SOFTGPU_EXIT);
+    __builtin_unreachable();
 }
 
 /* ---- barriers and warps ---- */

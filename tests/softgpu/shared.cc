@@ -74,12 +74,14 @@ void shared_open(void)
     own.memory = (unsigned char *)p;
 }
 
-void shared_begin(size_t dynamic_bytes)
+bool shared_begin(size_t dynamic_bytes)
 {
     struct arena *a = &own;
+    bool anew = false;
 #ifdef SOFTGPU_TSAN
     if (a->used > 0) { /* forgets who used it: another block's accesses are no race */
         mmap(a->memory, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        anew = true;
     }
 #endif
 #ifdef SOFTGPU_ASAN
@@ -91,6 +93,7 @@ void shared_begin(size_t dynamic_bytes)
     if (dynamic_bytes > 0) {
         hand_out(&dynamic_key, dynamic_bytes);
     }
+    return anew;
 }
 
 void shared_end(void)

@@ -13,7 +13,7 @@ extern "C" {
 #define SOFTGPU_EXIT 86
 
 /* Streams of this process stop before entries whose name contains `name` (a kernel's name, "copy", "set", "host function", "record",
- * "wait") until softgpu_go_on. softgpu_held: 1 when one stands there. */
+ * "wait") until softgpu_go_on; the name is not copied. softgpu_held: 1 when one stands there. */
 void softgpu_hold(const char *name);
 int softgpu_held(void);
 void softgpu_go_on(void);

@@ -9,7 +9,7 @@ SOFT := $(B)/softgpu
 SOFT_CXX := $(if $(findstring thread,$(SAN)),$(firstword $(shell command -v clang++-19 2>/dev/null) $(CXX)),$(CXX))
 SOFT_FLAGS := -x c++ -std=c++17 -O2 -g -Wall -Wextra -Werror -Wno-unused-function -Wno-unknown-pragmas -DDT_SOFTGPU -fno-strict-aliasing -ffp-contract=off -fno-math-errno \
               -fno-omit-frame-pointer -fno-exceptions -fno-rtti -fno-threadsafe-statics -pthread -D_GNU_SOURCE -I. -isystem $(CUDA)/include
-SOFT_SAN := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED)
+SOFT_SAN := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED) $(if $(findstring thread,$(SAN)),-DSOFTGPU_TSAN)
 SOFT_SAN_RUNTIME := $(if $(findstring address,$(SAN)),-fsanitize=address) $(if $(findstring thread,$(SAN)),-DSOFTGPU_TSAN)
 
 SOFT_RUNTIME := $(patsubst %.cc,$(SOFT)/obj/%.o,$(wildcard tests/softgpu/*.cc))

@@ -6,7 +6,6 @@
 #include "tests/softgpu/softgpu.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -38,8 +37,8 @@ static uint64_t stream_count;
 static __thread bool on_stream; /* this thread runs a stream's entries */
 
 static struct {
-    char name[128]; /* of entries that are held up */
-    uint32_t held;  /* waits now */
+    const char *name; /* of entries that are held up */
+    uint32_t held;    /* waits now */
     uint32_t on;
 } hold;
 
@@ -57,9 +56,24 @@ void softgpu_delay(uint64_t *random)
     }
 }
 
+/* As strstr, in which the thread sanitizer would take part. */
+static bool contains(const volatile char *text, const volatile char *part)
+{
+    for (; *text != '\0'; text++) {
+        int i = 0;
+        while (part[i] != '\0' && text[i] == part[i]) {
+            i++;
+        }
+        if (part[i] == '\0') {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void pass_hold(const char *name)
 {
-    while (__atomic_load_n(&hold.on, __ATOMIC_ACQUIRE) != 0 && strstr(name, hold.name) != nullptr) {
+    while (__atomic_load_n(&hold.on, __ATOMIC_ACQUIRE) != 0 && contains(name, hold.name)) {
         __atomic_store_n(&hold.held, 1, __ATOMIC_RELEASE);
         softgpu_word_wait(&hold.on, 1);
     }
@@ -67,7 +81,7 @@ static void pass_hold(const char *name)
 
 void softgpu_hold(const char *name)
 {
-    snprintf(hold.name, sizeof hold.name, "%s", name);
+    hold.name = name;
     __atomic_store_n(&hold.held, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&hold.on, 1, __ATOMIC_RELEASE);
 }

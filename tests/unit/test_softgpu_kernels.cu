@@ -1,6 +1,7 @@
 /* The executor: right kernels give right values in every order of threads; each mistake of a kernel is found, by its message or by wrong
  * values, in the order that the heading of executor.cc promises. A mistake ends its process, so each runs in a child. */
 #include "kernels/cuda/common.cuh"
+#include "tests/softgpu/sanitize.h"
 #include "tests/softgpu/softgpu.h"
 #include "tests/unit/support/child.h"
 
@@ -282,9 +283,44 @@ static int run_zeros(void)
     return wrong;
 }
 
+/* ---- neighbours of a warp by shared memory: a shuffle orders nothing, __syncwarp does ---- */
+
+template <int MISSING> static __global__ void neighbours(float *out, const float *in)
+{
+    DT_SHARED(float, row, [4][32]);
+    int w = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    row[w][lane] = in[threadIdx.x];
+    if (MISSING != 1) {
+        __syncwarp();
+    } else {
+        (void)__shfl_sync(~0u, lane, 0);
+    }
+    float x = row[w][(lane + 1) % 32];
+    if (MISSING != 2) {
+        __syncwarp();
+    }
+    row[w][lane] = -x;
+    __syncwarp();
+    out[threadIdx.x] = x + row[w][(lane + 31) % 32];
+}
+
+template <int MISSING> static int run_neighbours(void)
+{
+    struct gpu g;
+    gpu_open(&g);
+    DT_LAUNCH((neighbours<MISSING>), 1, 128, 0, g.stream, g.out, g.in);
+    gpu_read(&g);
+    int wrong = 0;
+    for (int i = 0; i < 128; i++) {
+        wrong += !(g.host[i] == input(i / 32 * 32 + (i + 1) % 32) - input(i));
+    }
+    gpu_close(&g);
+    return wrong;
+}
+
 static void test_right_kernels(void **)
 {
-    int (*const runs[])(void) = {run_tree<0>, run_rows, run_product<false>, run_product<true>, run_tiles<0>, run_zeros};
+    int (*const runs[])(void) = {run_neighbours<0>, run_tree<0>, run_rows, run_product<false>, run_product<true>, run_tiles<0>, run_zeros};
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         for (int o = 0; o < ORDERS; o++) {
             char text[CHILD_TEXT];
@@ -300,7 +336,7 @@ static void test_right_kernels(void **)
 /* A missing barrier is no message: it is wrong values in some order. */
 static void test_missing_barriers_show(void **)
 {
-    int (*const runs[])(void) = {run_tree<1>, run_tree<2>, run_tiles<2>, run_tiles<3>};
+    int (*const runs[])(void) = {run_tree<1>, run_tree<2>, run_tiles<1>, run_tiles<2>, run_tiles<3>, run_neighbours<2>};
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         int shown = 0;
         for (int o = 1; o < ORDERS; o++) {
@@ -475,10 +511,10 @@ static void test_mistakes_are_named(void **)
         {run_mistake<14>, "threads wait for ever"},
         {run_half_warp, "names lanes that the block does not have"},
         {run_host_pointer, "argument 0 is a pointer to the host's own memory"},
-#ifndef DT_SANITIZED /* there the address sanitizer tells */
+#ifndef SOFTGPU_ASAN /* which tells itself */
         {run_mistake<10>, "an array in shared memory of 32 bytes"},
-        {run_overrun, nullptr},
 #endif
+        {run_overrun, nullptr},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         for (int o = 0; o < ORDERS; o++) {
@@ -492,12 +528,96 @@ static void test_mistakes_are_named(void **)
     }
 }
 
+/* ---- what a sanitizer tells ---- */
+
+#if defined(SOFTGPU_ASAN) || defined(SOFTGPU_TSAN) || defined(SOFTGPU_MSAN)
+
+template <int CASE> static __global__ void hidden(float *out, const float *in, int one)
+{
+    DT_SHARED(float, small, [33]);
+    int i = (int)threadIdx.x;
+    small[i] = 1;
+    switch (CASE) {
+    case 0: /* behind an array of shared memory */
+        *(small + 33 * one) = 1;
+        break;
+    case 1: /* behind an allocation of 100 bytes, which ends in the middle of what is mapped */
+        out[25 * one] = 1;
+        break;
+    case 2: /* a vector at an address that is none for it */
+        *(float4 *)(out + one) = make_float4(1, 2, 3, 4);
+        break;
+    case 3:
+        out[i] = (float)(1 << (32 * one));
+        break;
+    case 4: /* two blocks, one place; only who watches both sees it */
+        out[0] = in[blockIdx.x * 32];
+        break;
+    case 5: /* no barrier, and the order of threads happens to be right */
+        if (i == 0) {
+            out[0] = small[1];
+        }
+        break;
+    case 6: /* nobody wrote that */
+        out[(int)out[i] & 7] = 1;
+        break;
+    }
+}
+
+template <int CASE> static int run_hidden(void)
+{
+    struct gpu g;
+    gpu_open(&g);
+    float *out = nullptr;
+    if (cudaMalloc((void **)&out, 100) != cudaSuccess) {
+        return 1;
+    }
+    DT_LAUNCH((hidden<CASE>), 3, CASE == 4 || CASE == 1 ? 1 : 24, 0, g.stream, out, g.in, 1);
+    gpu_read(&g);
+    return 0;
+}
+
+static void test_sanitizer_tells(void **)
+{
+    static const struct mistake_row rows[] = {
+        {run_hidden<-1>, nullptr}, /* nothing is wrong */
+#ifdef SOFTGPU_ASAN
+        {run_hidden<0>, "use-after-poison"},
+        {run_hidden<1>, "use-after-poison"},
+        {run_hidden<2>, "misaligned address"},
+        {run_hidden<3>, "shift exponent 32"},
+        {run_mistake<10>, "use-after-poison"},
+#endif
+#ifdef SOFTGPU_TSAN
+        {run_hidden<4>, "data race"},
+        {run_hidden<5>, "data race"},
+        {run_neighbours<1>, "data race"},
+#endif
+#ifdef SOFTGPU_MSAN
+        {run_hidden<6>, "use-of-uninitialized-value"},
+#endif
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[CHILD_TEXT];
+        setenv("SOFTGPU_ORDER", "2", 1); /* the rotation makes it other threads in each block */
+        int code = child_run(rows[i].run, text);
+        if (rows[i].text == nullptr ? code != 0 : code == 0 || strstr(text, rows[i].text) == nullptr) {
+            fputs(text, stdout);
+            fail_msg("case %zu ended with %d, not with \"%s\"", i, code, rows[i].text);
+        }
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_kernels),
         cmocka_unit_test(test_missing_barriers_show),
         cmocka_unit_test(test_mistakes_are_named),
+#if defined(SOFTGPU_ASAN) || defined(SOFTGPU_TSAN) || defined(SOFTGPU_MSAN)
+        cmocka_unit_test(test_sanitizer_tells),
+#endif
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-#define CHILD_TEXT 4096
+#define CHILD_TEXT 16384
 
 /* The exit code of fn's process, -N when signal N ended it. text, CHILD_TEXT bytes, gets the beginning of its stderr.
  * Ends the child with SIGKILL after 60 s (600 s in sanitizer builds). */
