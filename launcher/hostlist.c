@@ -28,14 +28,14 @@ void hostlist_clear(struct hostlist *l)
     *l = (struct hostlist){0};
 }
 
-/* Up to 40 bytes of the text for a message, control characters as '?'. */
+/* Up to 40 bytes of the text's first line for a message, control characters as '?'. */
 static const char *shown(const char *text, char out[48])
 {
-    size_t n = 0;
-    for (; n < 40 && text[n] != '\0'; n++) {
+    size_t n = 0, line = strcspn(text, "\r\n");
+    for (; n < 40 && n < line; n++) {
         out[n] = (unsigned char)text[n] < 32 || (unsigned char)text[n] > 126 ? '?' : text[n];
     }
-    (void)memcpy(out + n, text[n] != '\0' ? "..." : "", text[n] != '\0' ? 4 : 1);
+    (void)memcpy(out + n, n < line ? "..." : "", n < line ? 4 : 1);
     return out;
 }
 

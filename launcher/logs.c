@@ -654,7 +654,12 @@ void logs_close(struct logs *l, double timeout_s, struct dt_text *lost)
     struct log_losses console = log_writer_close(l->console, left_s > 0 ? left_s : 0);
     size_t missed = l->dropped_count - l->reported_count + console.line_count;
     if (lost != NULL && missed > 0 && !console.closed) {
-        dt_text_printf(lost, "dtrun: %zu lines were not shown; the console did not read%s%s\n", missed, l->dir != NULL ? "; they are in " : "",
+        bool one = missed == 1;
+        dt_text_printf(lost, "dtrun: %zu line%s not shown%s%s%s%s\n", missed, one ? " was" : "s were",
+                       console.error != 0 ? ": " : "; the console did not read", console.error != 0 ? strerror(console.error) : "",
+                       l->dir == NULL ? ""
+                       : one          ? "; it is in "
+                                      : "; they are in ",
                        l->dir != NULL ? l->dir : "");
     }
     if (lost != NULL && files.bytes > 0) {

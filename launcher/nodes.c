@@ -170,9 +170,10 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
     struct nodes *n = user;
     dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
     if (peer == 0) {
-        bool denied = err->status == DT_INVALID && strcmp(n->wait.trouble, err->text) != 0;
         (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
+        bool denied = err->status == DT_INVALID && strcmp(n->wait.trouble, n->wait.denied) != 0;
         if (denied) { /* another key or another run: waiting will hardly help */
+            memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
             say(n->wait.trouble);
         } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
             n->told_name = true;

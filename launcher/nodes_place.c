@@ -99,7 +99,8 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
                 (void)lookup_host((struct sockaddr *)&p->endpoint.addresses[0], here, sizeof here);
             }
             (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
-        } else if (warning != NULL) {
+        } else if (warning != NULL && !(strcmp(options_source(o, "rdzv_endpoint"), "default") == 0 &&
+                                        strcmp(options_source(o, "master_addr"), "default") == 0)) { /* said: not given */
             (void)fprintf(stderr, "dtrun: %s\n", warning);
         }
         return 0;

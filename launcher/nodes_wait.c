@@ -2,6 +2,19 @@
 
 #include "base/clock.h"
 
+#include <stdio.h>
+#include <string.h>
+
+/* The newest trouble, without the endpoint's address where that has been said just before. */
+static const char *trouble_at_endpoint(const struct nodes_wait *w, const struct options *o)
+{
+    char address[300];
+    bool six = strchr(o->master_addr, ':') != NULL;
+    int n = snprintf(address, sizeof address, "%s%s%s:%d: ", six ? "[" : "", o->master_addr, six ? "]" : "", o->master_port);
+    bool same = n > 0 && n < (int)sizeof address && strncmp(w->trouble, address, (size_t)n) == 0;
+    return w->trouble + (same ? n : 0);
+}
+
 void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
@@ -11,7 +24,8 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     } else if (m->wait_text[0] != '\0') {
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - w->since_s, m->wait_text);
     } else {
-        dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port, w->trouble[0] != '\0' ? w->trouble : "no answer");
+        dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port,
+                       w->trouble[0] != '\0' ? trouble_at_endpoint(w, o) : "no answer");
     }
     if (lost != NULL && lost->round > 0) {
         dt_text_printf(out, "; first cause: round %d ended: %s", lost->round, lost->text);
@@ -49,7 +63,8 @@ void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const s
     double left_s = m->seek_since_s + o->join_timeout_s - now_s;
     dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr, o->master_port, left_s > 0 ? left_s : 0);
     add_council(m, out);
-    dt_text_printf(out, "%s%s", w->trouble[0] != '\0' ? ": " : "", w->trouble);
+    bool news = w->trouble[0] != '\0' && strcmp(w->trouble, w->denied) != 0;
+    dt_text_printf(out, "%s%s", news ? ": " : "", news ? trouble_at_endpoint(w, o) : "");
     if (free_s > now_s) {
         dt_text_printf(out, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
     }

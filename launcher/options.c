@@ -40,6 +40,32 @@ static int unknown(const char *name, struct dt_error *err)
     return dt_fail(err, DT_INVALID, "--%s: unknown option; did you mean --%s?", option_show(name, shown), near);
 }
 
+/* `name` is the beginning of the row's name; - and _ are the same. */
+static bool begins(const struct option_row *row, const char *name)
+{
+    size_t n = strlen(name);
+    bool same = n > 0 && strlen(row->name) >= n;
+    for (size_t k = 0; k < n && same; k++) {
+        same = row->name[k] == (name[k] == '-' ? '_' : name[k]);
+    }
+    return same;
+}
+
+static int ambiguous(const char *name, bool ours, int count, struct dt_error *err)
+{
+    struct dt_text names;
+    dt_text_init(&names);
+    for (int i = 0, k = 0; i < option_row_count; i++) {
+        if (begins(&option_rows[i], name) && (option_rows[i].family == OPTION_OURS) == ours) {
+            k++;
+            dt_text_printf(&names, "%s--%s", k == 1 ? "" : k == count ? " or " : ", ", option_rows[i].name);
+        }
+    }
+    (void)dt_fail(err, DT_INVALID, "--%s: could be %s; write it out", name, dt_text_str(&names));
+    dt_text_clear(&names);
+    return -1;
+}
+
 /* The row that `name` means, in full or as an unambiguous beginning; torchrun's options come before ours. */
 static int find_row(const char *name, struct dt_error *err)
 {
@@ -47,34 +73,19 @@ static int find_row(const char *name, struct dt_error *err)
     if (exact >= 0) {
         return exact;
     }
-    int found[2] = {-1, -1};
-    int second[2] = {-1, -1};
-    size_t n = strlen(name);
-    for (int i = 0; i < option_row_count && n > 0; i++) {
-        char head[64];
-        (void)snprintf(head, sizeof head, "%.*s", n < sizeof head ? (int)n : 0, option_rows[i].name);
+    int found[2] = {-1, -1}, count[2] = {0, 0};
+    for (int i = 0; i < option_row_count; i++) {
         int ours = option_rows[i].family == OPTION_OURS;
-        if (strlen(option_rows[i].name) >= n && head[0] != '\0') {
-            bool same = true;
-            for (size_t k = 0; k < n; k++) {
-                same = same && head[k] == (name[k] == '-' ? '_' : name[k]);
-            }
-            if (same && found[ours] < 0) {
-                found[ours] = i;
-            } else if (same) {
-                second[ours] = i;
-            }
+        if (begins(&option_rows[i], name)) {
+            found[ours] = i;
+            count[ours]++;
         }
     }
-    int ours = found[0] < 0;
-    if (found[ours] < 0) {
+    int ours = count[0] == 0;
+    if (count[ours] == 0) {
         return unknown(name, err);
     }
-    if (second[ours] >= 0) {
-        return dt_fail(err, DT_INVALID, "--%s: could be --%s or --%s; write it out", name, option_rows[found[ours]].name,
-                       option_rows[second[ours]].name);
-    }
-    return found[ours];
+    return count[ours] == 1 ? found[ours] : ambiguous(name, ours != 0, count[ours], err);
 }
 
 static void give(struct options *o, struct given *g, int row, const char *value, const char *spelled, enum options_source source)

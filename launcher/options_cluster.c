@@ -88,12 +88,15 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     }
     const char *variable;
     char *endpoint = NULL;
-    if (g->value[option_find("rdzv_endpoint")] == NULL && g->value[option_find("master_addr")] == NULL) {
-        endpoint = cluster_endpoint(o, g, &variable, err);
-    }
+    struct dt_error unread = {.status = DT_OK};
     bool asked = g->value[option_find("rdzv_endpoint")] != NULL || g->value[option_find("master_addr")] != NULL;
+    if (!asked) {
+        endpoint = cluster_endpoint(o, g, &variable, &unread);
+    }
     if (endpoint != NULL) {
         give_from_cluster(o, g, "rdzv_endpoint", endpoint, variable);
+    } else if (!asked && unread.status == DT_INVALID) { /* the list of hosts is there, and cannot be read */
+        return dt_fail(err, DT_INVALID, "%s: %.400s; or add --rdzv_endpoint=HOST:PORT", c->name, unread.text);
     } else if (!asked && c->from[CLUSTER_TASK_TOTAL] != NULL && c->task_total > c->task_count) {
         return dt_fail(err, DT_INVALID,
                        "%s: it does not say on which host rank 0 is; add --rdzv_endpoint=HOST:PORT, or MASTER_ADDR to the environment", c->name);

@@ -464,6 +464,10 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
         copy[n - 1] = '\0';
     }
     size_t size = strlen(copy);
+    const char *scheme = strstr(copy, "://");
+    if (scheme != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; leave out %.*s", value, scheme - copy < 20 ? (int)(scheme - copy) + 3 : 20, copy);
+    }
     char *after = copy; /* where a colon may start the port */
     bool brackets = copy[0] == '[';
     if (brackets) {

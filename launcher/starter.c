@@ -261,6 +261,8 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
     dt_text_init(&line);
     if (is_missing(st, r->code)) {
         dt_text_printf(&line, "dtrun: host %s: ended with %d: is dtrun at the same path there?; ", r->name, r->code);
+    } else if (r->code == DT_EXIT_TEMPORARY) { /* which of the two only its own lines say */
+        dt_text_printf(&line, "dtrun: host %s: ended with %d: did not join the job, or could not stay in it; ", r->name, r->code);
     } else {
         dt_text_printf(&line, "dtrun: host %s: %s; ", r->name,
                        r->code == SSH_FAILED ? "ssh failed, or what it ran was killed: the host is lost" : "left the job");

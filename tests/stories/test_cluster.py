@@ -208,3 +208,11 @@ def test_the_batch_scripts_start_one_launcher_per_host_and_requeue(tmp_path, cod
     assert lines[0].startswith("jsrun --rs_per_host=1 --tasks_per_rs=1 ") and lines[1] == ("dtrun --nproc_per_node=6 --max_restarts=3 --shutdown_timeout=100 "
                                                                                     "--requeue=off train job.json")
     assert lines[2:] == (["brequeue 8"] if again else []) and done.returncode == (0 if again else code)
+
+
+def test_a_list_of_hosts_that_cannot_be_read_is_quoted():
+    """It says where rank 0 is, but for a slip: that it does not say so would send people elsewhere."""
+    env = SRUN | {"SLURM_STEP_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_STEP_NODELIST": "n[1-", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NUM_TASKS": "2"}
+    result = run(SHOW, env=env)
+    assert result.code == 2 and result.err == ("dtrun: slurm: SLURM_STEP_NODELIST: n[1-: a range must be LO-HI with LO <= HI; or add "
+                                               "--rdzv_endpoint=HOST:PORT\n"), result

@@ -328,6 +328,15 @@ def test_a_host_without_dtrun_is_named_and_ends_the_job_soon(tmp_path):
     assert "host two: ended with 127: is dtrun at the same path there?; too few hosts are left (minimum 2): stopping" in result.err, result
 
 
+def test_an_agent_that_never_joined_did_not_leave(tmp_path):
+    """The launching host cannot tell it from one that lost the job later, and says both."""
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    ssh = script(tmp_path, "reach", '[ "$1" = two ] && exec sh -c "exit 111"\nexec sh -c "$2"\n')
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "/bin/true"], timeout_s=20)
+    assert result.code == 111 and "left the job" not in result.err, result
+    assert "dtrun: host two: ended with 111: did not join the job, or could not stay in it; too few hosts are left (minimum 2): stopping" in result.err, result
+
+
 def test_an_ssh_that_does_nothing_is_said(tmp_path):
     (tmp_path / "hosts").write_text("one\n")
     result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={script(tmp_path, 'no', 'exit 1')}", "/bin/true"])

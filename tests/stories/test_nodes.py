@@ -307,3 +307,28 @@ def test_a_host_whose_workers_are_done_says_that_another_one_was_lost(tmp_path):
             b.finish()
     lost = r"^dtrun: host \S+ \(pid \d+\): its dtrun is gone; going on with 1 of 2 hosts \(minimum 1\); the worker at host \S+ had ended with exit code 0$"
     assert result.code == 0 and len(re.findall(lost, result.err, re.M)) == 1, result
+
+
+def test_hosts_that_are_told_no_address_hear_so_once():
+    with Job(["--nnodes=2", f"--master_port={free_port()}", "/bin/true"]) as a:
+        said = a.process.stderr.readline()
+        wait_until(lambda: a.agent, "the agent")
+        a.signal(signal.SIGTERM)
+        result = a.finish()
+    assert said == "dtrun: --master_addr: not given: only agents of this machine can join\n" and "only agents of this machine" not in result.err, result
+
+
+def test_a_key_that_is_missing_is_said_once_and_as_the_end(tmp_path):
+    """Not before each of the other lines, and with the address once."""
+    (tmp_path / "key").write_text("k" * 40)
+    (tmp_path / "key").chmod(0o600)
+    port = free_port()
+    more = ["--time_scale=10", "--join_timeout=35", "/bin/true"]
+    with Job(static(port, 0, 2, f"--key_file={tmp_path}/key", *more)) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        with Job(static(port, 1, 2, *more)) as b:
+            result = finish(a, b)[1]
+    words = "has a key, this agent has none: give --key_file to all hosts or to none"
+    said = [x for x in result.err.splitlines() if words in x]
+    assert result.code == 111 and "waiting" in result.err, result
+    assert said == [f"dtrun: 127.0.0.1:{port}: {words}", f"dtrun: endpoint 127.0.0.1 port {port}: {words}"], result

@@ -219,6 +219,14 @@ def test_a_console_that_does_not_read_holds_nobody_up(tmp_path):
     assert re.search(r"^dtrun: \d+ lines were not shown; the console did not read; they are in /", done.stderr, re.M), done
 
 
+def test_a_console_that_takes_nothing_is_said_with_the_reason(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([DTRUN, "-t1", f"--log_dir={tmp_path}/logs", "/bin/echo", "one"], env=clean_env(), stdin=subprocess.DEVNULL, stdout=full,
+                              stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done
+    assert re.fullmatch(rf"dtrun: 1 line was not shown: No space left on device; it is in {tmp_path}/logs/\S+\n", done.stderr), done
+
+
 def test_a_default_log_folder_that_cannot_be_made_says_what_decides(tmp_path):
     result = run(["/bin/true"], env={"TMPDIR": tmp_path / "none"})
     pattern = rf"dtrun: {re.escape(str(tmp_path))}/none/torchelastic_\w{{8}}: cannot make the folder: No such file or directory; " \

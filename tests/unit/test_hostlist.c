@@ -151,6 +151,7 @@ static void test_hostfile(void **state)
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1 slots=2"), "line 1: slots=2: slots is given twice");
     assert_string_equal(read_list(hostlist_read_hostfile, "a gpus=1"), "line 1: gpus=1: after a host only slots=N is known; example: node1 slots=8");
     assert_string_equal(read_list(hostlist_read_hostfile, "a b"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a b\r\nc\n"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
     assert_string_equal(read_list(hostlist_read_hostfile, "#\n#\n"), "the list of hosts is empty");
 }
 

@@ -95,7 +95,7 @@ static void test_spellings(void **state)
         assert_int_equal(o.tee[7], 0);
         options_clear(&o);
     }
-    bad("--log=/tmp/x p", "--log: could be --log_dir or --logs_specs; write it out"); /* ambiguous for torchrun, too */
+    bad("--log=/tmp/x p", "--log: could be --log_dir, --log_line_prefix_template or --logs_specs; write it out"); /* ambiguous for torchrun, too */
 }
 
 static void test_program(void **state)
@@ -279,7 +279,9 @@ static void test_errors(void **state)
         {"--max-restart-s=1 p", "--max-restart-s: unknown option; did you mean --max_restarts?"},
         {"--zzz p", "--zzz: unknown option; dtrun --help=all shows all"},
         {"-z p", "-z: unknown option; dtrun --help=all shows all"},
-        {"--rdzv=c10d p", "--rdzv: could be --rdzv_backend or --rdzv_conf; write it out"},
+        {"--n 2 p", "--n: could be --nproc_per_node, --nnodes, --node_rank, --no_python or --numa_binding; write it out"},
+        {"--nnodes=2 --rdzv_endpoint=http://localhost:29603 p", "--rdzv_endpoint: http://localhost:29603: must be HOST:PORT; leave out http://"},
+        {"--rdzv=c10d p", "--rdzv: could be --rdzv_backend, --rdzv_endpoint, --rdzv_id or --rdzv_conf; write it out"},
         {"--standalone=1 p", "--standalone: takes no value; write --standalone alone"},
         {"--role --standalone p", "--role: needs a value; write --role=NAME"},
         {"-r", "-r: needs a value; example: -r3"},
