@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TIMERS = 4096, SCOPE_BYTES = 128, LOOK_MS = 100, FIRST_TIMERS = 16 };
+enum { TIMERS = 4096, SCOPE_BYTES = 128, LOOK_MS = 100, FIRST_TIMERS = 16, READS = 4 }; /* READS: of PIPE_BUF bytes, in one turn of the loop */
 
 struct timer {
     pid_t pid;
@@ -98,7 +98,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     ssize_t n;
     (void)status;
     (void)events;
-    while ((n = read(t->fd, buffer, sizeof buffer)) > 0) {
+    for (int turn = 0; turn < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; turn++) { /* the rest after everything else */
         for (ssize_t i = 0; i < n; i++) {
             if (buffer[i] != '\n' && t->held < PIPE_BUF) {
                 t->line[t->held++] = buffer[i];
