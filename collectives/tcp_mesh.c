@@ -301,10 +301,19 @@ int tcp_connect_all(struct dt_comm *c, struct dt_error *err)
     return call_others(c, deadline_s, err) == 0 ? await_others(c, deadline_s, err) : -1;
 }
 
-/* What host h has said: 1 with the word, 0 nothing yet, -1 the connection has ended. */
+/* What host h has said: 1 with the word, 0 nothing yet, -1 the connection has ended. A part of a word stays there to be looked at, so that nothing but poll
+ * tells whether the rest can still come. */
 static int peek(const struct tcp_host *h, struct tcp_word *w)
 {
     ssize_t n = h->control < 0 ? -1 : recv(h->control, w, sizeof(*w), MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 && n < (ssize_t)sizeof(*w)) {
+        struct pollfd p = {.fd = h->control, .events = POLLRDHUP};
+        bool ended = poll(&p, 1, 0) == 1;
+        n = recv(h->control, w, sizeof(*w), MSG_PEEK | MSG_DONTWAIT); /* what came before the end */
+        if (ended && n < (ssize_t)sizeof(*w)) {
+            return -1;
+        }
+    }
     if (n == (ssize_t)sizeof(*w)) {
         w->text[sizeof(w->text) - 1] = 0;
         return w->magic == TCP_MAGIC ? 1 : -1;

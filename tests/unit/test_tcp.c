@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 // clang-format off: needs the headers above
 #include <cmocka.h>
@@ -355,14 +356,47 @@ static void ports_in_range(void **unused)
     (void)unsetenv("DTRUN_LOCAL_ADDR");
 }
 
+/* A leader that died while it said why: the rest of its word never comes. */
+static void a_word_that_breaks_off_is_an_end(void **unused)
+{
+    (void)unused;
+    int ends[2], ranks[2] = {0, 1};
+    struct dt_comm solo = {0};
+    struct tcp_host hosts[2] = {{.key = "a", .ranks = &ranks[0], .rank_count = 1, .control = -1}, {.key = "b", .ranks = &ranks[1], .rank_count = 1}};
+    struct tcp t = {.inner = &solo, .leader = true, .open = true, .host_count = 2, .hosts = hosts};
+    struct dt_comm c = {.name = "world", .state = &t};
+    struct dt_error err;
+    struct tcp_word word = {.magic = TCP_MAGIC, .status = DT_IO, .text = "disk"};
+    for (int whole = 0; whole < 2; whole++) {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+        hosts[1].control = ends[0];
+        assert_int_equal(send(ends[1], &word, 10, MSG_NOSIGNAL), 10);
+        assert_int_equal(tcp_look(&c, &err), 0); /* it may still come */
+        if (whole) {
+            assert_int_equal(send(ends[1], (char *)&word + 10, sizeof word - 10, MSG_NOSIGNAL), (ssize_t)sizeof word - 10);
+        }
+        assert_int_equal(close(ends[1]), 0);
+        assert_int_equal(tcp_look(&c, &err), -1);
+        assert_int_equal(err.status, whole ? DT_IO : DT_PEER);
+        assert_non_null(strstr(err.text, whole ? "disk (told by host b)" : "its connection has ended"));
+        assert_int_equal(close(ends[0]), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_equal_the_tree),     cmocka_unit_test(near_and_far_equal_the_tree),
-        cmocka_unit_test(results_may_replace_inputs), cmocka_unit_test(groups),
-        cmocka_unit_test(disagreement_is_named),      cmocka_unit_test(timeout_names_the_missing),
-        cmocka_unit_test(whoever_waits_is_freed),     cmocka_unit_test(abort_from_another_thread),
-        cmocka_unit_test(strangers_change_nothing),   cmocka_unit_test(ports_in_range),
+        cmocka_unit_test(layouts_equal_the_tree),
+        cmocka_unit_test(near_and_far_equal_the_tree),
+        cmocka_unit_test(results_may_replace_inputs),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(disagreement_is_named),
+        cmocka_unit_test(timeout_names_the_missing),
+        cmocka_unit_test(whoever_waits_is_freed),
+        cmocka_unit_test(abort_from_another_thread),
+        cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(ports_in_range),
+        cmocka_unit_test(a_word_that_breaks_off_is_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
