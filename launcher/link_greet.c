@@ -231,6 +231,9 @@ static void ended(struct conn *c, int status)
         conn_give_up(c, &err);
         return;
     }
+    if (c->state == CONN_GREETING && c->secure.secrets != NULL && link_find(c->link, c->secure.peer_id) == NULL) {
+        strangers_gone(&c->link->strangers, (struct sockaddr *)&c->from, link_now(c->link));
+    }
     conn_close(c);
 }
 

@@ -32,15 +32,27 @@ static struct stranger *add(struct strangers *t, const struct sockaddr *host, do
     return quiet;
 }
 
-bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool guess, double now_s, int *unsaid)
+/* The entry of a host that has just been seen; a second that is over is counted anew. */
+static struct stranger *seen(struct strangers *t, const struct sockaddr *host, double now_s)
 {
     const struct stranger *known = find(t, host);
     struct stranger *s = known != NULL ? &t->list[known - t->list] : add(t, host, now_s);
     s->seen_s = now_s;
     if (now_s - s->window_s >= 1) {
         s->window_s = now_s;
-        s->in_window = 0;
+        s->in_window = s->hellos = 0;
     }
+    return s;
+}
+
+void strangers_gone(struct strangers *t, const struct sockaddr *host, double now_s)
+{
+    seen(t, host, now_s)->hellos++;
+}
+
+bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool guess, double now_s, int *unsaid)
+{
+    struct stranger *s = seen(t, host, now_s);
     s->in_window += guess;
     *unsaid = s->unsaid;
     bool say = now_s - s->line_s >= STRANGERS_LINE_S;
@@ -52,5 +64,5 @@ bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool gu
 bool strangers_is_pushy(const struct strangers *t, const struct sockaddr *host, double now_s)
 {
     const struct stranger *s = find(t, host);
-    return s != NULL && now_s - s->window_s < 1 && s->in_window >= STRANGERS_PER_S;
+    return s != NULL && now_s - s->window_s < 1 && (s->in_window >= STRANGERS_PER_S || s->hellos >= STRANGERS_HELLOS_PER_S);
 }

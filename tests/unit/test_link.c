@@ -779,6 +779,41 @@ static unsigned long long stat_of(const struct agent *a, const char *name)
     return value;
 }
 
+/* Who knows the run id, says hello and ends before the proof: each costs the answer, so they are counted, and those above a hundred in a second get none. */
+static void hellos_that_end_before_the_proof_are_counted(void **state)
+{
+    (void)state;
+    enum { hellos = 400 };
+    struct agent a;
+    struct dt_error err;
+    int answered = 0;
+    begin();
+    listen_agent(&a);
+    struct link_options o = options_of(&a, 1, &key_one);
+    assert_int_equal(link_open(&a.link, &loop, &o, &err), 0);
+    double start_s = dt_now_s();
+    for (int i = 0; i < hellos; i++) {
+        struct raw r = {.fd = connect_raw(a.port)};
+        assert_int_equal(secure_self_init(&r.self, (uint64_t)(100 + i), 0, "test", &key_two, 65536, &err), 0);
+        secure_init(&r.s, &r.self, true);
+        secure_begin(&r.s, &r.out);
+        (void)send(r.fd, r.out.data, r.out.size, MSG_NOSIGNAL);
+        ssize_t got = -1;
+        for (double end_s = dt_now_s() + 10; got < 0 && errno != ECONNRESET && dt_now_s() < end_s;) {
+            char bytes[4096];
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+            errno = 0;
+            got = recv(r.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        }
+        answered += got > 0;
+        raw_close(&r, false);
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    assert_true(answered >= 50);
+    assert_true(answered <= 100 * (2 + dt_now_s() - start_s));
+    end(&a, 1);
+}
+
 /* A burst of guesses from one host: ten are looked at, and kept for a while before they are closed; none learns anything. */
 static void keys_cannot_be_guessed_quickly(void **state)
 {
@@ -969,6 +1004,7 @@ int main(void)
         cmocka_unit_test(a_second_link_replaces_the_first),
         cmocka_unit_test(recorded_bytes_are_refused),
         cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(hellos_that_end_before_the_proof_are_counted),
         cmocka_unit_test(keys_cannot_be_guessed_quickly),
         cmocka_unit_test(a_silent_crowd_harms_nobody),
         cmocka_unit_test(half_open_ones_are_few_and_end),

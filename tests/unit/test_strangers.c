@@ -28,6 +28,12 @@ static bool refuse(struct strangers *t, int number, bool guess, double now_s, in
     return strangers_refused(t, (struct sockaddr *)&host, guess, now_s, unsaid);
 }
 
+static void gone(struct strangers *t, int host, double now_s)
+{
+    struct sockaddr_storage a = host_of(host);
+    strangers_gone(t, (struct sockaddr *)&a, now_s);
+}
+
 static bool is_pushy(const struct strangers *t, int number, double now_s)
 {
     struct sockaddr_storage host = host_of(number);
@@ -65,6 +71,22 @@ static void ten_guesses_per_host_and_second(void **state)
     assert_false(is_pushy(&t, 1, 8.1));
 }
 
+/* Agents that found another way leave a hello behind, too: a hundred in a second are none of those. */
+static void hellos_without_a_proof_are_counted_apart(void **state)
+{
+    (void)state;
+    struct strangers t = {0};
+    for (int i = 0; i < STRANGERS_HELLOS_PER_S; i++) {
+        assert_false(is_pushy(&t, 1, 7.0 + 0.005 * i));
+        gone(&t, 1, 7.0 + 0.005 * i);
+    }
+    assert_true(is_pushy(&t, 1, 7.9));
+    assert_false(is_pushy(&t, 2, 7.9));
+    assert_false(is_pushy(&t, 1, 8.1));
+    gone(&t, 1, 8.1); /* a new second */
+    assert_false(is_pushy(&t, 1, 8.2));
+}
+
 static void the_table_does_not_grow(void **state)
 {
     (void)state;
@@ -84,6 +106,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_line_per_host_and_minute),
         cmocka_unit_test(ten_guesses_per_host_and_second),
+        cmocka_unit_test(hellos_without_a_proof_are_counted_apart),
         cmocka_unit_test(the_table_does_not_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
