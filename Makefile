@@ -1,4 +1,4 @@
-# dtrun: one Makefile for all folders.   make [all|test|test-full|demo|lint|bench|install|uninstall|dist|clean]
+# dtrun: one Makefile for all folders.   make [all|test|test-full|gpu-test|gpu-bench|demo|lint|bench|install|uninstall|dist|clean]
 #   make SAN=address,undefined test     build and test with sanitizers, in a folder of its own
 #   make test TESTS="store_table comm"  only some unit tests or stories
 #   make CUDA=PREFIX                    the CUDA toolkit to build with (default: where nvcc is); make CUDA= builds without
@@ -46,7 +46,7 @@ HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
 MANUAL := $(wildcard docs/man/*.1)
 
-.PHONY: all programs unit fuzz tools setup test test-full demo lint bench install uninstall dist clean
+.PHONY: all programs unit fuzz tools setup test test-full gpu-test gpu-bench demo lint bench install uninstall dist clean
 all: programs
 programs: $(PROGRAMS)
 unit: $(UNIT) $(SOFT_PROGRAMS)
@@ -102,6 +102,15 @@ test: setup
 	@SAN=$(SAN) B=$(B) scripts/test.sh $(TESTS)
 test-full: setup
 	@scripts/test-full.sh $(TESTS)
+# On a machine with a GPU (scripts/gpu.py): tests of kernels and training on it, with SAN=memcheck|racecheck|synccheck|initcheck under NVIDIA's checker;
+# figures, in parts that go on where the last one ended.
+gpu-test:
+	@SAN= MAKEFLAGS= python3 scripts/gpu.py test $(if $(SAN),--tool $(SAN))
+gpu-bench:
+	@python3 scripts/gpu.py bench
+$(B)/gpu/%: tests/unit/%.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -isystem $(CUDA)/include -MMD -MP -MF $@.d $< $(B)/libsupport.a $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -lcmocka -o $@
 demo: setup
 	@$(MAKE) --no-print-directory -s programs
 	@B=$(B) scripts/demo.sh

@@ -1,6 +1,7 @@
 /* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have, and as their reference. A warp takes one row:
  * of queries in the forward pass and for dq, of keys for dk and dv. Its lanes take one key (or query) each of a tile of 32, then each a few
  * channels of the sum. Every sum has a fixed order and no two warps write the same element, so the bits are the same always.
+ * not hot: what is to be fast has a kernel of its own.
  * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV) D long. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/vector.cuh"

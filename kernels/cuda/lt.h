@@ -16,8 +16,9 @@
     ROW(cublasLtMatmulDescSetAttribute)                                                                                                              \
     ROW(cublasLtMatrixLayoutCreate)                                                                                                                  \
     ROW(cublasLtMatrixLayoutDestroy)                                                                                                                 \
-    ROW(cublasLtMatmulPreferenceCreate) ROW(cublasLtMatmulPreferenceDestroy) ROW(cublasLtMatmulPreferenceSetAttribute)                               \
-        ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck) ROW(cublasLtMatmul)
+    ROW(cublasLtMatmulPreferenceCreate)                                                                                                              \
+    ROW(cublasLtMatmulPreferenceDestroy) ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck)  \
+        ROW(cublasLtMatmul)
 /* clang-format on */
 
 struct dt_lt {

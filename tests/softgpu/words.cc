@@ -5,7 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-namespace {
+namespace
+{
 
 struct word {
     uint32_t *at, value;
@@ -72,7 +73,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, uns
 cudaError_t cudaHostRegister(void *p, size_t size_bytes, unsigned flags)
 {
     (void)flags;
-    return p == nullptr || (uintptr_t)p % 4096 != 0 || size_bytes == 0 ? softgpu_refuse(cudaErrorInvalidValue, "cudaHostRegister: whole pages") : cudaSuccess;
+    return p == nullptr || (uintptr_t)p % 4096 != 0 || size_bytes == 0 ? softgpu_refuse(cudaErrorInvalidValue, "cudaHostRegister: whole pages")
+                                                                       : cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *p)

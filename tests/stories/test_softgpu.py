@@ -1,6 +1,6 @@
 """Training on the software GPU: the worker with all its CUDA code, on a machine without a GPU. Ranks are processes that share one device (training.share_gpu,
 collectives by `peer`). All strategies have the same bits per number of ranks, a killed rank and a stop end with the undisturbed hash, and what is wrong with
-a GPU is one line.
+a GPU is one line. With DTRUN_GPU=1 all of it runs on a real GPU.
 run: nosan: the kernels under sanitizers are the unit tests' business
 run: timeout 600
 """
@@ -14,7 +14,8 @@ import pytest
 import support
 import training
 
-TRAIN = os.path.join(support.BUILD, "softgpu", "train")
+GPU = bool(os.environ.get("DTRUN_GPU"))  # a real one
+TRAIN = os.path.join(support.BIN, "train") if GPU else os.path.join(support.BUILD, "softgpu", "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
 ALL = bool(os.environ.get("DTRUN_ALL"))
 STEPS = 6
@@ -135,6 +136,8 @@ def test_a_stop_saves_and_goes_on(place):
     ({}, ["training.share_gpu=false"], "2 ranks on this host and 1 GPU; start fewer (--nproc_per_node=1)"),
 ])
 def test_what_is_wrong_with_a_gpu_is_one_line(place, env, sets, words):
+    if GPU and env:
+        pytest.skip("only the software GPU can be told what it is")
     folder, job = place
     with begin(place, command(job, folder / "wrong", 2, "ddp", sets, ("--max_restarts=3",)), env={"COLUMNS": "400", **env}) as started:
         result = started.finish(timeout_s=120)

@@ -4,6 +4,8 @@
 
 #include "base/file.h"
 
+#include "worker/stage.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -182,6 +184,21 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
     }
 }
 
+/* The masters of a unit's owned elements in host memory; the caller frees. */
+static char *owned_weights(struct trainer *t, int unit, int64_t count)
+{
+    struct stage stage;
+    struct dt_error err;
+    size_t size_bytes = (size_t)count * dt_dtype_size(t->strategy.real);
+    char *out = dt_alloc(size_bytes + 1);
+    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 ||
+        stage_get(&stage, out, optimizer_weights(&t->optimizer, unit), size_bytes, &err) != 0) {
+        memset(out, 0xff, size_bytes);
+    }
+    stage_close(&stage);
+    return out;
+}
+
 static void at_end(struct trainer *t, void *context)
 {
     struct rank *self = context;
@@ -206,7 +223,7 @@ static void at_end(struct trainer *t, void *context)
         int64_t first, count, owned, owned_count;
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);
-        const char *w = optimizer_weights(&t->optimizer, x->unit);
+        char *w = owned_weights(t, x->unit, owned_count);
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
@@ -215,6 +232,7 @@ static void at_end(struct trainer *t, void *context)
                 out->weights[before + e] = (float)out->exact[before + e];
             }
         }
+        free(w);
         before += x->numel;
     }
     if (self->rank == 0) {
