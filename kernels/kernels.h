@@ -162,9 +162,9 @@ struct dt_position_backward_args {
 };
 
 /* Softmax cross entropy of logits (rows, cols); with_grad: logits become (softmax - onehot) * grad_scale, 0 for ignored rows.
- * row_loss (rows): each row's loss, 0 if ignored. Where given, *loss_sum += the rows in order, *valid_count += rows that count,
- * *correct_count += rows whose first maximum is the target: clear them (fill) before the first chunk. A target is
- * DT_IGNORE_INDEX or in [0, cols); anything else fails the stream. */
+ * row_loss (rows): each row's loss, 0 if ignored. Where given, *loss_sum += the rows in order (on a GPU the sums of 32 rows each, in order),
+ * *valid_count += rows that count, *correct_count += rows whose first maximum is the target: clear them (fill) before the first chunk. A target
+ * is DT_IGNORE_INDEX or in [0, cols); anything else fails the stream. */
 struct dt_cross_entropy_args {
     void *logits;
     const int32_t *targets;

@@ -109,7 +109,7 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256) 
 
 template <typename T, int W> void launch_embed(const struct dt_cuda_launch *l, const lookup<T> &e)
 {
-    unsigned grid = walkers(l, parts_of(e.rows, 8), 8);
+    unsigned grid = walkers(l, parts_of(e.rows, 8), 64);
     DT_LAUNCH((embed_rows<T, W>), grid, 256, 0, (cudaStream_t)l->native, e);
 }
 

@@ -237,7 +237,7 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy
     if (e.cols <= room || W == 1) {
         e.held = e.cols < room ? e.cols : room;
         size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
-        unsigned grid = walkers(l, e.rows, 4);
+        unsigned grid = walkers(l, e.rows, 16);
         DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native, e);
     } else {
         e.held = room;

@@ -165,7 +165,7 @@ template <typename T, int W> __global__ void __launch_bounds__(512) norm_wide(no
 template <typename T, int W, int EACH, int LANES> void launch_rows(const struct dt_cuda_launch *l, const norm<T> &n)
 {
     const int threads = LANES == 32 ? 128 : LANES;
-    unsigned grid = walkers(l, parts_of(n.rows, threads / LANES), 2048 / threads);
+    unsigned grid = walkers(l, parts_of(n.rows, threads / LANES), 8192 / threads);
     DT_LAUNCH((norm_rows<T, W, EACH / W, LANES>), grid, threads, 0, (cudaStream_t)l->native, n);
 }
 
@@ -186,7 +186,7 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, const n
     } else if (n.cols <= 8192) {
         launch_rows<T, W, 32, 256>(l, n);
     } else {
-        unsigned grid = walkers(l, n.rows, 4);
+        unsigned grid = walkers(l, n.rows, 16);
         DT_LAUNCH((norm_wide<T, W>), grid, 512, 0, (cudaStream_t)l->native, n);
     }
 }

@@ -284,7 +284,7 @@ void launch_all(const struct dt_cuda_launch *l, backward<T> n, const struct dt_l
         products<T> from = {n.dy, n.x, n.mean, n.rstd, n.cols};
         sum_columns<products<T>, W>(l, from, a->dgamma, a->dbeta, n.rows, n.cols, a->accumulate, type);
     }
-    unsigned grid = walkers(l, n.rows, 4);
+    unsigned grid = walkers(l, n.rows, 16);
     DT_LAUNCH((backward_wide<T, W>), grid, 512, 0, (cudaStream_t)l->native, n);
 }
 

@@ -136,7 +136,7 @@ template <typename T, int W, int CAP> void launch_few(const struct dt_cuda_launc
         aligned = aligned && aligned16(a->in[b]);
     }
     int64_t vectors = aligned ? a->count / W : 0;
-    unsigned grid = walkers(l, parts_of(aligned ? parts_of(a->count, W) : a->count, 256), 8);
+    unsigned grid = walkers(l, parts_of(aligned ? parts_of(a->count, W) : a->count, 256), 64);
     DT_LAUNCH((join_few<T, W, CAP>), grid, 256, 0, (cudaStream_t)l->native, (T *)a->out, from, a->in_count, (int)a->op, a->count, vectors);
 }
 
@@ -149,7 +149,7 @@ template <typename T> void launch(const struct dt_cuda_launch *l, const struct d
     } else {
         sources<MOST> from = {};
         memcpy(from.in, a->in, (size_t)a->in_count * sizeof *a->in);
-        unsigned grid = walkers(l, parts_of(a->count, 256), 8);
+        unsigned grid = walkers(l, parts_of(a->count, 256), 64);
         DT_LAUNCH((join_many<T>), grid, 256, 0, (cudaStream_t)l->native, (T *)a->out, from, a->in_count, (int)a->op, a->count);
     }
 }

@@ -315,7 +315,8 @@ static inline int64_t parts_of(int64_t count, int64_t part)
     return (count + part - 1) / part;
 }
 
-/* Blocks of a kernel that walks: as many as there is work for, at most `per_sm` on each multiprocessor. */
+/* Blocks of a kernel that walks: as many as there is work for, at most `per_sm` for each multiprocessor. Where blocks need nothing of each other this is
+ * several times what fits at once: the device then evens out what a fixed share would not. */
 static inline unsigned walkers(const struct dt_cuda_launch *l, int64_t work, int per_sm)
 {
     int64_t most = (int64_t)l->sm_count * per_sm;
@@ -326,7 +327,7 @@ template <int W, int UNROLL, typename F> static void launch_elements(const struc
 {
     int64_t vectors = aligned ? count / W : 0;
     if (count > 0) {
-        unsigned grid = walkers(l, parts_of(aligned ? parts_of(count, W) : count, 256 * UNROLL), 8);
+        unsigned grid = walkers(l, parts_of(aligned ? parts_of(count, W) : count, 256 * UNROLL), 64);
         DT_LAUNCH((over_elements<F, W, UNROLL>), grid, 256, 0, (cudaStream_t)l->native, f, count, vectors);
     }
 }
