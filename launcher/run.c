@@ -562,8 +562,11 @@ static void close_all(struct run *r)
         timer_file_close(r->timers);
     }
     if (r->logs != NULL) {
-        if (r->events_path != NULL && r->output_dir == NULL && !r->failure_told && logs_unasked(r->logs)) {
+        bool unasked = r->events_path != NULL && r->output_dir == NULL && logs_unasked(r->logs);
+        if (unasked && !r->failure_told) {
             (void)unlink(r->events_path); /* nobody looks for it, and the folder goes when it is empty */
+        } else if (unasked) {             /* nobody could guess it */
+            (void)fprintf(stderr, "dtrun: the record of the failure is %s\n", r->events_path);
         }
         logs_close(r->logs, 5, &lost);
     }

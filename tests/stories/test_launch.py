@@ -39,6 +39,10 @@ def test_logs_stay_when_asked_for(tmp_path):
 
 def test_a_failure_stays_on_record(tmp_path):
     assert left_in(tmp_path, "/bin/false", failed=True) == ["events.jsonl"]
+    (path,) = (tmp_path / "temporary").rglob("events.jsonl")
+    result = run(["/bin/false"], {"TMPDIR": str(tmp_path / "temporary")})
+    named = re.findall(r"^dtrun: the record of the failure is (\S+/events\.jsonl)$", result.err, re.M)
+    assert len(named) == 1 and os.path.exists(named[0]) and named[0] != str(path), result
 
 
 def test_success_and_failure_codes():
