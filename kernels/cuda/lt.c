@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13",
                                     "/usr/local/cuda/lib64/libcublasLt.so.12"};
@@ -14,16 +16,41 @@ static struct dt_lt table;
 static bool loaded;
 static char problem[200];
 
+static const struct {
+    const char *name;
+    size_t offset; /* in the table */
+} functions[] = {
+#define ROW(name)                                                                                                                                    \
+    {                                                                                                                                                \
+#name, offsetof(struct dt_lt, name)                                                                                                          \
+    }
+    ROW(cublasLtCreate),
+    ROW(cublasLtDestroy),
+    ROW(cublasLtGetVersion),
+    ROW(cublasLtMatmulDescCreate),
+    ROW(cublasLtMatmulDescDestroy),
+    ROW(cublasLtMatmulDescSetAttribute),
+    ROW(cublasLtMatrixLayoutCreate),
+    ROW(cublasLtMatrixLayoutDestroy),
+    ROW(cublasLtMatmulPreferenceCreate),
+    ROW(cublasLtMatmulPreferenceDestroy),
+    ROW(cublasLtMatmulPreferenceSetAttribute),
+    ROW(cublasLtMatmulAlgoGetHeuristic),
+    ROW(cublasLtMatmulAlgoCheck),
+    ROW(cublasLtMatmul),
+#undef ROW
+};
+
 static bool take(void *from)
 {
-#define TAKE(name)                                                                                                                                   \
-    *(void **)&table.name = dlsym(from, #name);                                                                                                      \
-    if (table.name == NULL) {                                                                                                                        \
-        (void)snprintf(problem, sizeof problem, "cublasLt: no function %s", #name);                                                                  \
-        return false;                                                                                                                                \
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *found = dlsym(from, functions[i].name);
+        if (found == NULL) {
+            (void)snprintf(problem, sizeof problem, "cublasLt: no function %s", functions[i].name);
+            return false;
+        }
+        memcpy((char *)&table + functions[i].offset, &found, sizeof found);
     }
-    DT_LT_FUNCTIONS(TAKE)
-#undef TAKE
     return true;
 }
 

@@ -6,25 +6,21 @@
 
 #include <cublasLt.h>
 
-/* clang-format off: a list, which it shifts at each pass */
-#define DT_LT_FUNCTIONS(ROW)                                                                                                                         \
-    ROW(cublasLtCreate)                                                                                                                              \
-    ROW(cublasLtDestroy)                                                                                                                             \
-    ROW(cublasLtGetVersion)                                                                                                                          \
-    ROW(cublasLtMatmulDescCreate)                                                                                                                    \
-    ROW(cublasLtMatmulDescDestroy)                                                                                                                   \
-    ROW(cublasLtMatmulDescSetAttribute)                                                                                                              \
-    ROW(cublasLtMatrixLayoutCreate)                                                                                                                  \
-    ROW(cublasLtMatrixLayoutDestroy)                                                                                                                 \
-    ROW(cublasLtMatmulPreferenceCreate)                                                                                                              \
-    ROW(cublasLtMatmulPreferenceDestroy) ROW(cublasLtMatmulPreferenceSetAttribute) ROW(cublasLtMatmulAlgoGetHeuristic) ROW(cublasLtMatmulAlgoCheck)  \
-        ROW(cublasLtMatmul)
-/* clang-format on */
-
 struct dt_lt {
-#define DT_LT_MEMBER(name) __typeof__(&name) name;
-    DT_LT_FUNCTIONS(DT_LT_MEMBER)
-#undef DT_LT_MEMBER
+    __typeof__(&cublasLtCreate) cublasLtCreate;
+    __typeof__(&cublasLtDestroy) cublasLtDestroy;
+    __typeof__(&cublasLtGetVersion) cublasLtGetVersion;
+    __typeof__(&cublasLtMatmulDescCreate) cublasLtMatmulDescCreate;
+    __typeof__(&cublasLtMatmulDescDestroy) cublasLtMatmulDescDestroy;
+    __typeof__(&cublasLtMatmulDescSetAttribute) cublasLtMatmulDescSetAttribute;
+    __typeof__(&cublasLtMatrixLayoutCreate) cublasLtMatrixLayoutCreate;
+    __typeof__(&cublasLtMatrixLayoutDestroy) cublasLtMatrixLayoutDestroy;
+    __typeof__(&cublasLtMatmulPreferenceCreate) cublasLtMatmulPreferenceCreate;
+    __typeof__(&cublasLtMatmulPreferenceDestroy) cublasLtMatmulPreferenceDestroy;
+    __typeof__(&cublasLtMatmulPreferenceSetAttribute) cublasLtMatmulPreferenceSetAttribute;
+    __typeof__(&cublasLtMatmulAlgoGetHeuristic) cublasLtMatmulAlgoGetHeuristic;
+    __typeof__(&cublasLtMatmulAlgoCheck) cublasLtMatmulAlgoCheck;
+    __typeof__(&cublasLtMatmul) cublasLtMatmul;
 };
 
 /* The library's functions, the same for all threads and for good; null with DT_NOT_FOUND and what was looked for when it is not here. Symbols that the

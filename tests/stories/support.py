@@ -43,6 +43,7 @@ def clean_env(extra=None, marker=None):
     """Our environment without what would steer a launcher, with a marker and `extra` (a value of None removes)."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     env.setdefault("OMP_NUM_THREADS", "1")
+    env["DTRUN_DEVICE"] = "cpu"  # also where a GPU is
     env[MARKER] = marker or uuid.uuid4().hex
     env.update(extra or {})
     return {k: str(v) for k, v in env.items() if v is not None}

@@ -154,5 +154,6 @@ def test_without_a_driver_it_is_said_and_auto_takes_the_cpu(place):
     result = support.run([job, "--output_dir", folder / "none", "--set", "training.max_steps=1"], executable=support.program("train"))
     assert result.code == 100, result
     assert "device cuda" in result.err and len(result.err.splitlines()) == 1, result
-    result = support.run([job, "--output_dir", folder / "auto", "--set", "training.max_steps=1", "--set", "training.device=auto"], executable=support.program("train"))
+    result = support.run([job, "--output_dir", folder / "auto", "--set", "training.max_steps=1", "--set", "training.device=auto"], executable=support.program("train"),
+                         env={"DTRUN_DEVICE": None})
     assert result.code == 0, result

@@ -122,7 +122,7 @@ static void test_bad_keys(void **state)
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
     refused("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}", NULL,
             "job.json:1:20: model.name: is \"llama\", which is not there yet; give gpt2, or null\n");
-    refused(TRAINING("\"device\": \"cuda\""), NULL, "job.json:2:25: training.device: is \"cuda\", which is not there yet; give one of: auto, cpu\n");
+    refused(TRAINING("\"device\": \"tpu\""), NULL, "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL, "job.json:2:37: training.batch_size_per_gpu: is 0; give a whole number from 1 to 65536\n");
     refused(TRAINING("\"seed\": \"x\", \"learning_rate\": -1, \"adam_beta1\": 1"), NULL,
             "job.json:2:23: training.seed: is \"x\"; give a whole number from 0 to 9007199254740992\n"
