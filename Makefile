@@ -49,7 +49,7 @@ MANUAL := $(wildcard docs/man/*.1)
 .PHONY: all programs unit fuzz tools setup test test-full gpu-test gpu-bench demo lint bench install uninstall dist clean
 all: programs
 programs: $(PROGRAMS)
-unit: $(UNIT) $(SOFT_PROGRAMS)
+unit: $(UNIT)
 fuzz: $(FUZZ)
 tools: $(TOOLS)
 
@@ -99,7 +99,7 @@ setup:
 # The packages may be missing until `setup` has run, so the build is a second make that looks for them again.
 test: setup
 	@$(MAKE) --no-print-directory -s programs unit fuzz tools
-	@SAN=$(SAN) B=$(B) scripts/test.sh $(TESTS)
+	@SAN=$(SAN) B=$(B) SOFTGPU=$(if $(CUDA_HEADERS),1) scripts/test.sh $(TESTS)
 test-full: setup
 	@scripts/test-full.sh $(TESTS)
 # On a machine with a GPU (scripts/gpu.py): tests of kernels and training on it, with SAN=memcheck|racecheck|synccheck|initcheck under NVIDIA's checker;

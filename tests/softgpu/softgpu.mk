@@ -16,6 +16,7 @@ SOFT_RUNTIME := $(patsubst %.cc,$(SOFT)/obj/%.o,$(wildcard tests/softgpu/*.cc))
 # What stands in place of the production build's files of the same names.
 SOFT_KERNELS := $(patsubst %,$(SOFT)/obj/%.o,$(basename $(wildcard kernels/cuda/*.c) $(wildcard kernels/cuda/*.cu)) kernels/device)
 SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train)
+unit: $(SOFT_PROGRAMS)
 
 $(SOFT)/obj/tests/softgpu/copies.o: SOFT_SAN_RUNTIME := $(SOFT_SAN)
 $(SOFT)/obj/tests/softgpu/%.o: tests/softgpu/%.cc Makefile tests/softgpu/softgpu.mk
