@@ -322,6 +322,23 @@ static void start_round(struct coordinator *c, struct actions *out)
     }
 }
 
+/* Begins when it may; else says when. */
+static void start_from(struct coordinator *c, double from_s, double now_s, struct actions *out)
+{
+    from_s = from_s > c->hold_until_s ? from_s : c->hold_until_s;
+    if (now_s >= from_s) {
+        start_round(c, out);
+    } else {
+        out->wake_s = from_s;
+    }
+}
+
+double coordinator_last_call_end(const struct coordinator *c)
+{
+    double end_s = c->complete_since_s + c->options.last_call_s;
+    return end_s > c->alone_from_s ? end_s : c->alone_from_s;
+}
+
 /* A round begins with all nodes at once; with the minimum after the last call, or when nobody else who was there can still come. */
 static void maybe_start(struct coordinator *c, double now_s, struct actions *out)
 {
@@ -336,7 +353,7 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
         }
     }
     if (waiting >= c->options.nodes_max && in == 0) {
-        start_round(c, out);
+        start_from(c, now_s, now_s, out);
         return;
     }
     if (waiting < c->options.nodes_min) {
@@ -358,11 +375,7 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call to be followed by others */
         all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member || c->nodes[i].returns;
     }
-    if (all_back || now_s >= c->complete_since_s + c->options.last_call_s) {
-        start_round(c, out);
-    } else {
-        out->wake_s = c->complete_since_s + c->options.last_call_s;
-    }
+    start_from(c, all_back ? now_s : coordinator_last_call_end(c), now_s, out);
 }
 
 /* All have saved: who was asked to leave does so when it joins again, the others begin the next round. Costs no restart. */

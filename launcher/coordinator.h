@@ -105,6 +105,8 @@ struct coordinator {
     int code;                /* of the end, when stopping or finished */
     double waiting_since_s;  /* first node of the next round; -1: nobody */
     double complete_since_s; /* minimum reached; -1: not */
+    double alone_from_s;     /* set by the caller: no round of fewer than all before it, others may be on their way; 0: at any time */
+    double hold_until_s;     /* set by the caller: no round before it; 0: at any time. EVENT_TICK when it is another one */
     int64_t best_step, best_saved;
     int no_progress;
     bool doubtful;         /* the newest round ended because a worker lost its peers: when it turns out that a host was lost, that costs no restart */
@@ -123,6 +125,8 @@ struct coordinator {
 void coordinator_init(struct coordinator *c, const struct coordinator_options *options);
 /* Null: it is not here. */
 const struct coordinator_node *coordinator_find(const struct coordinator *c, int node);
+/* When a round of fewer than all may begin, once the minimum is there. */
+double coordinator_last_call_end(const struct coordinator *c);
 /* now_s: monotonic. */
 void coordinator_step(struct coordinator *c, const struct event *e, double now_s, struct actions *out);
 

@@ -76,7 +76,7 @@ void member_change_run(struct member *m, const uint64_t *nonce)
     }
     m->campaigned = m->promised;
     m->last_round = 0;
-    m->cause = (struct member_cause){0};
+    m->cause.past = true; /* it is still to be said */
     m->options.self.order = m->firm_order ? m->options.self.order : -1;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].told = false;
@@ -121,17 +121,15 @@ bool member_has_begun(int round, bool committed)
     return round > 1 || (round == 1 && committed);
 }
 
-/* A leader's beat. Another run's leader is followed only by one that never began a round. */
+/* A leader's beat. Another run's leader is followed by one that never began a round; by others only as member_rival.c says. */
 static void on_beat(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool same = memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0;
     if (m->role == MEMBER_OVER) {
         return;
     }
-    if (!same && m->record.round > 0) {
-        if (m->role != MEMBER_SEEKING || member_has_begun(in->round, in->granted) || !member_hopeless(m, now_s)) {
-            return;
-        }
+    if (!same && m->record.round > 0 && !member_leaves_run(m, member_find(m, peer), in, now_s)) {
+        return;
     }
     if (same && (in->term < m->record.term || member_refuse_old_term(m, peer, in))) {
         return;
@@ -192,6 +190,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
             return;
         }
         m->record = in->record;
+        member_forget_past_cause(m);
         member_let_others_go(m);
         m->last_round = in->record.round;
         m->options.self.order = in->info.order;
@@ -236,6 +235,10 @@ static void on_join_elsewhere(struct member *m, const struct member_peer *p, con
 static void on_redirect(struct member *m, const struct message *in)
 {
     bool lonely = m->role == MEMBER_LEADING && m->record.round == 0;
+    if (m->role == MEMBER_LEADING && !lonely && member_find(m, in->info.id) == NULL && in->info.id != m->options.self.id &&
+        !member_is_dead(m, in->info.id)) {
+        m->hooks.connect(m->hooks.user, &in->info); /* it leads another run */
+    }
     if ((m->role != MEMBER_SEEKING && !lonely) || in->info.id == m->options.self.id || member_is_dead(m, in->info.id)) {
         return;
     }
@@ -312,6 +315,11 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
     case MESSAGE_CAUSE:
         if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
             member_set_cause(m, in->round, (enum cause_kind)in->count, in->text);
+        }
+        break;
+    case MESSAGE_YIELD:
+        if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
+            member_on_yield(m, in, now_s);
         }
         break;
     case MESSAGE_BEAT_ACK:
@@ -422,9 +430,8 @@ void member_event(struct member *m, const struct event *e, double now_s)
     }
 }
 
-double member_tick(struct member *m, double now_s)
+static double tick(struct member *m, double now_s)
 {
-    m->now_s = now_s;
     double look_s = member_watch_silence(m, now_s);
     switch (m->role) {
     case MEMBER_SEEKING:
@@ -446,6 +453,16 @@ double member_tick(struct member *m, double now_s)
         break;
     }
     return now_s + 3600;
+}
+
+double member_tick(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    if (m->due_s > 0 && now_s - m->due_s > m->options.beat_s && now_s - m->awake_s > 10 * m->options.beat_s) {
+        m->awake_s = now_s; /* what came meanwhile has not been read yet */
+    }
+    m->due_s = tick(m, now_s);
+    return m->due_s;
 }
 
 void member_leave(struct member *m)

@@ -18,6 +18,9 @@
  * from member_leave, means that the agent ends, and must be flushed, as every FINISH before it, before the process exits. member_down always names the id that
  * the link had, however late it is called. Hook connect may be called for a peer that is being connected already, and must reach whoever listens at
  * the address now: another id than expected is welcome. Call member_tick when it asked to be called, and after anything else that happened.
+ * Two runs of one name. Who holds the endpoint and remembers nothing may be new, or take the place of one whose survivors train on: whoever leads
+ * them calls the endpoint every beat_s, so before a first round of fewer than all it waits for MEMBER_ALONE beats, and longer while somebody of another
+ * run is there. Cut off from them it cannot know: then two runs may train, until two leaders hear of each other. One of both yields (member_rival.c).
  * The agent that binds the endpoint calls member_lead, all others member_seek; then each gives EVENT_JOIN with the world size of its node. */
 #ifndef DT_LAUNCHER_MEMBER_H
 #define DT_LAUNCHER_MEMBER_H
@@ -61,6 +64,8 @@ struct member_peer { /* somebody at the other end of a link */
     bool leave_told; /* that it leaves, when it was asked to */
     bool told;       /* its newest record came; it tells us of each later one */
     bool same_run;   /* that record was of our run */
+    bool elsewhere;  /* it was of another run of this name, which has begun and may go on */
+    bool rival_told; /* that it leads that one was said */
     double stamp;    /* newest of its stamps */
     double lease_s;  /* newest of our stamps that it echoed: when we led it for certain */
     bool joined;     /* a node of ours, when leading */
@@ -75,6 +80,7 @@ struct member_peer { /* somebody at the other end of a link */
     int acked_round;
     bool acked_finished;
 };
+enum { MEMBER_ALONE = 6 }; /* an attempt to connect, whose packets were lost, is made again after 4 s at most */
 enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4, MEMBER_REACH = 16, MEMBER_GHOSTS = 2 * MESSAGE_COUNCIL };
 struct member_ghost { /* of a link that ended: its peer still counts on us until its lease is over */
     uint64_t id;
@@ -88,6 +94,7 @@ struct member_cause { /* why a round ended, for people */
     int round;
     enum cause_kind kind;
     bool said; /* to people, by us */
+    bool past; /* of a run that we gave up */
     char text[512];
 };
 struct member_past {
@@ -171,6 +178,8 @@ struct member {
     struct coordinator *coordinator;
     struct actions *actions;
     double wake_s, beat_at_s, call_at_s;
+    double due_s, awake_s; /* when member_tick wanted to be called; when it was called much later, as this process slept */
+    double others_since_s; /* somebody of another run was here first; 0: nobody yet */
     struct member_nodes *nodes;
     bool preparing;     /* the record waits for its acknowledgements */
     double finish_at_s; /* elected when the job was over: until then those who seek hear the verdict; 0: not so */

@@ -145,6 +145,10 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     p->info.machine = in->info.machine; /* the link does not know it */
     member_bury_predecessors(m, &p->info);
     p->same_run = same;
+    p->elsewhere = !same && member_has_begun(in->record.round, in->record.committed) && !in->record.finished;
+    if (m->role == MEMBER_LEADING && p->elsewhere) {
+        member_hold_for_others(m, now_s);
+    }
     p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
     if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {
         return;

@@ -188,6 +188,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     p->joined = true;
+    p->elsewhere = false;
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
     p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
     if (returns && in->round == m->record.round) {
@@ -201,6 +202,9 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
                       .role = in->role,
                       .returns = returns && in->round > 0};
     member_lead_step(m, &e, now_s);
+    if (m->role == MEMBER_LEADING) {
+        member_hold_for_others(m, now_s);
+    }
     if (m->role == MEMBER_LEADING) {
         member_begin_when_free(m);
     }

@@ -36,6 +36,7 @@ void member_deliver(struct member *m, const struct action *a)
     if (a->node == MEMBER_OWN_NODE) {
         if (a->kind == ACTION_START) {
             m->waiting = false;
+            member_forget_past_cause(m);
             m->last_round = m->record.round;
         }
         m->hooks.act(m->hooks.user, a, &m->record, a->kind == ACTION_START ? m->sizes : NULL);

@@ -118,8 +118,16 @@ double member_workers_until(struct member *m, double now_s)
 
 /* ---- why a round ended ---- */
 
+void member_forget_past_cause(struct member *m)
+{
+    if (m->cause.past) {
+        memset(&m->cause, 0, sizeof m->cause);
+    }
+}
+
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text)
 {
+    member_forget_past_cause(m);
     bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE && (m->cause.kind != CAUSE_PEER || kind == CAUSE_PEER);
     if (weaker || round < m->cause.round || text[0] == '\0') {
         return;
@@ -224,7 +232,10 @@ void member_wait_text(struct member *m, char *text, size_t size)
     } else if (waiting < o->nodes_min) {
         dt_text_printf(&out, "; %.0f s left", left(c->waiting_since_s + o->join_timeout_s, m->now_s));
     } else if (c->complete_since_s >= 0) {
-        dt_text_printf(&out, "; last call: %.0f s left", left(c->complete_since_s + o->last_call_s, m->now_s));
+        dt_text_printf(&out, "; last call: %.0f s left", left(coordinator_last_call_end(c), m->now_s));
+    }
+    if (c->hold_until_s > m->now_s) {
+        dt_text_printf(&out, "; a host of another run of this name is here: %.0f s left for whoever leads that", left(c->hold_until_s, m->now_s));
     }
     if (c->node_count < o->nodes_max) {
         add_missing(m, &out);

@@ -88,6 +88,15 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
 void member_say_reached(struct member *m, uint64_t peer);
 void member_on_probe(struct member *m, const struct message *in);
 const char *member_apart_text(const struct member *m, char *text, size_t size);
+/* member_rival.c */
+/* A beat of another run's leader: whether we give up ours, which has begun, for that one. */
+bool member_leaves_run(struct member *m, struct member_peer *p, const struct message *in, double now_s);
+/* Our leader gave up our run. */
+void member_on_yield(struct member *m, const struct message *in, double now_s);
+/* Hosts with which our run could go on, as rivals are told; 0: it could not. */
+int member_claim(const struct member *m);
+/* No first round while somebody of another run is here, whose leader may be found soon. */
+void member_hold_for_others(struct member *m, double now_s);
 /* member_news.c */
 double member_watch_silence(struct member *m, double now_s);
 void member_heard(struct member *m, struct member_peer *p, double now_s);
@@ -95,6 +104,8 @@ bool member_heard_quorum(const struct member *m, double since_s);
 /* How long workers may live after the last sign of a leader, or of those who make us one. */
 double member_workers_s(const struct member *m);
 void member_add_ghost(struct member *m, const struct member_peer *p);
+/* A round of this run begins, or ends: why one of a run before ended need not be said any more. */
+void member_forget_past_cause(struct member *m);
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text);
 /* Says to people now what may be the cause of a round's end, so that nobody says it again. */
 void member_say_cause(struct member *m, const char *text);

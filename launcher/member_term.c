@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,10 @@ void member_begin_leading(struct member *m, double now_s)
     m->leader_fenced = r->round > 0 && m->votes_silent;
     m->fence_until_s = r->round > 0 ? now_s + unknown_workers_s(m) : 0;
     m->finish_at_s = 0;
+    m->others_since_s = 0;
+    if (r->round == 0 && m->witness.id == 0) { /* a witness knows every run */
+        m->coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
+    }
     if (r->finished) {
         stay_to_tell(m, now_s);
         return;
@@ -152,6 +157,7 @@ void member_beat(struct member *m, uint64_t peer)
                           .echo = p != NULL ? p->stamp : 0,
                           .round = m->record.round,
                           .granted = m->record.committed,
+                          .members = member_claim(m),
                           .nonce = {m->record.nonce[0], m->record.nonce[1]}};
     out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;
     if (p != NULL && p->apart != 0) {
@@ -219,25 +225,28 @@ double member_tick_leading(struct member *m, double now_s)
         if (m->preparing) {
             member_send_prepare(m);
         }
+        member_hold_for_others(m, now_s);
         member_tick_reach(m, now_s);
         if (m->role != MEMBER_LEADING) {
             return now_s;
         }
     }
     if (now_s >= m->call_at_s) { /* whoever holds the endpoint now may not know of us */
-        m->call_at_s = now_s + 5 * m->options.beat_s;
+        m->call_at_s = now_s + (m->witness.id != 0 ? 5 : 1) * m->options.beat_s;
         m->hooks.connect(m->hooks.user, NULL);
     }
+    double wake_s = fmax(m->wake_s, m->awake_s > 0 ? m->awake_s + m->options.beat_s : 0);
     if (m->fenced) {
         member_begin_when_free(m);
     }
-    if (m->wake_s > 0 && now_s >= m->wake_s) {
+    if (m->wake_s > 0 && now_s >= wake_s) {
         struct event e = {.kind = EVENT_TICK, .node = -1};
         member_lead_step(m, &e, now_s);
     }
     if (m->role != MEMBER_LEADING) {
         return now_s;
     }
-    double next_s = m->wake_s > 0 && m->wake_s < m->beat_at_s ? m->wake_s : m->beat_at_s, free_s = m->fenced ? member_fenced_until(m) : next_s;
+    wake_s = fmax(m->wake_s, wake_s);
+    double next_s = m->wake_s > 0 && wake_s < m->beat_at_s ? wake_s : m->beat_at_s, free_s = m->fenced ? member_fenced_until(m) : next_s;
     return free_s < next_s ? free_s : next_s;
 }

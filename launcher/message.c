@@ -233,6 +233,7 @@ static void walk(struct walk *w, struct message *m)
     case MESSAGE_REDIRECT:
     case MESSAGE_PROBE:
     case MESSAGE_REACH:
+    case MESSAGE_YIELD:
         walk_info(w, &m->info);
         break;
     case MESSAGE_PREPARE:
@@ -256,6 +257,7 @@ static void walk(struct walk *w, struct message *m)
         walk_u64(w, &m->nonce[0]);
         walk_u64(w, &m->nonce[1]);
         walk_int(w, &m->count, -1, 0);
+        walk_int(w, &m->members, 0, INT32_MAX);
         walk_words(w, m->text, sizeof m->text, true);
         walk_real(w, &m->stamp);
         walk_real(w, &m->echo);
@@ -342,9 +344,9 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none",   "join",  "refuse",   "redirect",   "prepare", "ack",  "event",
-                                                          "action", "beat",  "beat_ack", "vote_ask",   "vote",    "keep", "bye",
-                                                          "probe",  "reach", "cause",    "status_ask", "status"};
+    static const char *const names[MESSAGE_KIND_COUNT] = {"none",   "join",  "refuse",   "redirect", "prepare",    "ack",   "event",
+                                                          "action", "beat",  "beat_ack", "vote_ask", "vote",       "keep",  "bye",
+                                                          "probe",  "reach", "cause",    "yield",    "status_ask", "status"};
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }
 

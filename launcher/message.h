@@ -57,7 +57,7 @@ enum message_kind {
     MESSAGE_ACTION,     /* from the leader: action for your node; START carries the record, and in text how many workers
                           each host has: "8(x3),4" */
     MESSAGE_BEAT,       /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
-                          `text`; count -1: you are a spare */
+                          `text`; count -1: you are a spare; members: hosts that I lead for certain, 0: my run ends, or I may not lead any more */
     MESSAGE_BEAT_ACK,   /* stamp, echo */
     MESSAGE_VOTE_ASK,   /* may I lead term `term`? with my record's term and round */
     MESSAGE_VOTE,       /* yes (granted) or no; count 1: it heard nothing of the leader before for dead_s; the voter's record comes along */
@@ -66,6 +66,7 @@ enum message_kind {
     MESSAGE_PROBE,      /* from the leader: get a link with `info` */
     MESSAGE_REACH,      /* to the leader: I have a link with info.id */
     MESSAGE_CAUSE,      /* from the leader: why `round` ended: text, count: enum cause_kind */
+    MESSAGE_YIELD,      /* from the leader: our run is over, another one of the same name goes on; info leads it: join there */
     MESSAGE_STATUS_ASK, /* what do your workers do? nonce: number of the question, id of who asks; the leader passes it on */
     MESSAGE_STATUS, /* nonce: as asked; info: who answers; body: part `count` of JSON lines, of workers, or (granted) of the leader's hosts; finished:
                            the last part */
@@ -85,7 +86,7 @@ struct message {
     uint64_t term;
     int round;
     bool granted, finished;
-    int code, local_world_size, count;
+    int code, local_world_size, count, members;
     double wall_s;
     double stamp, echo; /* the sender's clock now; the newest stamp it has from the receiver: leases without a common clock */
     uint64_t nonce[2];

@@ -57,7 +57,7 @@ const struct option_row option_rows[] = {
     {"local_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "HOST", "address by which other hosts reach this one", false, NULL, option_parse_text, AT(local_addr), 0, 0},
     {"port_range", 0, OPTION_VALUE, OPTION_OURS, NULL, "any", "LO-HI", "bounds the port that is opened", false, NULL, option_parse_ports, 0, 0, 0},
     {"join_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, NULL, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000},
-    {"last_call", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000},
+    {"last_call", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there; before a first round of fewer than MAX at least 0.4 of --dead_after", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000},
     {"dead_after", 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000},
     {"rdzv_conf", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host, keep_alive_interval and keep_alive_max_attempt (their product is dead_after), timeout (static: join_timeout); for etcd: protocol, cacert, cert, key, user_file, etcd_prefix; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0},
     {"key_file", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0},

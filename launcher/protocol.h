@@ -2,6 +2,6 @@
 #ifndef DT_LAUNCHER_PROTOCOL_H
 #define DT_LAUNCHER_PROTOCOL_H
 
-enum { PROTOCOL_VERSION = 10 };
+enum { PROTOCOL_VERSION = 11 };
 
 #endif

@@ -90,6 +90,36 @@ static void those_who_return_need_no_last_call(void **state)
     assert_int_equal(count_of(ACTION_END), 3);
 }
 
+/* What the caller knows of hosts that may be on their way: nobody begins with fewer than all before, or nobody at all. */
+static void a_round_waits_for_what_the_caller_says(void **state)
+{
+    (void)state;
+    struct event tick = {.kind = EVENT_TICK, .node = -1};
+    open_with(1, 3, 1, false);
+    c.options.last_call_s = 1;
+    c.alone_from_s = 6;
+    join(0, 0);
+    assert_true(out.wake_s == 6);
+    coordinator_step(&c, &tick, 5.9, &out);
+    assert_int_equal(count_of(ACTION_START), 0);
+    coordinator_step(&c, &tick, 6, &out);
+    assert_int_equal(count_of(ACTION_START), 1);
+    open_with(1, 2, 1, false);
+    c.alone_from_s = 6;
+    join(0, 0);
+    join(1, 0);
+    assert_int_equal(count_of(ACTION_START), 2); /* all are here */
+    open_with(1, 2, 1, false);
+    c.hold_until_s = 9;
+    join(0, 0);
+    join(1, 0);
+    assert_int_equal(count_of(ACTION_START), 0);
+    assert_true(out.wake_s == 9);
+    c.hold_until_s = 0;
+    coordinator_step(&c, &tick, 1, &out);
+    assert_int_equal(count_of(ACTION_START), 2);
+}
+
 static void done(void **state)
 {
     (void)state;
@@ -564,6 +594,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_node),
         cmocka_unit_test(those_who_return_need_no_last_call),
+        cmocka_unit_test(a_round_waits_for_what_the_caller_says),
         cmocka_unit_test(done),
         cmocka_unit_test(one_failure_counts_once),
         cmocka_unit_test(a_lost_host_costs_no_restart_when_its_peers_speak_first),

@@ -29,7 +29,7 @@ enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
 
 static int waited_in_vain;
 
-enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN };
+enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE };
 
 /* What went wrong, or null. */
 static const char *one_schedule(uint64_t seed, int kind)
@@ -46,6 +46,8 @@ static const char *one_schedule(uint64_t seed, int kind)
                                            .signals = kind == SIGNALS || kind == SAVES,
                                            .save = kind == SAVES,
                                            .stubborn = kind == STUBBORN,
+                                           .last_call_s = kind == SHORT || kind == WHOLE ? 0.5 + (double)(seed % 5) : 0,
+                                           .whole = kind == WHOLE,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     int well = schedule_count_codes(count, 0);
@@ -138,6 +140,121 @@ static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
 {
     (void)state;
     run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), STUBBORN);
+}
+
+static void and_with_a_short_last_call(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), SHORT);
+}
+
+/* Hosts die and return, whoever held the endpoint among them, and all can reach each other: survivors and those who remember nothing are one run. */
+static void and_who_returns_never_begins_a_run_beside_another(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), WHOLE);
+}
+
+static void expect_one_run(uint64_t seed, int count)
+{
+    if (cluster_broken() != NULL) {
+        fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken());
+    }
+    for (int i = 0; i < count; i++) {
+        const struct record *r = &cluster_agent(i).member->record;
+        if (!cluster_agent(i).running || memcmp(r->nonce, cluster_agent(0).member->record.nonce, sizeof r->nonce) != 0) {
+            fail_msg("seed %llu: agent %d is not in the round of the others", (unsigned long long)seed, i);
+        }
+    }
+}
+
+/* What a supervisor does: whoever held the endpoint is started again at once, and its last call is shorter than anything. */
+static void a_restarted_holder_of_the_endpoint_joins_the_survivors(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500, .last_call_s = 0.5 + (double)(seed % 4)});
+        (void)cluster_run(15);
+        expect_one_run(seed, 3);
+        cluster_kill(0, 0.1 + (double)(seed % 7) / 2);
+        (void)cluster_run(60);
+        expect_one_run(seed, 3);
+        assert_true(memcmp(cluster_agent(1).member->record.nonce, (const uint64_t[2]){(uint64_t)1 << 32 | 1, 1}, 16) == 0); /* the survivors' one */
+        cluster_close();
+    }
+}
+
+/* Cut off from them it cannot know, and begins anew; when they hear of each other, it is given up. Or theirs, when there are more beside the returned one. */
+static void of_two_runs_one_is_given_up(void **state)
+{
+    (void)state;
+    int alone = 0, more = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        bool away = seed % 2 == 0; /* only one survives, and two return */
+        cluster_open(
+            &(struct cluster_options){.seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500, .last_call_s = 3});
+        (void)cluster_run(15);
+        expect_one_run(seed, 3);
+        uint64_t nonce = cluster_agent(1).member->record.nonce[0];
+        cluster_kill(0, 20);
+        (void)cluster_run(20); /* now they know each other's end, if it comes */
+        if (away) {
+            cluster_kill(2, 15);
+        }
+        (void)cluster_run(34);
+        cluster_isolate(away ? 1 : 0);
+        (void)cluster_run(80);
+        if (cluster_agent(0).running && cluster_agent(1).running &&
+            cluster_agent(0).member->record.nonce[0] != cluster_agent(1).member->record.nonce[0]) {
+            alone += !away;
+            more += away;
+            cluster_heal();
+            (void)cluster_run(80 + 16);
+            expect_one_run(seed, 3);
+            assert_true((cluster_agent(1).member->record.nonce[0] == nonce) == !away);
+        }
+        cluster_close();
+    }
+    print_message("two runs after a cut: %d with the survivors stronger, %d with the new one\n", alone, more);
+    assert_true(alone > 40 && more > 40);
+}
+
+/* The run that is given up has a leader and those who follow it: all go over. Its leader may be another one than who holds the endpoint. */
+static void followers_of_a_run_that_is_given_up_go_over(void **state)
+{
+    (void)state;
+    int tried = 0, led_elsewhere = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        cluster_open(
+            &(struct cluster_options){.seed = seed, .count = 6, .min = 1, .max = 6, .restarts = 3, .start_s = 0.1, .work_s = 500, .last_call_s = 3});
+        (void)cluster_run(15);
+        expect_one_run(seed, 6);
+        uint64_t nonce = cluster_agent(1).member->record.nonce[0];
+        cluster_kill(4, 20);
+        cluster_kill(5, 20);
+        (void)cluster_run(20);
+        cluster_kill(0, 10);
+        (void)cluster_run(28);
+        cluster_split(1 | 1 << 4 | 1 << 5);
+        (void)cluster_run(60);
+        if (seed % 2 == 0) { /* of the new run 4 or 5 leads, and 0 follows */
+            cluster_kill(0, 3);
+            (void)cluster_run(100);
+        }
+        int there = cluster_agent(0).running + cluster_agent(4).running + cluster_agent(5).running;
+        if (cluster_agent(1).running && there > 1 && cluster_agent(4).member->record.nonce[0] != nonce) {
+            tried++;
+            led_elsewhere += cluster_agent(0).member->role == MEMBER_FOLLOWING;
+            cluster_heal();
+            (void)cluster_run(cluster_totals()->now_s + 16);
+            expect_one_run(seed, 6);
+            assert_true(cluster_agent(0).member->record.nonce[0] == nonce || there == 3);
+        }
+        cluster_close();
+    }
+    print_message("runs given up with followers: %d; of these led by another one than who holds the endpoint: %d\n", tried, led_elsewhere);
+    assert_true(tried > 60 && led_elsewhere > 20);
 }
 
 /* Nothing else happens: all save, the one that was asked ends with 75, the others finish. */
@@ -311,6 +428,11 @@ int main(void)
         cmocka_unit_test(and_when_hosts_are_asked_to_stop),
         cmocka_unit_test(and_when_all_save_before_one_leaves),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
+        cmocka_unit_test(and_with_a_short_last_call),
+        cmocka_unit_test(and_who_returns_never_begins_a_run_beside_another),
+        cmocka_unit_test(a_restarted_holder_of_the_endpoint_joins_the_survivors),
+        cmocka_unit_test(of_two_runs_one_is_given_up),
+        cmocka_unit_test(followers_of_a_run_that_is_given_up_go_over),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),

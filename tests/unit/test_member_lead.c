@@ -99,19 +99,20 @@ static void ten_thousand_nodes_join(void **state)
 static struct {
     struct member member;
     struct message refused, beat;
-    int refusals, code;
+    int refusals, code, yielded;
     char why[MESSAGE_TEXT_BYTES], said[512];
 } lead;
 
 static void lead_send(void *user, uint64_t peer, const struct message *m)
 {
-    (void)user, (void)peer;
+    (void)user;
     if (m->kind == MESSAGE_REFUSE) {
         lead.refused = *m;
         lead.refusals++;
     } else if (m->kind == MESSAGE_BEAT) {
         lead.beat = *m;
     }
+    lead.yielded += m->kind == MESSAGE_YIELD && peer == 2 && m->info.id == 9;
 }
 
 static void lead_act(void *user, const struct action *a, const struct record *record, const char *why)
@@ -221,6 +222,102 @@ static void who_comes_and_goes_has_to_stay(void **state)
     member_clear(&lead.member);
 }
 
+/* Its timers are due before it has read who joined meanwhile. */
+static void who_slept_reads_before_it_begins_alone(void **state)
+{
+    (void)state;
+    begin_lead(1, 3);
+    double due_s = member_tick(&lead.member, 2);
+    assert_true(due_s < 4);
+    (void)member_tick(&lead.member, 20);
+    assert_int_equal(lead.member.coordinator->round, 0);
+    come(2, "b", -1, "nnodes 3\ncommand a", 20.2);
+    (void)member_tick(&lead.member, 21.1);
+    assert_int_equal(lead.member.coordinator->round, 1);
+    assert_int_equal(lead.member.coordinator->state_counts[NODE_IN], 2);
+    member_clear(&lead.member);
+}
+
+/* ---- another run of the same name ---- */
+
+/* A host that was in a round of another run, which may go on: its leader may come, too. */
+static void who_remembers_nothing_waits_for_survivors(void **state)
+{
+    (void)state;
+    static struct message keep;
+    for (int stays = 0; stays < 2; stays++) {
+        begin_lead(1, 3);
+        struct peer_info b = {.id = 2, .port = 2, .host = "b"};
+        keep = (struct message){.kind = MESSAGE_KEEP, .info = b, .record = {.nonce = {7, 7}, .term = 3, .round = 2, .committed = true}};
+        member_up(&lead.member, &b, 5);
+        member_message(&lead.member, 2, &keep, 5);
+        double now_s = 5;
+        while (lead.member.coordinator->round == 0 && now_s < 100) {
+            member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1}, now_s);
+            if (stays == 0 && now_s >= 12 && now_s < 12.5) {
+                member_down(&lead.member, 2, MEMBER_LOST, now_s);
+            }
+            (void)member_tick(&lead.member, now_s += 0.25);
+        }
+        assert_in_range((int)now_s, stays ? 34 : 12, stays ? 36 : 14); /* twice dead_s, or when it is gone */
+        member_clear(&lead.member);
+    }
+}
+
+static struct message rival_beat(int round, int members, double echo_s, uint64_t nonce)
+{
+    return (struct message){.kind = MESSAGE_BEAT,
+                            .term = 4,
+                            .round = round,
+                            .granted = true,
+                            .members = members,
+                            .stamp = 1000,
+                            .echo = echo_s,
+                            .nonce = {nonce, nonce},
+                            .info = {.id = 9, .order = 0, .port = 9, .host = "z", .address = "10.0.0.9", .pid = 77}};
+}
+
+/* More hosts, then the higher round, then the nonce; and only by what was said after it heard us. Ours: run {1, 2}, 2 hosts, round 1. */
+static void one_of_two_leaders_yields(void **state)
+{
+    (void)state;
+    static const struct {
+        int round, members;
+        double echo_s;
+        uint64_t nonce;
+        bool yields;
+    } cases[] = {
+        {1, 3, 29.9, 7, true}, {1, 1, 29.9, 7, false}, {9, 1, 29.9, 7, false}, {2, 2, 29.9, 7, true},  {1, 2, 29.9, 7, false},
+        {1, 2, 29.9, 0, true}, {9, 9, 20.0, 7, false}, {9, 9, 0, 7, false},    {9, 0, 29.9, 7, false}, {0, 9, 29.9, 7, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct message beat = rival_beat(cases[i].round, cases[i].members, cases[i].echo_s, cases[i].nonce);
+        struct peer_info z = {.id = 9, .port = 9, .host = "z"};
+        begin_lead(2, 2);
+        come(2, "b", -1, "nnodes 3\ncommand a", 2);
+        struct record *r = &lead.member.record;
+        member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_ACK, .term = r->term, .round = r->round}, 2);
+        assert_true(r->round == 1 && r->committed);
+        member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = 29}, 29);
+        member_up(&lead.member, &z, 30);
+        member_message(&lead.member, 9, &beat, 30);
+        if ((lead.member.role == MEMBER_FOLLOWING) != cases[i].yields || (lead.yielded == 1) != cases[i].yields) {
+            fail_msg("case %zu: role %d, told %d", i, (int)lead.member.role, lead.yielded);
+        }
+        if (cases[i].yields) {
+            char text[256];
+            (void)snprintf(
+                text, sizeof text,
+                "host z (pid 77): leads another run of this name, with %d hosts in round %d; this one, with 2 hosts in round 1, ends and joins it",
+                cases[i].members, cases[i].round);
+            assert_string_equal(member_cause(&lead.member, 1)->text, text);
+        } else if (cases[i].members > 0 && cases[i].round > 0 && cases[i].echo_s > 20) {
+            assert_non_null(strstr(lead.said, "host z (pid 77): led another run of this name"));
+        }
+        member_clear(&lead.member);
+    }
+}
+
 /* ---- who is gone for certain ---- */
 
 /* Two hosts in a round; then an agent of this id and machine says hello from the same address and port, and what the second one says is lost. */
@@ -321,10 +418,17 @@ static void a_seeker_asks_again_soon_then_seldom(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ten_thousand_nodes_join),        cmocka_unit_test(other_options_are_refused),
-        cmocka_unit_test(a_node_rank_belongs_to_one),     cmocka_unit_test(those_who_wait_are_told_for_what),
-        cmocka_unit_test(one_address_is_not_one_host),    cmocka_unit_test(a_reset_is_a_death_on_this_machine_only),
-        cmocka_unit_test(who_comes_and_goes_has_to_stay), cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
+        cmocka_unit_test(ten_thousand_nodes_join),
+        cmocka_unit_test(other_options_are_refused),
+        cmocka_unit_test(a_node_rank_belongs_to_one),
+        cmocka_unit_test(those_who_wait_are_told_for_what),
+        cmocka_unit_test(one_address_is_not_one_host),
+        cmocka_unit_test(a_reset_is_a_death_on_this_machine_only),
+        cmocka_unit_test(who_slept_reads_before_it_begins_alone),
+        cmocka_unit_test(who_remembers_nothing_waits_for_survivors),
+        cmocka_unit_test(one_of_two_leaders_yields),
+        cmocka_unit_test(who_comes_and_goes_has_to_stay),
+        cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,6 +72,7 @@ static void fill(struct message *m, enum message_kind kind, bool full)
                : kind == MESSAGE_CAUSE ? number(CAUSE_PEER, CAUSE_FAILED)
                : kind == MESSAGE_VOTE  ? number(0, 1)
                                        : number(0, INT32_MAX);
+    m->members = number(0, INT32_MAX);
     m->stamp = number(0, INT32_MAX) / 1024.0;
     m->echo = number(0, INT32_MAX) / 1024.0;
     m->nonce[0] = rnd();

@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#define RIVALS_S 16 /* two runs of one name train at once no longer than so after the network was whole again */
+
 enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define KILL_S 0.3 /* workers that are told to leave are gone within this */
 #define DETECT_EOF_S 0.05
@@ -90,7 +92,7 @@ struct sim_agent {
     int link_count, link_capacity;
 };
 
-struct run { /* what all agents of a run must agree on. An agent without memory may begin a run beside another one, which is allowed */
+struct run { /* what all agents of a run must agree on. An agent without memory that reaches nobody may begin a run beside another one */
     uint64_t nonce;
     int round;                  /* newest */
     int running, running_round; /* agents with workers */
@@ -132,6 +134,7 @@ static struct {
         struct store_call *calls;
     } store;
     int running, running_run, running_round; /* agents with workers, of all runs */
+    double apart_s;                          /* some host could not be heard by another one; negative: never */
     int endpoint;                            /* index of the agent that holds it, or NONE; only agent 0 may bind it */
     struct run *runs;
     int run_count;
@@ -576,6 +579,31 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
 
 /* ---- agents ---- */
 
+static bool is_apart(void)
+{
+    bool apart = sim.halves || sim.cut_count > 0;
+    for (int i = 0; i < sim.count && !apart; i++) {
+        apart = sim.agents[i].isolated || sim.now_s < sim.agents[i].stopped_until_s;
+    }
+    return apart;
+}
+
+/* And of one run at a time, unless hosts of the other one could not be heard, now or until just now. */
+static void check_rivals(void)
+{
+    int training = 0;
+    if (is_apart()) {
+        sim.apart_s = sim.now_s;
+    }
+    for (int i = 0; i < sim.run_count; i++) {
+        training += sim.runs[i].running > 0;
+    }
+    if (training > 1 && !sim.o.witness && (sim.apart_s < 0 || sim.now_s > sim.apart_s + RIVALS_S)) {
+        complain("%d runs train at once, and %s", training,
+                 sim.apart_s < 0 ? "all hosts could reach each other" : "all hosts can reach each other again");
+    }
+}
+
 /* Workers of one round at a time, in each run. */
 static void set_running(int i, bool running)
 {
@@ -594,6 +622,7 @@ static void set_running(int i, bool running)
     if (sim.o.witness && !sim.o.wipes && running && sim.running > 1 && (sim.running_run != a->run || sim.running_round != a->place.round)) {
         complain("two rounds train at once: %d of run %d (agent %d) and %d of run %d", a->place.round, a->run, i, sim.running_round, sim.running_run);
     }
+    check_rivals();
     sim.running_run = running ? a->run : sim.running_run;
     sim.running_round = running ? a->place.round : sim.running_round;
 }
@@ -716,7 +745,7 @@ static void start_agent(int i)
                                            .nodes_max = sim.o.max,
                                            .restarts_max = sim.o.restarts,
                                            .join_timeout_s = 600,
-                                           .last_call_s = 8,
+                                           .last_call_s = sim.o.last_call_s,
                                            .leave = sim.o.signals,
                                            .save = sim.o.save},
                                 .beat_s = 1,
@@ -783,8 +812,15 @@ void cluster_isolate(int i)
     sim.agents[i].isolated = true;
 }
 
+void cluster_split(uint32_t side)
+{
+    sim.halves = true;
+    sim.side = side;
+}
+
 void cluster_heal(void)
 {
+    sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
     for (int i = 0; i < sim.count; i++) {
         sim.agents[i].isolated = false;
     }
@@ -885,6 +921,10 @@ static void fault(void)
         what = (int)(rnd() % (sim.o.stubborn  ? 11
                               : sim.o.signals ? 9
                                               : 8));
+    if (sim.o.whole) {
+        static const int harmless[] = {0, 4, 5};
+        what = harmless[what % 3];
+    }
     if (sim.o.verbose) {
         static const char *const names[] = {"kill", "isolate", "one direction", "halves", "worker fails", "reset",
                                             "heal", "heal",    "signal",        "stop",   "stop"};
@@ -975,6 +1015,7 @@ static void hear(struct sim_agent *a, const struct happen *h)
 static void tick(int i)
 {
     double next_s = member_tick(&sim.agents[i].member, sim.now_s);
+    check_rivals();
     if (sim.o.witness) {
         witness_tick(&sim.agents[i].witness, sim.now_s);
     }
@@ -1130,12 +1171,14 @@ void cluster_open(const struct cluster_options *options)
     memset(&sim, 0, sizeof sim);
     sim.o = *options;
     sim.o.fault_every_s = sim.o.fault_every_s > 0 ? sim.o.fault_every_s : 12;
+    sim.o.last_call_s = sim.o.last_call_s > 0 ? sim.o.last_call_s : 8;
     sim.o.verbose = sim.o.verbose || getenv("DTRUN_VERBOSE") != NULL;
     sim.o.trace = sim.o.trace || getenv("DTRUN_TRACE") != NULL;
     sim.random = options->seed * 0x9e3779b97f4a7c15ull + 12345;
     (void)rnd();
     sim.count = sim.unfinished = options->count;
     sim.endpoint = NONE;
+    sim.apart_s = -1;
     sim.agents = dt_alloc((size_t)sim.count * sizeof *sim.agents);
     sim.link_capacity = 16;
     sim.links = dt_alloc((size_t)sim.link_capacity * sizeof *sim.links);

@@ -13,6 +13,8 @@ struct cluster_options {
     double work_s;         /* what a round's workers take; 0: 2 to 20 s, drawn */
     double faults_until_s; /* 0: no faults */
     double fault_every_s;  /* at most, between two of them; 0: 12 */
+    double last_call_s;    /* 0: 8 */
+    bool whole;            /* faults leave the network as it is: agents die and return, workers fail, links are reset */
     bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
     bool save;             /* the program saves when asked to: all do, before one leaves */
     bool filters;          /* packet filters answer for hosts, each a machine of its own: links are reset, ports refuse, both ends live on */
@@ -50,6 +52,8 @@ void cluster_show_leaders(void);
 /* For schedules made by hand: kills an agent, which starts again after `again_s` (negative: never); cuts it off from all others; heals all cuts. */
 void cluster_kill(int i, double again_s);
 void cluster_isolate(int i);
+/* Cuts the agents whose bits (of the first 31) are set off from those whose are not. */
+void cluster_split(uint32_t side);
 void cluster_heal(void);
 void cluster_fail_worker(int i);
 /* Asks a host to stop. */
