@@ -113,12 +113,14 @@ void member_bury_predecessors(struct member *m, const struct peer_info *here)
     }
 }
 
-/* The same for all that we know, when the council is another. */
+/* The same for all that we know, when the council is another. Who has said nothing just now may be the predecessor itself, whose end we did not see. */
 void member_bury_all_predecessors(struct member *m)
 {
     member_bury_predecessors(m, &m->options.self);
     for (int i = 0; i < m->peer_count; i++) {
-        member_bury_predecessors(m, &m->peers[i].info);
+        if (m->now_s - m->peers[i].heard_s < 2 * m->options.beat_s) {
+            member_bury_predecessors(m, &m->peers[i].info);
+        }
     }
 }
 
