@@ -51,6 +51,9 @@ static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct 
         ops = NULL;
     } else if (o->size == 1) {
         ops = &dt_comm_solo;
+    } else if (apart && ops == &dt_comm_peer && o->backend == NULL && o->host != NULL) {
+        (void)dt_fail(err, DT_INVALID, "communicator: GPUs of several hosts: not there yet; use one host, or training.device=cpu");
+        ops = NULL;
     } else if (apart && ops->start == NULL) {
         (void)dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s; use peer", ops->name,
                       o->device->ops->name);

@@ -41,7 +41,8 @@ struct said { /* what a rank does; written by it, read by whoever comes later */
 struct side { /* one rank's part of the shared host memory */
     alignas(64) uint32_t ready;
     alignas(64) uint32_t done;
-    _Atomic uint32_t drained; /* nothing of it runs on a stream any more */
+    _Atomic uint32_t drained;  /* nothing of it runs on a stream any more */
+    _Atomic uint32_t released; /* it has let all streams go: what they compute from now on is nothing */
     alignas(64) struct said said[RING];
 };
 
@@ -128,13 +129,19 @@ struct offer {
     char why[200];
 };
 
-static void drop_arena(struct dt_comm *c, struct arena *a)
+static void drop_imports(struct dt_comm *c, struct arena *a)
 {
     for (int r = 0; a->base != NULL && r < c->size; r++) {
         if (a->base[r] != NULL && r != c->rank) {
             dt_device_release(c->device, a->base[r]);
+            a->base[r] = NULL;
         }
     }
+}
+
+static void drop_arena(struct dt_comm *c, struct arena *a)
+{
+    drop_imports(c, a);
     if (a->base != NULL && a->base[c->rank] != NULL) {
         dt_device_free(c->device, DT_MEMORY_DEVICE, a->base[c->rank], a->size_bytes);
     }
@@ -279,15 +286,25 @@ static uint32_t look(const uint32_t *word)
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-/* Room for the inputs of a sum. A stream that is RING sums behind is waited for. */
+static int poll_peer(struct dt_comm *c, struct dt_error *err);
+
+/* Room for the inputs of a sum. A stream that is RING sums behind is waited for; meanwhile nobody else may be looking after the peers. */
 static const void **take_inputs(struct op *o)
 {
     struct peer *p = o->p;
     uint32_t i = p->sum_count++ % RING;
     const struct side *own = p->sides[o->c->rank];
+    double looked_s = dt_now_s();
+    struct dt_error why;
     while (p->sum_count > RING && (int32_t)(look(&own->ready) - p->in_step[i]) <= 0 && atomic_load(&o->c->stopped) == 0 &&
            !dt_stream_failed(o->s, NULL)) {
         dt_sleep_s(1e-4);
+        if (dt_now_s() - looked_s > SHM_LOOK_S) {
+            looked_s = dt_now_s();
+            if (poll_peer(o->c, &why) != 0) {
+                dt_stream_fail(o->s, why.status, "%s", why.text);
+            }
+        }
     }
     p->in_step[i] = p->step;
     return p->in[i];
@@ -485,6 +502,7 @@ static void release_streams(struct dt_comm *c)
 {
     struct peer *p = c->state;
     if (p->opened && !p->releasing) {
+        atomic_store(&p->sides[c->rank]->released, 1); /* before the first word: whoever sees a stream run dry asks for this next */
         p->releasing = pthread_create(&p->releaser, NULL, release, c) == 0;
     }
 }
@@ -519,10 +537,20 @@ static int check_clock(struct dt_comm *c, struct dt_error *err)
     return rc;
 }
 
-static int poll_peer(struct dt_comm *c, struct dt_error *err)
+static int check_released(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;
-    if (shm_look(p->control, err) != 0 || check_clock(c, err) != 0) {
+    for (int r = 0; r < c->size; r++) {
+        if (r != c->rank && atomic_load(&p->sides[r]->released) != 0) {
+            return dt_fail(err, DT_PEER, "communicator %s: rank %d has given up", c->name, shm_shown(c, r));
+        }
+    }
+    return 0;
+}
+
+static int poll_peer(struct dt_comm *c, struct dt_error *err)
+{
+    if (shm_look(((struct peer *)c->state)->control, err) != 0 || check_released(c, err) != 0 || check_clock(c, err) != 0) {
         release_streams(c);
         return -1;
     }
@@ -556,7 +584,10 @@ static void close_peer(struct dt_comm *c)
         return;
     }
     struct dt_error err;
-    if (p->opened && !p->releasing && atomic_load(&c->stopped) == 0) { /* a peer may still read what is freed here */
+    for (int i = 0; i < p->arena_count; i++) {
+        drop_imports(c, &p->arenas[i]);
+    }
+    if (p->opened && !p->releasing && atomic_load(&c->stopped) == 0) { /* a peer may still have what is freed here */
         (void)p->control->ops->run(p->control, &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8}, ++p->control->number,
                                    CLOSE_S, &err);
     }

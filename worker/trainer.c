@@ -83,7 +83,7 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
     double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0; /* of many ranks the agent finds the silent one */
     dt_event_record(t->done, w->compute);
     while (dt_event_sync(t->done, WAIT_SLICE_S, err) != 0) {
-        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, NULL)) {
+        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) { /* why it failed, not that time went by */
             return -1;
         }
         look_at_marks(t);

@@ -29,8 +29,8 @@ struct plan {
 struct cache {
     struct cache *next;
     struct dt_device *device;
-    const struct dt_lt *lt; /* null: not here */
-    cublasLtHandle_t handle;
+    const struct dt_lt *lt;  /* null: not here */
+    cublasLtHandle_t handle; /* null: it could not be started, and nothing is computed: another start would have other bits */
     struct dt_matmul_file *file;
     struct plan *buckets[BUCKETS];
 };
@@ -97,14 +97,15 @@ static bool describe(const struct cache *c, struct plan *p)
            lt->cublasLtMatrixLayoutCreate(&p->c, type_of(k->c_type), (uint64_t)k->n, (uint64_t)k->m, k->ldc) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* The library's first proposal. Sums in place by atomics are not asked for: their order is not fixed. */
+/* The library's first proposal. Of a product cut along k it may add the parts in fp32 only: adding in place has no fixed order, and adding in the type of the
+ * result would round each part. */
 static bool propose(const struct cache *c, struct plan *p)
 {
     const struct dt_lt *lt = c->lt;
     cublasLtMatmulPreference_t wish = NULL;
     cublasLtMatmulHeuristicResult_t found;
     uint64_t workspace = DT_CUDA_WORK_BYTES;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t a = p->key.a_alignment, b = p->key.b_alignment, out = p->key.c_alignment;
     int count = 0;
     const struct {
@@ -179,7 +180,7 @@ static struct plan *make_plan(const struct cache *c, const struct dt_matmul_key 
 {
     struct plan *p = dt_alloc(sizeof *p);
     p->key = *key;
-    p->plain = c->lt == NULL || !fits_the_library(key) || !describe(c, p) || (!remembered(c, p) && !propose(c, p));
+    p->plain = c->handle == NULL || !fits_the_library(key) || !describe(c, p) || (!remembered(c, p) && !propose(c, p));
     return p;
 }
 
@@ -194,8 +195,7 @@ static struct cache *open_cache(struct dt_device *d)
     c->device = d;
     c->lt = dt_lt_load(&err);
     if (c->lt != NULL && c->lt->cublasLtCreate(&c->handle) != CUBLAS_STATUS_SUCCESS) {
-        (void)dt_fail(&err, DT_IO, "cublasLt: cannot be started on this device");
-        c->lt = NULL;
+        c->handle = NULL;
     }
     if (c->lt == NULL) {
         dt_log(DT_LOG_WARN, "matmul", "%s; products run on a slower kernel of our own", err.text);
@@ -254,7 +254,7 @@ void dt_cuda_matmul_close(struct dt_device *d)
             }
         }
         dt_matmul_file_close(c->file);
-        if (c->lt != NULL) {
+        if (c->handle != NULL) {
             (void)c->lt->cublasLtDestroy(c->handle);
         }
         free(c);
@@ -294,6 +294,10 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
         return;
     }
     const struct plan *p = find(s->device, a, &c);
+    if (c->lt != NULL && c->handle == NULL) {
+        dt_stream_fail(s, DT_IO, "cublasLt: cannot be started on this device; is its memory taken?");
+        return;
+    }
     if (p->plain) {
         dt_cuda_matmul_plain(&l, a);
     } else {
