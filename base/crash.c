@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +19,10 @@
 enum {
     FRAMES = 48,
     STACK_BYTES = 64 * 1024,
+    PERHAPS = 128,
     OWN_FRAMES = 2,        /* the handler and the kernel's return from it */
-    FEW_FRAMES = 3,        /* fewer: the unwinder was stopped */
-    SCAN_BYTES = 32 * 1024 /* of the stack */
+    LEAST_OURS = 3,        /* of this program: fewer, and the unwinder was stopped on its way */
+    SCAN_BYTES = 64 * 1024 /* of the stack */
 };
 
 static char name[64];
@@ -47,6 +49,12 @@ static void put_hex(int fd, unsigned long value)
     put(fd, text);
 }
 
+static bool is_ours(uintptr_t address)
+{
+    extern const char __executable_start, etext; /* the linker's */
+    return address > (uintptr_t)&__executable_start && address < (uintptr_t)&etext;
+}
+
 /* The unwinder stops at code that was generated at run time (matrix products), or in the kernel's page (clocks). Then return addresses into this program that lie on the stack tell
  * where it came from, though some may be left over from calls that have ended. Returns how many. */
 static int scan_stack(const ucontext_t *at, void **out)
@@ -58,7 +66,6 @@ static int scan_stack(const ucontext_t *at, void **out)
 #else
     uintptr_t sp = 0;
 #endif
-    extern const char __executable_start, etext; /* the linker's */
     static uintptr_t words[SCAN_BYTES / sizeof(uintptr_t)];
     enum { PIECE = 4096 };
     size_t size = 0;
@@ -74,8 +81,8 @@ static int scan_stack(const ucontext_t *at, void **out)
             break;
         }
     }
-    for (size_t i = 0; i < size / sizeof *words && count < FRAMES; i++) {
-        if (words[i] > (uintptr_t)&__executable_start && words[i] < (uintptr_t)&etext) {
+    for (size_t i = 0; i < size / sizeof *words && count < PERHAPS; i++) {
+        if (is_ours(words[i])) {
             out[count++] = (void *)words[i];
         }
     }
@@ -104,10 +111,14 @@ static void write_report(int fd, int number, const siginfo_t *info, void *const 
 
 static void on_crash(int number, siginfo_t *info, void *context)
 {
-    void *frames[FRAMES], *perhaps[FRAMES];
+    void *frames[FRAMES], *perhaps[PERHAPS];
     if (atomic_exchange(&crashing, 1) == 0) { /* of several threads the first one speaks */
         int count = backtrace(frames, FRAMES), skip = count > OWN_FRAMES ? OWN_FRAMES : 0;
-        int more = count - skip < FEW_FRAMES ? scan_stack(context, perhaps) : 0;
+        int ours = 0;
+        for (int i = skip; i < count; i++) {
+            ours += is_ours((uintptr_t)frames[i]);
+        }
+        int more = ours < LEAST_OURS ? scan_stack(context, perhaps) : 0;
         write_report(STDERR_FILENO, number, info, frames + skip, count - skip, perhaps, more);
         int fd = log_path[0] != '\0' ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644) : -1;
         if (fd >= 0) {

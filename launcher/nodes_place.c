@@ -176,7 +176,9 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
            decided.why);
     unsigned char number[sizeof(struct in6_addr)];
-    bool named = inet_pton(AF_INET, o->master_addr, number) != 1 && inet_pton(AF_INET6, o->master_addr, number) != 1;
+    char address[INET6_ADDRSTRLEN];
+    (void)snprintf(address, sizeof address, "%.*s", (int)strcspn(o->master_addr, "%"), o->master_addr); /* fe80::1%eth0 is a number, too */
+    bool named = inet_pton(AF_INET, address, number) != 1 && inet_pton(AF_INET6, address, number) != 1;
     p->hosts = decided.hosts;
     p->translated = p->hosts && !decided.ours && p->endpoint.count > 0;
     p->by_name = p->hosts && named && (o->local_addr == NULL || o->local_addr[0] == '\0');
