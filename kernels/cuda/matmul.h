@@ -3,7 +3,7 @@
  * it is not installed) run our own kernel.
  *
  * Why no timing at the start of a run: another algorithm sums in another order, so two starts that measure differently would not end with the same
- * weights. `bench matmul --tune` measures, and writes the file that later runs read. */
+ * weights. Measuring belongs in a program of its own, which writes the file that later runs read; there is none yet. */
 #ifndef DT_KERNELS_CUDA_MATMUL_H
 #define DT_KERNELS_CUDA_MATMUL_H
 
