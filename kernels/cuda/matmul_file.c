@@ -174,8 +174,7 @@ struct dt_matmul_file *dt_matmul_file_open(const char *of)
     if (f->path != NULL && dt_file_read(f->path, FILE_MAX_BYTES, &text, &err) == 0) {
         if (!parse(f, &text)) {
             f->count = 0;
-            dt_log(DT_LOG_WARN, "matmul", "%s: damaged, or of another device; not used; remove it",
-                   f->path);
+            dt_log(DT_LOG_WARN, "matmul", "%s: damaged, or of another device; not used; remove it", f->path);
         }
     } else if (f->path != NULL && err.status != DT_NOT_FOUND) {
         dt_log(DT_LOG_WARN, "matmul", "%s; not used", err.text);
