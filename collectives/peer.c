@@ -398,26 +398,21 @@ static void run_direct(struct op *o, const struct place *in_at, const struct pla
 
 /* ---- do all ranks do the same? ---- */
 
-static uint64_t mix(uint64_t h, uint64_t v)
-{
-    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
-    return h ^ (h >> 29);
-}
-
 /* Says what this rank is about to do and compares it with those who have come already. */
 static int say(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at, struct dt_error *err)
 {
     const struct dt_collective *x = o->x;
     struct said *mine = &o->p->sides[o->c->rank]->said[number % RING];
-    uint64_t h = mix(mix(mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
-    h = mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
+    uint64_t h =
+        shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
+    h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
     for (const char *c = x->name; *c != '\0'; c++) {
-        h = mix(h, (uint64_t)(unsigned char)*c);
+        h = shm_mix(h, (uint64_t)(unsigned char)*c);
     }
     if (out_at != NULL) { /* in arenas: at the same place, or each at its slice */
         size_t own = x->kind == DT_ALL_GATHER && x->in == (const char *)x->out + (size_t)o->c->rank * (size_t)x->count * o->width ? 1 : 0;
-        h = mix(h, own ? 1 : in_at->offset);
-        h = mix(h, x->kind == DT_REDUCE_SCATTER ? 2 : out_at->offset);
+        h = shm_mix(h, own ? 1 : in_at->offset);
+        h = shm_mix(h, x->kind == DT_REDUCE_SCATTER ? 2 : out_at->offset);
     }
     char ours[TEXT_BYTES] = "", theirs[TEXT_BYTES];
     uint64_t words[TEXT_WORDS];

@@ -32,12 +32,6 @@ struct op {
     const void **in;             /* room for dt_tree_reduce's inputs */
 };
 
-static uint64_t mix(uint64_t h, uint64_t v)
-{
-    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
-    return h ^ (h >> 29);
-}
-
 /* The arena that holds all of p, here or in a parent. */
 static bool find_arena(const struct dt_comm *c, const void *p, size_t size_bytes, struct shm_place *out)
 {
@@ -83,10 +77,11 @@ static void publish(struct op *o, int64_t number, size_t in_bytes, size_t out_by
     size_t name_bytes = strlen(x->name);
     memcpy(name, x->name, name_bytes < sizeof(name) ? name_bytes : sizeof(name));
     memcpy(words, name, sizeof(words));
-    uint64_t h = mix(mix(mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
-    h = mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
+    uint64_t h =
+        shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
+    h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
     for (int i = 0; i < SHM_NAME_WORDS; i++) {
-        h = mix(h, words[i]);
+        h = shm_mix(h, words[i]);
         atomic_store_explicit(&w->name[i], words[i], memory_order_relaxed);
     }
     atomic_store_explicit(&w->count, x->count, memory_order_relaxed);

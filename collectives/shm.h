@@ -106,6 +106,13 @@ static inline struct shm_slot *shm_slot(const struct shm *s, int rank)
     return (struct shm_slot *)(void *)(s->slots + (size_t)rank * sizeof(struct shm_slot));
 }
 
+/* One more value in the digest of what a rank is about to do. */
+static inline uint64_t shm_mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+    return h ^ (h >> 29);
+}
+
 /* What messages call a rank. */
 static inline int shm_shown(const struct dt_comm *c, int rank)
 {
