@@ -42,9 +42,8 @@ static bool driver_is_here(void)
 static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index, struct dt_error *err)
 {
     const char *wanted = o->device != NULL ? o->device : "auto", *given = getenv("DTRUN_DEVICE");
-    bool chosen = strcmp(wanted, "auto") != 0;
     *index = 0;
-    if (!chosen) {
+    if (strcmp(wanted, "auto") == 0) {
         wanted = given != NULL && given[0] != '\0' ? given : driver_is_here() && dt_device_known("cuda") ? "cuda" : "cpu";
     }
     *name = strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;

@@ -11,7 +11,7 @@
 
 struct search {
     const struct linear_op *ops;
-    size_t count, todo; /* todo: answered operations that are not done */
+    size_t count, pending; /* pending: answered operations that are not done */
     uint64_t *done;     /* a bit per operation, and the value behind them */
     size_t words;
     XXH128_hash_t *seen;
@@ -95,7 +95,7 @@ static bool is_new(struct search *s, int64_t value)
 
 static bool search(struct search *s, size_t first, int64_t value)
 {
-    if (s->todo == 0) {
+    if (s->pending == 0) {
         return true;
     }
     if (!is_new(s, value) || s->seen_count > s->budget) {
@@ -114,11 +114,11 @@ static bool search(struct search *s, size_t first, int64_t value)
         end = o->end < end ? o->end : end;
         if (apply(o, &next)) {
             s->done[i / 64] |= (uint64_t)1 << (i % 64);
-            s->todo -= o->end != LINEAR_NEVER;
+            s->pending -= o->end != LINEAR_NEVER;
             if (search(s, first, next)) {
                 return true;
             }
-            s->todo += o->end != LINEAR_NEVER;
+            s->pending += o->end != LINEAR_NEVER;
             s->done[i / 64] &= ~((uint64_t)1 << (i % 64));
         }
     }
@@ -136,7 +136,7 @@ enum linear_verdict linear_check(struct linear_op *ops, size_t count, size_t bud
     struct search s = {.ops = ops, .count = count, .words = count / 64 + 1, .budget = budget};
     qsort(ops, count, sizeof *ops, by_start);
     for (size_t i = 0; i < count; i++) {
-        s.todo += ops[i].end != LINEAR_NEVER;
+        s.pending += ops[i].end != LINEAR_NEVER;
     }
     s.done = dt_alloc((s.words + 1) * sizeof *s.done);
     bool yes = search(&s, 0, LINEAR_NOTHING);
