@@ -12,7 +12,7 @@
 struct search {
     const struct linear_op *ops;
     size_t count, pending; /* pending: answered operations that are not done */
-    uint64_t *done;     /* a bit per operation, and the value behind them */
+    uint64_t *done;        /* a bit per operation, and the value behind them */
     size_t words;
     XXH128_hash_t *seen;
     size_t seen_count, seen_capacity, budget;
