@@ -187,6 +187,8 @@ struct dt_adamw_args {
     enum dt_dtype type;      /* of w, m, v: F32 or F64 */
     enum dt_dtype grad_type; /* where type is F32: F32, or BF16 */
 };
+/* adamw_many: `count` slices in one launch on a GPU. They may differ in memory, count and weight_decay; the rest is the first one's. The array is read before it
+ * returns. */
 /* As torch.optim.SGD (dampening 0); momentum_buffer null: without. On step 1 the buffer is g. */
 struct dt_sgd_args {
     void *w, *momentum_buffer;
@@ -245,6 +247,7 @@ struct dt_kernels {
     void (*position_backward)(struct dt_stream *s, const struct dt_position_backward_args *a);
     void (*cross_entropy)(struct dt_stream *s, const struct dt_cross_entropy_args *a);
     void (*adamw)(struct dt_stream *s, const struct dt_adamw_args *a);
+    void (*adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count);
     void (*sgd)(struct dt_stream *s, const struct dt_sgd_args *a);
     void (*norm_sum)(struct dt_stream *s, const struct dt_norm_sum_args *a);
     void (*norm_finish)(struct dt_stream *s, const struct dt_norm_finish_args *a);

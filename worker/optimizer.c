@@ -1,4 +1,4 @@
-/* Ranges by decay, then one kernel call per range. */
+/* Ranges by decay, then one call for all of them. */
 #include "worker/optimizer.h"
 
 #include <string.h>
@@ -32,6 +32,7 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     o->epsilon = job->training.adam_epsilon;
     o->weight_decay = job->training.weight_decay;
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
+    o->calls = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->calls);
     o->unit_first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->unit_first);
     for (int u = 0; u < c->unit_count; u++) {
         int64_t first, count;
@@ -79,26 +80,26 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
     for (int i = 0; i < o->range_count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
         size_t real = dt_dtype_size(s->real), at = (size_t)r->first * real, moment = (size_t)(o->unit_first[r->unit] + r->first) * real;
-        w->device->kernels->adamw(w->compute,
-                                  &(struct dt_adamw_args){
-                                      .w = (char *)optimizer_weights(o, r->unit) + at,
-                                      .w_bf16 = o->w != NULL ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size : NULL,
-                                      .m = o->m + moment,
-                                      .v = o->v + moment,
-                                      .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(s->sum_type),
-                                      .clip = factor,
-                                      .count = r->count,
-                                      .step = o->steps,
-                                      .lr = learning_rate,
-                                      .beta1 = o->beta1,
-                                      .beta2 = o->beta2,
-                                      .eps = o->epsilon,
-                                      .weight_decay = r->decay ? o->weight_decay : 0,
-                                      .grad_scale = 1,
-                                      .type = s->real,
-                                      .grad_type = s->sum_type,
-                                  });
+        o->calls[i] = (struct dt_adamw_args){
+            .w = (char *)optimizer_weights(o, r->unit) + at,
+            .w_bf16 = o->w != NULL ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size : NULL,
+            .m = o->m + moment,
+            .v = o->v + moment,
+            .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(s->sum_type),
+            .clip = factor,
+            .count = r->count,
+            .step = o->steps,
+            .lr = learning_rate,
+            .beta1 = o->beta1,
+            .beta2 = o->beta2,
+            .eps = o->epsilon,
+            .weight_decay = r->decay ? o->weight_decay : 0,
+            .grad_scale = 1,
+            .type = s->real,
+            .grad_type = s->sum_type,
+        };
     }
+    w->device->kernels->adamw_many(w->compute, o->calls, o->range_count);
 }
 
 void optimizer_clear(struct optimizer *o)

@@ -1,5 +1,5 @@
 /* AdamW over what this rank owns: each unit's owned elements are cut where weight decay changes (matrices decay, vectors do not),
- * neighbours with the same decay are one update. The moments lie one owned part after the other; so do the F32 masters of BF16 weights, which the same
+ * neighbours with the same decay are one range, and all ranges one call. The moments lie one owned part after the other; so do the F32 masters of BF16 weights, which the same
  * pass rounds to what is computed with. */
 #ifndef DT_WORKER_OPTIMIZER_H
 #define DT_WORKER_OPTIMIZER_H
@@ -18,7 +18,8 @@ struct optimizer {
     int64_t steps; /* done */
     struct optimizer_range *ranges;
     int range_count;
-    int64_t *unit_first; /* elements of moments before each unit */
+    struct dt_adamw_args *calls; /* one per range: what a step says about it */
+    int64_t *unit_first;         /* elements of moments before each unit */
     int64_t total;
     int piece_m, piece_v, piece_w;
     char *m, *v, *w; /* w: masters where weights are BF16, laid out as the moments; otherwise null: the weights are updated where they are */

@@ -239,7 +239,7 @@ template <typename T, int W, int EACH, int LANES> int launch_rows(const struct d
 {
     const int threads = LANES == 32 ? 256 : LANES;
     int64_t work = parts_of(n.rows, threads / LANES);
-    unsigned grid = (unsigned)(work < THREADS / threads ? work : THREADS / threads);
+    unsigned grid = (unsigned)(work < 1 ? 1 : work < THREADS / threads ? work : THREADS / threads); /* without rows the sums are zeros */
     DT_LAUNCH((backward_rows<T, W, EACH / W, LANES>), grid, threads, 0, (cudaStream_t)l->native, n);
     return (int)grid;
 }

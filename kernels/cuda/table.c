@@ -30,6 +30,7 @@ const struct dt_kernels dt_kernels_cuda = {
     .position_backward = dt_cuda_position_backward,
     .cross_entropy = dt_cuda_cross_entropy,
     .adamw = dt_cuda_adamw,
+    .adamw_many = dt_cuda_adamw_many,
     .sgd = dt_cuda_sgd,
     .norm_sum = dt_cuda_norm_sum,
     .norm_finish = dt_cuda_norm_finish,

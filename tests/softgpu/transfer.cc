@@ -2,6 +2,10 @@
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/shared.h"
 
+extern "C" {
+uint64_t softgpu_launch_count; /* of this process, for tests that count */
+}
+
 void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call, size_t call_bytes, dim3 grid, dim3 block,
                     size_t shared_bytes, cudaStream_t stream)
 {
@@ -31,6 +35,7 @@ void softgpu_launch(const char *name, const void *kernel, void (*run)(const void
     if (call_bytes > SOFTGPU_CALL_MAX) {
         softgpu_die("kernel %s: %zu bytes of arguments", name, call_bytes);
     }
+    (void)__atomic_add_fetch(&softgpu_launch_count, 1, __ATOMIC_RELAXED);
     softgpu_put(s, &e, call, call_bytes);
 }
 

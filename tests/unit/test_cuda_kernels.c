@@ -288,7 +288,7 @@ static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t
 static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"add, scale", "embedding", "optimizers"};
+    static const char *const names[] = {"add, scale", "embedding", "optimizers", "adamw_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -610,6 +610,88 @@ static void test_fill(void **unused)
     gpu_close(&g);
 }
 
+/* ---- launches ---- */
+
+extern uint64_t softgpu_launch_count __attribute__((weak)); /* not on a real GPU */
+
+/* The update of a model of 36 layers is one launch, whatever decays. */
+static void test_one_launch(void **unused)
+{
+    (void)unused;
+    enum { UNITS = 37, TENSORS = 9, PART = 64, COUNT = UNITS * TENSORS * PART };
+    static float zeros[COUNT];
+    static struct dt_adamw_args each[UNITS * TENSORS];
+    struct gpu g;
+    struct mirror w[UNITS], rest[2], grad;
+    if (&softgpu_launch_count == NULL) {
+        skip();
+    }
+    gpu_open(&g, 0);
+    mirror_open(&g, &rest[0], zeros, sizeof zeros, 0);
+    mirror_open(&g, &rest[1], zeros, sizeof zeros, 0);
+    mirror_open(&g, &grad, zeros, sizeof zeros, 0);
+    for (int u = 0; u < UNITS; u++) {
+        mirror_open(&g, &w[u], zeros, TENSORS * PART * sizeof *zeros, 0);
+        for (int t = 0; t < TENSORS; t++) {
+            int at = u * TENSORS + t;
+            each[at] = (struct dt_adamw_args){.w = (float *)(void *)w[u].p + t * PART,
+                                              .m = (float *)(void *)rest[0].p + at * PART,
+                                              .v = (float *)(void *)rest[1].p + at * PART,
+                                              .grad = (float *)(void *)grad.p + at * PART,
+                                              .count = PART,
+                                              .step = 1,
+                                              .beta1 = 0.9,
+                                              .beta2 = 0.9,
+                                              .eps = 1,
+                                              .weight_decay = t % 2,
+                                              .grad_scale = 1,
+                                              .type = DT_F32,
+                                              .grad_type = DT_F32};
+        }
+    }
+    uint64_t before = softgpu_launch_count;
+    g.d.kernels->adamw_many(g.s, each, UNITS * TENSORS);
+    assert_int_equal(softgpu_launch_count - before, 1);
+    for (int u = 0; u < UNITS; u++) {
+        mirror_close(&g, &w[u], NULL, "adamw_many");
+    }
+    mirror_close(&g, &rest[0], NULL, "adamw_many");
+    mirror_close(&g, &rest[1], NULL, "adamw_many");
+    mirror_close(&g, &grad, NULL, "adamw_many");
+    gpu_close(&g);
+}
+
+/* Gradients of weights of a norm without rows are zero. */
+static void test_norm_without_rows(void **unused)
+{
+    (void)unused;
+    enum { COLS = 776 };
+    static const int64_t widths[] = {24, COLS};
+    struct gpu g;
+    gpu_open(&g, 1);
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        float got[2 * COLS];
+        struct mirror m;
+        memset(got, 0x3f, sizeof got);
+        mirror_open(&g, &m, got, sizeof got, 0);
+        g.d.kernels->layernorm_backward(g.s, &(struct dt_layernorm_backward_args){.dx = m.p,
+                                                                                  .dgamma = m.p,
+                                                                                  .dbeta = (float *)(void *)m.p + COLS,
+                                                                                  .dy = m.p,
+                                                                                  .x = m.p,
+                                                                                  .gamma = m.p,
+                                                                                  .mean = m.p,
+                                                                                  .rstd = m.p,
+                                                                                  .col_count = widths[i],
+                                                                                  .type = DT_F32});
+        mirror_close(&g, &m, got, "layernorm_backward");
+        for (int64_t c = 0; c < widths[i]; c++) {
+            assert_true(got[c] == 0 && got[COLS + c] == 0);
+        }
+    }
+    gpu_close(&g);
+}
+
 /* ---- bad input, and two streams ---- */
 
 /* The device finds a target that is none; whoever asks about the stream afterwards hears of the first such row. */
@@ -697,7 +779,7 @@ int main(void)
         cmocka_unit_test(test_cases),       cmocka_unit_test(test_more_shapes), cmocka_unit_test(test_bits_of_the_cpu),
         cmocka_unit_test(test_norm),        cmocka_unit_test(test_exact_sum),   cmocka_unit_test(test_sum_slices),
         cmocka_unit_test(test_cast),        cmocka_unit_test(test_fill),        cmocka_unit_test(test_bad_target),
-        cmocka_unit_test(test_two_streams),
+        cmocka_unit_test(test_two_streams), cmocka_unit_test(test_one_launch),  cmocka_unit_test(test_norm_without_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

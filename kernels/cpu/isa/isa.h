@@ -37,6 +37,7 @@ DT_ISA_ROW(cross_entropy)
 DT_ISA_ROW(adamw)
 DT_ISA_ROW(sgd)
 DT_ISA_ROW(norm_sum)
+void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count);
 
 /* Defines the row of a kernel: enqueues run_<kernel>, which refuses types that <kernel>_now does not take. */
 #define DT_ISA_ROW_OF(kernel, takes)                                                                                                                 \

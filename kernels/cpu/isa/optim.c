@@ -65,6 +65,13 @@ static int adamw_now(struct dt_pool *pool, struct dt_adamw_args *a, struct dt_er
 }
 DT_ISA_KERNEL_F32(adamw)
 
+void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ISA(dt_adamw)(s, &each[i]);
+    }
+}
+
 struct sgd {
     const struct dt_sgd_args *args;
     float factor, decay, momentum, rate;

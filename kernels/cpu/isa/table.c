@@ -27,6 +27,7 @@ const struct dt_kernels ISA(dt_kernels_table) = {
     .position_backward = ISA(dt_position_backward),
     .cross_entropy = ISA(dt_cross_entropy),
     .adamw = ISA(dt_adamw),
+    .adamw_many = ISA(dt_adamw_many),
     .sgd = ISA(dt_sgd),
     .norm_sum = ISA(dt_norm_sum),
     .norm_finish = dt_plain_norm_finish,

@@ -477,6 +477,69 @@ static void after_optimizer(const struct case_run *r)
     }
 }
 
+/* elements, slices, kind: 0 of 64 or more elements that follow each other, decay changing, as a model's units; 1 with 64 elements between two; 2 of odd lengths;
+ * 3 with three decays */
+enum { MANY_SLICES = 640 };
+
+static void case_make_many(const int64_t *n)
+{
+    make_of(STAT, 0, n[0], 1, 0);   /* w */
+    make_of(STAT, 1, n[0], 0.1, 0); /* m */
+    make_of(STAT, 2, n[0], 0.1, 0.11);
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
+}
+
+static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt_dtype type)
+{
+    return (char *)at(r, at_buffer) + (size_t)i * dt_dtype_size(type);
+}
+
+static void case_run_many(const struct case_run *r)
+{
+    struct dt_adamw_args each[MANY_SLICES];
+    const int64_t *n = r->n;
+    enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad;
+    int64_t part = n[0] / n[1] / 64 * 64, first = 0;
+    for (int64_t i = 0; i < n[1]; i++) {
+        int64_t end = i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
+        each[i] = (struct dt_adamw_args){.w = element(r, 0, first, real),
+                                         .m = element(r, 1, first, real),
+                                         .v = element(r, 2, first, real),
+                                         .w_bf16 = r->type == DT_F64 ? NULL : element(r, 6, first, DT_BF16),
+                                         .grad = element(r, 3, first, grad),
+                                         .clip = &side(r)->clip,
+                                         .count = end - first - (n[2] == 1 ? 64 : 0),
+                                         .step = 3,
+                                         .lr = 1e-3,
+                                         .beta1 = 0.9,
+                                         .beta2 = 0.95,
+                                         .eps = 1e-8,
+                                         .weight_decay = i % 2 == 0                ? 0
+                                                         : n[2] == 3 && i % 3 == 0 ? 10
+                                                                                   : 30,
+                                         .grad_scale = 0.5,
+                                         .type = real,
+                                         .grad_type = r->grad};
+        first = end;
+    }
+    r->k->adamw_many(r->s, each, (int)n[1]);
+    memset(each, 0xff, sizeof each); /* it was read */
+}
+
+static void after_many(const struct case_run *r)
+{
+    for (int64_t i = 0; i < r->n[0] && r->type == DT_F64 && r->n[2] != 1; i++) {
+        case_buf[6].d[i] = case_buf[0].d[i];
+    }
+    int64_t part = r->n[0] / r->n[1] / 64 * 64, first = 0; /* the copy's gaps stay as they were */
+    for (int64_t s = 0; s < r->n[1] && r->type == DT_F64 && r->n[2] == 1; s++) {
+        int64_t end = s + 1 == r->n[1] ? r->n[0] : first + part + (s % 5 - 2) * (part >= 256 ? 64 : 0);
+        memcpy(case_buf[6].d + first, case_buf[0].d + first, (size_t)(end - 64 - first) * sizeof(double));
+        first = end;
+    }
+}
+
 #define ULP 0x1p-7 /* the last place of a BF16: both sides round once, so a value halfway between two may fall to either */
 
 const struct kernel_case kernel_cases[] = {
@@ -522,5 +585,12 @@ const struct kernel_case kernel_cases[] = {
     {"embedding", case_make_embedding, case_run_embedding, NULL, 1e-6, ULP, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
     {"cross_entropy", case_make_entropy, case_run_entropy, after_entropy, 5e-6, ULP, {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}}},
     {"optimizers", case_make_optimizer, case_run_optimizer, after_optimizer, 2e-6, ULP, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
+    {"adamw_many",
+     case_make_many,
+     case_run_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0}, {9000, 5, 0}, {40000, 600, 0}, {10000, 60, 1}, {9001, 20, 2}, {20000, 40, 3}, {131, 2, 0}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];
