@@ -12,6 +12,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,10 @@
 #include <unistd.h>
 
 static const double order_interval_s = 0.02;
+
+/* Most answers come within this time, and to be put to sleep and woken costs both sides more than looking: on an idle virtual machine a round trip
+ * through the store takes 50 us with sleeping and 25 us without (`bench store`). Whoever else wants the processor gets it between two looks. */
+static const double look_s = 50e-6;
 
 char *dt_net_name(const char *host, int port, char *out, size_t out_bytes)
 {
@@ -42,9 +47,26 @@ static int fail_gone(const struct dt_net *n, const char *what, const char *cause
     return is_aborted(n->page) ? fail_stopped(n, what, err) : dt_fail(err, DT_PEER, "%s: %s: %s", n->name, what, cause);
 }
 
+/* Looks without sleeping for a short time. */
+static bool comes_soon(int fd, double deadline_s)
+{
+    double until_s = fmin(deadline_s, dt_now_s() + look_s);
+    do {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 0) > 0) {
+            return true;
+        }
+        (void)sched_yield();
+    } while (dt_now_s() < until_s);
+    return false;
+}
+
 /* 1: ready, 0: the deadline passed, -1: ordered to stop. Looks at the socket at least once. */
 static int wait_for(const struct dt_net *n, short events, double deadline_s, const char *what, struct dt_error *err)
 {
+    if (events == POLLIN && !is_aborted(n->page) && comes_soon(n->fd, deadline_s)) {
+        return 1;
+    }
     for (;;) {
         if (is_aborted(n->page)) {
             return fail_stopped(n, what, err);

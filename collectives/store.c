@@ -288,7 +288,7 @@ static int receive_wait(struct dt_store *s, void *data, size_t size, const char 
 static int shake_hands(struct dt_store *s, double deadline_s, struct dt_error *err)
 {
     char bytes[4];
-    uint32_t nonce = (uint32_t)getpid();
+    uint32_t nonce = (uint32_t)getpid() | DT_WIRE_LOOKS;
     if (put(s, &(struct dt_wire_request){.query = DT_WIRE_VALIDATE, .word = DT_WIRE_MAGIC}, err) != 0 ||
         put(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = nonce}, err) != 0 || flush(s, deadline_s, err) != 0 ||
         receive_now(s, bytes, sizeof bytes, deadline_s, err) != 0) {

@@ -36,6 +36,7 @@ enum dt_wire_query {
     DT_WIRE_QUERY_COUNT
 };
 #define DT_WIRE_MAGIC 0x3C85F7CEu
+#define DT_WIRE_LOOKS 0x80000000u /* in PING's nonce: this client looks for its answers instead of sleeping, and asks on at once */
 enum { DT_WIRE_READY = 0, DT_WIRE_NOT_READY = 1, DT_WIRE_STOP_WAITING = 0, DT_WIRE_WAIT_CANCELED = 1 };
 
 /* "SET", for statistics. */
@@ -43,7 +44,7 @@ const char *dt_wire_query_name(enum dt_wire_query query);
 
 struct dt_wire_request {
     enum dt_wire_query query;
-    uint32_t word;                       /* VALIDATE's magic, PING's nonce */
+    uint32_t word;                       /* VALIDATE's magic, PING's nonce: a process id, and DT_WIRE_LOOKS */
     int64_t number;                      /* ADD's delta, BARRIER's world size */
     struct dt_bytes key, value, desired; /* COMPARE_SET: value is what is expected */
     size_t count;                        /* of keys (and values, MULTI_SET) */

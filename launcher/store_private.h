@@ -17,6 +17,7 @@ struct store_client {
     struct store_server *server;
     struct store_client *next, *previous; /* of fresh or active */
     bool is_fresh, is_dirty, closing;
+    bool looks;      /* DT_WIRE_LOOKS */
     size_t dirty_at; /* its place in the server's list, while it is dirty */
     bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
     double since_s;
@@ -51,6 +52,7 @@ struct store_server {
     struct store_client **dirty; /* with answers to send; null: it is gone */
     size_t dirty_count, dirty_capacity;
     struct burst *burst;
+    bool soon;      /* since the loop last looked at the sockets, one was answered that asks on at once */
     size_t held;    /* bytes in all parsers */
     double crowd_s; /* last line about too many connections, and how many were closed since */
     int crowd_unsaid;

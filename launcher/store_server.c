@@ -15,6 +15,8 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,7 +25,8 @@
 enum {
     reads_at_once = 4, /* full buffers of one client before the others have their turn */
     sweep_ms = 1000,
-    crowd_line_s = 60
+    crowd_line_s = 60,
+    linger_us = 15
 };
 
 /* ---- requests ---- */
@@ -50,6 +53,15 @@ static bool is_of_this_machine(const struct store_client *c)
            lookup_same_host((struct sockaddr *)&from, (struct sockaddr *)&to);
 }
 
+static void take_ping(struct store_client *c, uint32_t word)
+{
+    const struct store_server *s = c->server;
+    c->looks = c->looks || (word & DT_WIRE_LOOKS) != 0;
+    if (s->ping != NULL && is_of_this_machine(c)) {
+        s->ping(s->ping_user, (int)(word & ~DT_WIRE_LOOKS));
+    }
+}
+
 static void serve(struct store_client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
@@ -64,8 +76,8 @@ static void serve(struct store_client *c, const char *data, size_t size)
             store_list_add(&s->active, c);
         }
         s->requests[r.query]++;
-        if (r.query == DT_WIRE_PING && s->ping != NULL && r.word <= INT32_MAX && is_of_this_machine(c)) {
-            s->ping(s->ping_user, (int)r.word);
+        if (r.query == DT_WIRE_PING) {
+            take_ping(c, r.word);
         }
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
@@ -89,6 +101,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
         return;
     }
     if (c->output.size > 0) {
+        s->soon = s->soon || c->looks;
         store_client_mark(c);
     }
 }
@@ -246,9 +259,25 @@ static void on_sweep(uv_timer_t *timer)
     }
 }
 
+/* Looks for the next request for a short time: its client does so for our answer, and to look is cheaper for both than to sleep and be woken. */
+static void linger(const struct store_server *s)
+{
+    struct pollfd p = {.fd = uv_backend_fd(s->loop), .events = POLLIN};
+    uint64_t until_ns = uv_hrtime() + linger_us * 1000;
+    while (poll(&p, 1, 0) == 0 && uv_hrtime() < until_ns) {
+        (void)sched_yield();
+    }
+}
+
+/* The loop has been through the sockets that were ready. */
 static void on_read(uv_check_t *check)
 {
-    store_server_flush(check->data);
+    struct store_server *s = check->data;
+    store_server_flush(s);
+    if (s->soon) {
+        s->soon = false;
+        linger(s);
+    }
 }
 
 /* ---- open, reset, close ---- */
