@@ -8,6 +8,7 @@
 #include "collectives/backends.h"
 #include "collectives/store.h"
 #include "collectives/tree.h"
+#include "collectives/watch.h"
 #include "kernels/device.h"
 
 #include <assert.h>
@@ -158,7 +159,7 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
     int rc = exchange(c, key, &tickets, err) == 0 ? ops->open(c, tickets, err) : -1;
     free(tickets);
     c->store = NULL;
-    if (rc == 0) {
+    if (rc == 0 && comm_watch_begin(c, err) == 0) {
         *out = c;
         return 0;
     }
@@ -212,7 +213,7 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
             memcpy(theirs + (size_t)r * DT_COMM_TICKET_BYTES, tickets[c->members[r]], DT_COMM_TICKET_BYTES - 1);
             rc = tickets[c->members[r]][0] == '!' ? dt_fail(err, DT_IO, "rank %d: %.200s", c->members[r], tickets[c->members[r]] + 2) : 0;
         }
-        rc = rc == 0 ? c->ops->open(c, theirs, err) : rc;
+        rc = rc == 0 && c->ops->open(c, theirs, err) == 0 ? comm_watch_begin(c, err) : -1;
         free(theirs);
     }
     free(colors);
@@ -231,7 +232,7 @@ int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_er
     return c->ops->alloc(c, size_bytes, out, err) == 0 ? 0 : dt_wrap(err, "communicator %s: arena of %zu bytes", c->name, size_bytes);
 }
 
-static int stopped_error(struct dt_comm *c, struct dt_error *err)
+int dt_comm_stopped(struct dt_comm *c, struct dt_error *err)
 {
     int state = atomic_load(&c->stopped);
     if (state == 0) {
@@ -248,8 +249,7 @@ static int stopped_error(struct dt_comm *c, struct dt_error *err)
     return -1;
 }
 
-/* The first failure stays. */
-static void keep(struct dt_comm *c, const struct dt_error *why)
+void comm_keep(struct dt_comm *c, const struct dt_error *why)
 {
     (void)pthread_mutex_lock(&c->lock);
     if (atomic_load(&c->stopped) != 2) {
@@ -270,7 +270,7 @@ static int perform(struct dt_stream *s, void *args, struct dt_error *err)
     double begin_s = dt_now_s();
     struct call *call = args;
     struct dt_comm *c = call->c;
-    if (stopped_error(c, err) != 0) {
+    if (dt_comm_stopped(c, err) != 0) {
         return -1;
     }
     if (c->page != NULL) {
@@ -281,7 +281,7 @@ static int perform(struct dt_stream *s, void *args, struct dt_error *err)
         atomic_fetch_sub(&c->page->in_collective, 1);
     }
     if (rc != 0) {
-        keep(c, err);
+        comm_keep(c, err);
     }
     if (s != NULL) {
         s->waited_s += dt_now_s() - begin_s;
@@ -328,16 +328,16 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
     struct dt_error err = {0};
     if (reduces && !dt_tree_can(x->type)) {
         (void)dt_fail(&err, DT_INVALID, "%s %s: elements of type %s cannot be reduced", dt_coll_name(x->kind), call.x.name, dt_dtype_name(x->type));
-        keep(c, &err);
+        comm_keep(c, &err);
         c->ops->abort(c);
     }
     if (s == NULL) {
         (void)perform(NULL, &call, &err);
     } else if (c->ops->start != NULL) {
-        if (stopped_error(c, &err) != 0) {
+        if (dt_comm_stopped(c, &err) != 0) {
             dt_stream_fail(s, err.status, "%s", err.text);
         } else if (c->ops->start(c, &call.x, call.number, s, &err) != 0) {
-            keep(c, &err);
+            comm_keep(c, &err);
             dt_stream_fail(s, err.status, "%s", err.text);
         }
     } else {
@@ -347,7 +347,7 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
 
 int dt_comm_poll(struct dt_comm *c, struct dt_error *err)
 {
-    if (stopped_error(c, err) != 0) {
+    if (dt_comm_stopped(c, err) != 0) {
         return -1;
     }
     return c->ops->poll(c, err);
@@ -365,6 +365,7 @@ void dt_comm_close(struct dt_comm *c)
     if (c == NULL) {
         return;
     }
+    comm_watch_end(c);
     c->ops->close(c);
     (void)pthread_mutex_destroy(&c->lock);
     free(c->members);

@@ -5,7 +5,8 @@
  *
  * Use: one thread of a rank calls open, split, alloc, start, close; abort and poll may be called from any thread. Collectives of
  * one communicator go to one stream at a time. The first failure stays: whatever is started later does nothing, and the
- * stream it was started on carries the failure. Other communicators of the same ranks are independent. */
+ * stream it was started on carries the failure. Other communicators of the same ranks are independent, but on a device with memory of its own a
+ * communicator and its groups fail together: there a thread looks after the peers (watch.h), and lets all streams go. */
 #ifndef DT_COLLECTIVES_COMM_H
 #define DT_COLLECTIVES_COMM_H
 
@@ -18,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct comm_watch;
 struct dt_comm;
 struct dt_device;
 struct dt_page;
@@ -86,6 +88,8 @@ struct dt_comm_ops {
     void (*close)(struct dt_comm *c); /* also of a half-open one */
     /* Backends of device memory; null: `run` is called in stream order. Enqueues one collective on s; waits for nobody. */
     int (*start)(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err);
+    /* Of such backends: has a stream come to where it waits for peers? Null: it cannot say. */
+    bool (*waits)(struct dt_comm *c);
 };
 
 struct dt_comm {
@@ -100,6 +104,7 @@ struct dt_comm {
     struct dt_device *device; /* whose memory alloc gives; null: the host's */
     char host[64];
     struct dt_page *page;
+    struct comm_watch *watch; /* of backends with `start`: who looks after the peers; else null */
     double timeout_s, open_timeout_s;
     int64_t number; /* of the last collective started; 1, 2, ... */
     struct dt_comm_stats stats;
@@ -125,6 +130,8 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
 /* Is everything well? -1 with the first failure of this communicator, or with DT_PEER when a peer is gone. Does not wait. Ask it
  * while waiting for a stream. */
 int dt_comm_poll(struct dt_comm *c, struct dt_error *err);
+/* Has it failed or was it aborted, as far as is known? -1 with why. Looks at nobody: for loops. */
+int dt_comm_stopped(struct dt_comm *c, struct dt_error *err);
 /* Frees streams that wait in c, here and on the other ranks; c can only be closed afterwards. */
 void dt_comm_abort(struct dt_comm *c);
 /* Nothing of c may be running on a stream (call abort and wait for the stream first if something may). Null is allowed. */

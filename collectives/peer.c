@@ -12,6 +12,7 @@
  *
  * Buffers lie at the same place of the arena on every rank, or, for all_gather in place, each at its slice of it. */
 #include "collectives/backends.h"
+#include "collectives/peer.h"
 #include "collectives/shm.h"
 #include "collectives/tree.h"
 
@@ -25,48 +26,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ARENAS_MAX = 16, RING = 64, TEXT_WORDS = 12, TEXT_BYTES = 8 * TEXT_WORDS };
 #define SMALL_BYTES ((size_t)16384)
 #define STAGE_BYTES ((size_t)1 << 20) /* each of the two */
-#define FAR 0x40000000u               /* steps ahead: more than any stream waits for */
-#define RELEASE_S 0.002
 #define CLOSE_S 10.0
-
-struct said { /* what a rank does; written by it, read by whoever comes later */
-    _Atomic int64_t number;
-    _Atomic uint64_t digest;
-    _Atomic uint64_t text[TEXT_WORDS]; /* may be read while it changes; then the number has changed too */
-};
-
-struct side { /* one rank's part of the shared host memory */
-    alignas(64) uint32_t ready;
-    alignas(64) uint32_t done;
-    _Atomic uint32_t drained;  /* nothing of it runs on a stream any more */
-    _Atomic uint32_t released; /* it has let all streams go: what they compute from now on is nothing */
-    alignas(64) struct said said[RING];
-};
-
-struct arena {
-    char **base; /* of each rank, as this one reaches it */
-    size_t size_bytes;
-};
-
-struct peer {
-    struct dt_comm *control;
-    struct side **sides;             /* by rank */
-    struct side *pinned;             /* where they begin */
-    struct arena arenas[ARENAS_MAX]; /* the first holds the stages */
-    int arena_count;
-    uint32_t step;
-    const void **in[RING]; /* inputs of the last sums, which a stream may not have read yet */
-    uint32_t in_step[RING];
-    uint32_t sum_count;
-    uint32_t seen_ready; /* for the clock: the last step this rank's stream was seen to reach, and when */
-    double seen_s;
-    pthread_t releaser;
-    bool opened, releasing;
-    _Atomic bool closing;
-};
+#define DRAINED_S 0.002
 
 struct place {
     const struct dt_comm *owner;
@@ -129,7 +92,7 @@ struct offer {
     char why[200];
 };
 
-static void drop_imports(struct dt_comm *c, struct arena *a)
+static void drop_imports(struct dt_comm *c, struct peer_arena *a)
 {
     for (int r = 0; a->base != NULL && r < c->size; r++) {
         if (a->base[r] != NULL && r != c->rank) {
@@ -139,27 +102,27 @@ static void drop_imports(struct dt_comm *c, struct arena *a)
     }
 }
 
-static void drop_arena(struct dt_comm *c, struct arena *a)
+static void drop_arena(struct dt_comm *c, struct peer_arena *a)
 {
     drop_imports(c, a);
     if (a->base != NULL && a->base[c->rank] != NULL) {
         dt_device_free(c->device, DT_MEMORY_DEVICE, a->base[c->rank], a->size_bytes);
     }
     free(a->base);
-    *a = (struct arena){0};
+    *a = (struct peer_arena){0};
 }
 
 static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
 {
     struct peer *p = c->state;
-    if (p->arena_count == ARENAS_MAX) {
-        return dt_fail(err, DT_INVALID, "more than %d arenas", ARENAS_MAX);
+    if (p->arena_count == PEER_ARENAS_MAX) {
+        return dt_fail(err, DT_INVALID, "more than %d arenas", PEER_ARENAS_MAX);
     }
-    struct arena *a = &p->arenas[p->arena_count];
+    struct peer_arena *a = &p->arenas[p->arena_count];
     struct offer mine, *all = dt_alloc((size_t)c->size * sizeof *all);
     struct dt_error why = {0};
     memset(&mine, 0, sizeof mine);
-    *a = (struct arena){dt_alloc((size_t)c->size * sizeof *a->base), size_bytes};
+    *a = (struct peer_arena){dt_alloc((size_t)c->size * sizeof *a->base), size_bytes};
     mine.size_bytes = (int64_t)size_bytes;
     if (dt_device_alloc(c->device, DT_MEMORY_DEVICE, size_bytes, (void **)&a->base[c->rank], &why) != 0 ||
         dt_device_export(c->device, a->base[c->rank], size_bytes, mine.handle, &why) != 0) {
@@ -194,6 +157,7 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
 static void make_control(struct dt_comm *c)
 {
     struct peer *p = dt_alloc(sizeof *p);
+    (void)pthread_mutex_init(&p->lock, NULL);
     c->state = p;
     p->control = dt_comm_make(c->name, c->rank, c->size, &dt_comm_shm);
     p->control->page = c->page;
@@ -220,14 +184,14 @@ static int open_sides(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;
     void *own = NULL;
-    if (p->control->ops->alloc(p->control, sizeof(struct side), &own, err) != 0) {
+    if (p->control->ops->alloc(p->control, sizeof(struct peer_side), &own, err) != 0) {
         return -1;
     }
     const struct shm *shm = p->control->state;
     const struct shm_arena *a = &shm->arenas[shm->arena_count - 1];
-    p->sides = dt_alloc((size_t)c->size * sizeof(struct side *));
+    p->sides = dt_alloc((size_t)c->size * sizeof(struct peer_side *));
     for (int r = 0; r < c->size; r++) {
-        p->sides[r] = (struct side *)(void *)((char *)own + (r - c->rank) * (int64_t)a->stride);
+        p->sides[r] = (struct peer_side *)(void *)((char *)own + (r - c->rank) * (int64_t)a->stride);
     }
     if (dt_device_pin(c->device, p->sides[0], a->stride * (size_t)c->size, err) != 0) {
         shm_fail(p->control, err);
@@ -250,10 +214,10 @@ static int open_peer(struct dt_comm *c, const char *ticket, struct dt_error *err
     if (p->control->ops->open(p->control, ticket, err) != 0 || open_sides(c, err) != 0 || alloc(c, 2 * STAGE_BYTES, &stages, err) != 0) {
         return -1;
     }
-    for (int i = 0; i < RING; i++) {
+    for (int i = 0; i < PEER_RING; i++) {
         p->in[i] = dt_alloc((size_t)c->size * sizeof(void *));
     }
-    p->seen_s = dt_now_s();
+    peer_look_open(p);
     p->opened = true;
     return 0;
 }
@@ -263,14 +227,14 @@ static int open_peer(struct dt_comm *c, const char *ticket, struct dt_error *err
 static void arrive(struct op *o)
 {
     struct peer *p = o->p;
-    dt_stream_write_word(o->s, &p->sides[o->c->rank]->ready, ++p->step);
+    dt_stream_write_word(o->s, &p->sides[o->c->rank]->ready, atomic_fetch_add(&p->step, 1) + 1);
 }
 
 static void wait_for_all(struct op *o, bool done)
 {
     struct peer *p = o->p;
     for (int i = 1; i < o->c->size; i++) {
-        struct side *side = p->sides[(o->c->rank + i) % o->c->size];
+        struct peer_side *side = p->sides[(o->c->rank + i) % o->c->size];
         dt_stream_wait_word(o->s, done ? &side->done : &side->ready, p->step);
     }
 }
@@ -281,30 +245,15 @@ static void leave(struct op *o)
     wait_for_all(o, true);
 }
 
-static uint32_t look(const uint32_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-static int poll_peer(struct dt_comm *c, struct dt_error *err);
-
-/* Room for the inputs of a sum. A stream that is RING sums behind is waited for; meanwhile nobody else may be looking after the peers. */
+/* Room for the inputs of a sum. A stream that is PEER_RING sums behind is waited for. */
 static const void **take_inputs(struct op *o)
 {
     struct peer *p = o->p;
-    uint32_t i = p->sum_count++ % RING;
-    const struct side *own = p->sides[o->c->rank];
-    double looked_s = dt_now_s();
-    struct dt_error why;
-    while (p->sum_count > RING && (int32_t)(look(&own->ready) - p->in_step[i]) <= 0 && atomic_load(&o->c->stopped) == 0 &&
+    uint32_t i = p->sum_count++ % PEER_RING;
+    const struct peer_side *own = p->sides[o->c->rank];
+    while (p->sum_count > PEER_RING && (int32_t)(peer_word(&own->ready) - p->in_step[i]) <= 0 && atomic_load(&o->c->stopped) == 0 &&
            !dt_stream_failed(o->s, NULL)) {
         dt_sleep_s(1e-4);
-        if (dt_now_s() - looked_s > SHM_LOOK_S) {
-            looked_s = dt_now_s();
-            if (poll_peer(o->c, &why) != 0) {
-                dt_stream_fail(o->s, why.status, "%s", why.text);
-            }
-        }
     }
     p->in_step[i] = p->step;
     return p->in[i];
@@ -402,7 +351,7 @@ static void run_direct(struct op *o, const struct place *in_at, const struct pla
 static int say(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at, struct dt_error *err)
 {
     const struct dt_collective *x = o->x;
-    struct said *mine = &o->p->sides[o->c->rank]->said[number % RING];
+    struct peer_said *mine = &o->p->sides[o->c->rank]->said[number % PEER_RING];
     uint64_t h =
         shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
     h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
@@ -414,22 +363,22 @@ static int say(struct op *o, int64_t number, const struct place *in_at, const st
         h = shm_mix(h, own ? 1 : in_at->offset);
         h = shm_mix(h, x->kind == DT_REDUCE_SCATTER ? 2 : out_at->offset);
     }
-    char ours[TEXT_BYTES] = "", theirs[TEXT_BYTES];
-    uint64_t words[TEXT_WORDS];
+    char ours[PEER_TEXT_BYTES] = "", theirs[PEER_TEXT_BYTES];
+    uint64_t words[PEER_TEXT_WORDS];
     (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count, dt_dtype_name(x->type));
     memcpy(words, ours, sizeof words);
     atomic_store(&mine->number, -1);
-    for (int i = 0; i < TEXT_WORDS; i++) {
+    for (int i = 0; i < PEER_TEXT_WORDS; i++) {
         atomic_store(&mine->text[i], words[i]);
     }
     atomic_store(&mine->digest, h);
     atomic_store(&mine->number, number);
     for (int r = 0; r < o->c->size; r++) {
-        const struct said *other = &o->p->sides[r]->said[number % RING];
+        const struct peer_said *other = &o->p->sides[r]->said[number % PEER_RING];
         if (atomic_load(&other->number) != number || atomic_load(&other->digest) == h) {
             continue;
         }
-        for (int i = 0; i < TEXT_WORDS; i++) {
+        for (int i = 0; i < PEER_TEXT_WORDS; i++) {
             words[i] = atomic_load(&other->text[i]);
         }
         memcpy(theirs, words, sizeof theirs);
@@ -478,87 +427,6 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     return control->ops->run(control, x, ++control->number, timeout_s, err);
 }
 
-static void *release(void *argument)
-{
-    struct dt_comm *c = argument;
-    struct peer *p = c->state;
-    uint32_t far = p->step + FAR;
-    while (!atomic_load(&p->closing)) {
-        for (int r = 0; r < c->size; r++) {
-            __atomic_store_n(&p->sides[r]->ready, far, __ATOMIC_RELEASE);
-            __atomic_store_n(&p->sides[r]->done, far, __ATOMIC_RELEASE);
-        }
-        dt_sleep_s(RELEASE_S); /* again: a peer's stream may still write what it was told before */
-    }
-    return NULL;
-}
-
-static void release_streams(struct dt_comm *c)
-{
-    struct peer *p = c->state;
-    if (p->opened && !p->releasing) {
-        atomic_store(&p->sides[c->rank]->released, 1); /* before the first word: whoever sees a stream run dry asks for this next */
-        p->releasing = pthread_create(&p->releaser, NULL, release, c) == 0;
-    }
-}
-
-/* This rank's stream has come to a step, and a peer has not within the time: who? */
-static int check_clock(struct dt_comm *c, struct dt_error *err)
-{
-    struct peer *p = c->state;
-    uint32_t mine = look(&p->sides[c->rank]->ready);
-    double now_s = dt_now_s();
-    struct dt_text missing;
-    if (mine != p->seen_ready) {
-        p->seen_ready = mine;
-        p->seen_s = now_s;
-        return 0;
-    }
-    if (now_s - p->seen_s < c->timeout_s) {
-        return 0;
-    }
-    dt_text_init(&missing);
-    for (int r = 0; r < c->size; r++) {
-        if ((int32_t)(look(&p->sides[r]->ready) - mine) < 0) {
-            dt_text_printf(&missing, "%srank %d", missing.size > 0 ? ", " : "", shm_shown(c, r));
-        }
-    }
-    int rc = 0;
-    if (missing.size > 0) {
-        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: after %.3g s without %s", c->name, c->timeout_s, dt_text_str(&missing));
-        shm_fail(p->control, err);
-    }
-    dt_text_clear(&missing);
-    return rc;
-}
-
-static int check_released(struct dt_comm *c, struct dt_error *err)
-{
-    struct peer *p = c->state;
-    for (int r = 0; r < c->size; r++) {
-        if (r != c->rank && atomic_load(&p->sides[r]->released) != 0) {
-            return dt_fail(err, DT_PEER, "communicator %s: rank %d has given up", c->name, shm_shown(c, r));
-        }
-    }
-    return 0;
-}
-
-static int poll_peer(struct dt_comm *c, struct dt_error *err)
-{
-    if (shm_look(((struct peer *)c->state)->control, err) != 0 || check_released(c, err) != 0 || check_clock(c, err) != 0) {
-        release_streams(c);
-        return -1;
-    }
-    return 0;
-}
-
-static void abort_peer(struct dt_comm *c)
-{
-    struct peer *p = c->state;
-    p->control->ops->abort(p->control);
-    release_streams(c);
-}
-
 /* Ranks that are threads of this process read our memory itself, not a mapping of their own: it may go when their streams have run dry. */
 static void await_threads(struct dt_comm *c)
 {
@@ -567,7 +435,7 @@ static void await_threads(struct dt_comm *c)
     atomic_store(&p->sides[c->rank]->drained, 1);
     for (int r = 0; r < c->size; r++) {
         while (shm_slot(p->control->state, r)->pid == getpid() && atomic_load(&p->sides[r]->drained) == 0 && dt_now_s() < until_s) {
-            dt_sleep_s(RELEASE_S);
+            dt_sleep_s(DRAINED_S);
         }
     }
 }
@@ -589,23 +457,21 @@ static void close_peer(struct dt_comm *c)
     if (p->opened) {
         await_threads(c);
     }
-    if (p->releasing) {
-        atomic_store(&p->closing, true);
-        (void)pthread_join(p->releaser, NULL);
-    }
+    peer_look_close(p);
     for (int i = 0; i < p->arena_count; i++) {
         drop_arena(c, &p->arenas[i]);
     }
     if (p->pinned != NULL) {
         dt_device_unpin(c->device, p->pinned);
     }
-    for (int i = 0; i < RING; i++) {
+    for (int i = 0; i < PEER_RING; i++) {
         free(p->in[i]);
     }
     free(p->sides);
     dt_comm_close(p->control);
+    (void)pthread_mutex_destroy(&p->lock);
     free(p);
     c->state = NULL;
 }
 
-const struct dt_comm_ops dt_comm_peer = {"peer", false, offer, open_peer, alloc, run, poll_peer, abort_peer, close_peer, start};
+const struct dt_comm_ops dt_comm_peer = {"peer", false, offer, open_peer, alloc, run, peer_poll, peer_abort, close_peer, start, peer_waits};

@@ -158,11 +158,18 @@ static int hear(struct dt_comm *c, struct dt_error *err)
     if (atomic_load(&c->stopped) != 0) {
         return dt_fail(err, DT_STOPPED, "communicator %s was aborted", c->name);
     }
-    if (atomic_load(&s->header->failed) == 2) {
-        struct shm_header *h = s->header;
-        return dt_fail(err, (enum dt_status)h->failed_status, "%s (noticed by rank %d)", h->failed_text, h->failed_rank);
+    struct shm_header *h = s->header;
+    if (atomic_load(&h->failed) == 0) {
+        return 0;
     }
-    return 0;
+    double until_s = dt_now_s() + SHM_LOOK_S;
+    while (atomic_load(&h->failed) != 2) { /* a rank writes why it fails: a few hundred bytes */
+        if (dt_now_s() > until_s) {
+            return dt_fail(err, DT_PEER, "a rank has failed and did not come to say why");
+        }
+        relax();
+    }
+    return dt_fail(err, (enum dt_status)h->failed_status, "%s (noticed by rank %d)", h->failed_text, h->failed_rank);
 }
 
 /* Fails when a rank that has not arrived never will. */

@@ -16,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Between two looks of the host that waits. A device's peers are looked after by a thread (collectives/watch.h), and this is how soon the host hears of it. */
 #define WAIT_SLICE_S 0.25
+#define WAIT_SLICE_DEVICE_S 0.02
 /* A mark in one number that a double holds: which one, micro-step, phase. */
 enum { MARK_SHIFT = 16, MARK_MASK = 0xffff, MARK_ROUND = 0xfffff };
 
@@ -43,25 +45,32 @@ static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
     return 0;
 }
 
-/* A device with memory of its own would wait for a host function: it writes a number, which the host shows when it looks. */
-static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
-{
-    struct world *w = t->world;
-    struct mark m = {.page = w->page, .phase = phase, .micro_step = micro_step};
-    if (w->device->host_memory) {
-        dt_stream_call(w->compute, run_mark, &m, sizeof m);
-        return;
-    }
-    int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
-}
-
 static void look_at_marks(struct trainer *t)
 {
     int64_t number = __atomic_load_n(t->progress, __ATOMIC_RELAXED);
     if (number != t->progress_seen) {
         t->progress_seen = number;
         show_mark(&(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
+    }
+}
+
+/* A device with memory of its own would wait for a host function: it writes a number, which the host shows when it looks. The host may be far ahead, and sit in a
+ * launch for most of a step: it looks here too, and puts nothing more in when a peer was lost. */
+static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
+{
+    struct world *w = t->world;
+    struct mark m = {.page = w->page, .phase = phase, .micro_step = micro_step};
+    struct dt_error why = {0};
+    if (w->device->host_memory) {
+        dt_stream_call(w->compute, run_mark, &m, sizeof m);
+        return;
+    }
+    int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
+    look_at_marks(t);
+    if (dt_comm_stopped(w->comm, &why) != 0) {
+        t->lost = true;
+        dt_stream_fail(w->compute, why.status, "%s", why.text);
     }
 }
 
@@ -81,8 +90,9 @@ static int await_compute(struct trainer *t, const char *what, struct dt_error *e
 {
     struct world *w = t->world;
     double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0; /* of many ranks the agent finds the silent one */
+    double slice_s = w->device->host_memory ? WAIT_SLICE_S : WAIT_SLICE_DEVICE_S;
     dt_event_record(t->done, w->compute);
-    while (dt_event_sync(t->done, WAIT_SLICE_S, err) != 0) {
+    while (dt_event_sync(t->done, slice_s, err) != 0) {
         if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) { /* why it failed, not that time went by */
             return -1;
         }
@@ -138,7 +148,7 @@ static void forward(struct trainer *t, enum pass_phase phase, const struct batch
     const struct weights_ops *weights = s->weights;
     const struct chain *c = &t->chain;
     int count = phase == PASS_EVAL ? c->block_count : c->block_count - 1;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && !t->lost; i++) {
         const struct block *b = &c->blocks[i];
         const struct unit *u = &c->units[b->unit];
         weights->fetch(s, b->unit);
@@ -172,7 +182,7 @@ static void backward(struct trainer *t, int64_t micro_step, int64_t micro_steps)
     if (t->job->training.loss_normalization == LOSS_LOCAL_MEAN) {
         scale = batch->valid_count > 0 ? 1.0 / (double)batch->valid_count : 0;
     }
-    for (int i = c->block_count - 1; i >= 0; i--) {
+    for (int i = c->block_count - 1; i >= 0 && !t->lost; i--) {
         const struct block *b = &c->blocks[i];
         bool last_block = i + 1 == c->block_count;
         weights->fetch(s, b->unit);
@@ -264,7 +274,7 @@ int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error 
     double data_s = dt_now_s() - begin_s;
 
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = count, .type = DT_F64});
-    for (int64_t j = 0; j < count; j++) {
+    for (int64_t j = 0; j < count && !t->lost; j++) {
         mark(t, DT_PHASE_FORWARD, j);
         forward(t, PASS_FORWARD, &t->batches[j], NULL);
         mark(t, DT_PHASE_BACKWARD, j);

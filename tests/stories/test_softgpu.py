@@ -5,9 +5,12 @@ run: nosan: the kernels under sanitizers are the unit tests' business
 run: timeout 600
 """
 
+import contextlib
 import os
 import shutil
 import signal
+import struct
+import subprocess
 import time
 
 import pytest
@@ -106,6 +109,58 @@ def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
     assert result.code == 0, result
     assert training.hash_of(out) == expected, result
     assert "SIGKILL" in result.err, result
+
+
+class Bare:
+    """Ranks of `train` without an agent, each with a page that nobody writes orders to: what they notice, they notice themselves."""
+
+    def __init__(self, place, args, ranks=2):
+        self.pages, self.processes, self.fds = [], [], []
+        self.store = subprocess.Popen([os.path.join(support.BUILD, "tools", "serve_store"), "127.0.0.1", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        port = self.store.stdout.readline().split()[-1].decode()
+        for r in range(ranks):
+            fd = os.memfd_create("page")
+            os.write(fd, struct.pack("QII", 0x3147505444, 1, 1).ljust(training.STEP_AT, b"\0") + struct.pack("q", -1) + bytes(4096 - training.STEP_AT - 8))
+            env = dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                       DTRUN_PAGE=f"/proc/{os.getpid()}/fd/{fd}")
+            self.fds.append(fd)
+            self.processes.append(subprocess.Popen([str(place[0] / "bin" / "train"), *map(str, args)], env=env, stderr=subprocess.PIPE, text=True))
+            self.pages.append(training.Page(self.processes[r].pid, fd, r))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in [*self.processes, self.store]:
+            p.kill()
+            p.communicate()
+        for fd in self.fds:
+            os.close(fd)
+
+
+def test_a_lost_rank_is_noticed_while_the_host_is_far_ahead(place):
+    """The host sits in a launch, because the queue is full, and the stream waits for a rank that is gone."""
+    folder, job = place
+    out = folder / "ahead"
+    micro_steps = 40  # the queue holds the work of about twelve
+    sets = [f"training.gradient_accumulation_steps={micro_steps}", "training.batch_size_per_gpu=1", "training.max_steps=2", "checkpointing.save_every_n_steps=1",
+            "training.strategy=full_shard"]
+    with Bare(place, [job, "--output_dir", out, *[x for s in sets for x in ("--set", s)]]) as ranks:
+        words, log = f"rank 1 is gone: process {ranks.processes[1].pid} has ended", out / "logs" / "rank-0.log"
+        lives, lost = ranks.pages
+        support.wait_until(lambda: lives.step() == 1, "the first step", step_s=0.001)
+        a_step = lives.collective_count()
+        support.wait_until(lambda: lives.collective_count() > 1.5 * a_step, "the middle of the second one", step_s=0.001)
+        assert lives.step() == lost.step() == 1
+        ranks.processes[1].kill()
+        begin = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            support.wait_until(lambda: words in log.read_text(), "the cause", 10, 0.001)
+        noticed = time.monotonic() - begin
+        code = ranks.processes[0].wait(support.DEADLINE_S)
+    assert code == 111 and words in log.read_text(), (code, log.read_text())
+    assert noticed < 0.3, noticed  # 10 to 50 ms when nothing else runs
+    assert max(training.metrics(out)) == 1 and [x for x in os.listdir(out / "checkpoints") if x.startswith("step")] == ["step-00000001"]
 
 
 def test_a_stop_saves_and_goes_on(place):

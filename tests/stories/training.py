@@ -133,9 +133,13 @@ def metrics(out, key="loss"):
 
 
 class Page:
-    """Reads (never writes) the page of a running worker."""
+    """Reads (never writes) the page of a running worker, of which `fd` is a descriptor here if its rank is known."""
 
-    def __init__(self, pid):
+    def __init__(self, pid, fd=None, rank=None):
+        self.pid, self.rank = pid, rank
+        if fd is not None:
+            self.map = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)
+            return
         with open(f"/proc/{pid}/environ", "rb") as f:
             env = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
         fd = os.open(env[b"DTRUN_PAGE"], os.O_RDONLY)
@@ -143,13 +147,16 @@ class Page:
             self.map = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
-        self.pid, self.rank = pid, int(env[b"RANK"])
+        self.rank = int(env[b"RANK"])
 
     def phase(self):
         return PHASES[struct.unpack_from("I", self.map, PHASE_AT)[0]]
 
     def in_collective(self):
         return struct.unpack_from("I", self.map, PHASE_AT + 4)[0] != 0
+
+    def collective_count(self):
+        return struct.unpack_from("q", self.map, PHASE_AT + 8)[0]
 
     def step(self):
         return struct.unpack_from("q", self.map, STEP_AT)[0]

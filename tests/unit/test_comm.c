@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "collectives/shm.h"
 #include "collectives/tree.h"
 #include "kernels/device.h"
 
@@ -391,6 +392,38 @@ static void abort_frees_a_stream(void **unused)
     run(2, aborted_stream);
 }
 
+/* A failure that is being written is a failure: nobody goes on because the text is not there yet, also when its writer was lost. */
+static void half_told(struct rank *r)
+{
+    struct dt_error err = {0};
+    struct dt_comm *c = world(r);
+    struct shm_header *h = ((struct shm *)c->state)->header;
+    (void)pthread_barrier_wait(&meeting);
+    if (r->rank == 0) {
+        atomic_store(&h->failed, 1);
+    }
+    (void)pthread_barrier_wait(&meeting);
+    if (r->rank == 1) {
+        CHECK(dt_comm_poll(c, &err) != 0 && err.status == DT_PEER && strstr(err.text, "did not come to say why") != NULL);
+    }
+    (void)pthread_barrier_wait(&meeting);
+    if (r->rank == 0) {
+        dt_sleep_s(0.01);
+        h->failed_status = DT_INVALID;
+        (void)snprintf(h->failed_text, sizeof h->failed_text, "the reason");
+        atomic_store(&h->failed, 2);
+    } else {
+        CHECK(dt_comm_poll(c, &err) != 0 && err.status == DT_INVALID && strstr(err.text, "the reason") != NULL);
+    }
+    dt_comm_close(c);
+}
+
+static void a_failure_half_told_counts(void **unused)
+{
+    (void)unused;
+    run(2, half_told);
+}
+
 static void wrong_options(void **unused)
 {
     (void)unused;
@@ -423,6 +456,7 @@ int main(void)
         cmocka_unit_test(timeout_names_the_missing),
         cmocka_unit_test(whoever_waits_is_freed),
         cmocka_unit_test(abort_frees_a_stream),
+        cmocka_unit_test(a_failure_half_told_counts),
         cmocka_unit_test(wrong_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,6 +209,45 @@ static void a_rank_that_never_comes_is_named(void **unused)
     run(3, late);
 }
 
+/* A host that runs ahead asks nobody: its streams are let go all the same, in time, also where only another communicator of the family knows of the loss. */
+static void far_ahead(struct rank *r)
+{
+    struct dt_error err = {0};
+    device_open(r, "apart");
+    struct dt_comm *c = world(r), *row = NULL;
+    float x[4] = {0};
+    OK(dt_comm_split(c, r->rank / 2, "row", &row, &err));
+    if (r->rank == 0) {
+        dt_comm_start(row, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "sum", x, x, 4, DT_F32, 0}, r->stream);
+        while (atomic_load(&r->page->in_collective) == 0) { /* the page shows where the stream is */
+            dt_sleep_s(0.001);
+        }
+    }
+    (void)pthread_barrier_wait(&meeting);
+    double begin_s = dt_now_s();
+    if (r->rank == 3) { /* of another row */
+        dt_comm_abort(c);
+    }
+    if (r->rank == 0) {
+        (void)dt_stream_finish(r->stream, 30, &err);
+        CHECK(dt_now_s() - begin_s < 2);
+        CHECK(dt_comm_poll(row, &err) != 0 && err.status == DT_PEER && strstr(err.text, "rank 3") != NULL);
+        CHECK(atomic_load(&r->page->in_collective) == 0);
+    }
+    (void)pthread_barrier_wait(&meeting);
+    dt_comm_abort(row);
+    dt_comm_abort(c);
+    dt_comm_close(row);
+    dt_comm_close(c);
+    device_close(r);
+}
+
+static void a_host_that_never_asks_is_let_go(void **unused)
+{
+    (void)unused;
+    run(4, far_ahead);
+}
+
 static void only_for_devices_with_memory_of_their_own(void **unused)
 {
     (void)unused;
@@ -228,6 +267,7 @@ int main(void)
         cmocka_unit_test(collectives_equal_the_tree),       cmocka_unit_test(the_host_may_run_ahead),
         cmocka_unit_test(groups_use_the_arenas_of_all),     cmocka_unit_test(ranks_that_differ_are_named),
         cmocka_unit_test(a_rank_that_never_comes_is_named), cmocka_unit_test(only_for_devices_with_memory_of_their_own),
+        cmocka_unit_test(a_host_that_never_asks_is_let_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
