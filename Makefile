@@ -41,7 +41,7 @@ SOFT_UNIT := $(basename $(notdir $(wildcard tests/unit/test_cuda_*.c tests/unit/
 UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c)))
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
-TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
+TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c)) $(B)/tools/nvml/libnvidia-ml.so.1
 HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
 MANUAL := $(wildcard docs/man/*.1)
@@ -56,6 +56,7 @@ tools: $(TOOLS)
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+$(B)/obj/launcher/doctor_look_gpu.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA_TOOLKIT=$(shell sed -n 's/^.define CUDART_VERSION *//p' $(CUDA)/include/cuda_runtime_api.h))
 $(B)/obj/kernels/device.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA)
 $(B)/obj/kernels/cuda/%.o: PKG_CFLAGS += -isystem $(CUDA)/include
 # sm_80 also serves 8.6 and 8.9; what is none of these compiles the PTX when it is first used. What ptxas says of registers and spills is kept.
@@ -91,6 +92,11 @@ $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
 $(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
+# A driver's library that says what a test wants; stories find it by LD_LIBRARY_PATH.
+$(B)/tools/nvml/libnvidia-ml.so.1: tests/softgpu/nvml.c base/gpu_visible.c base/gpu_visible.h base/nvml_abi.h Makefile
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fsanitize=%,$(CFLAGS_ALL)) -fvisibility=hidden -fPIC -shared tests/softgpu/nvml.c base/gpu_visible.c -o $@
+	@ln -sf $(@F) $(@D)/libcuda.so.1
 
 include tests/softgpu/softgpu.mk
 

@@ -240,15 +240,6 @@ static void check_overcommit(const struct doctor_view *v, struct doctor_report *
     doctor_say(r, DOCTOR_OK, NULL, "not limited");
 }
 
-static void check_gpus(const struct doctor_view *v, struct doctor_report *r)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    (void)view_values(v, "gpus", &text);
-    doctor_say(r, DOCTOR_INFO, NULL, "%s visible; looking at CUDA devices is not there yet", dt_text_str(&text));
-    dt_text_clear(&text);
-}
-
 /* A limit whose least value is judged: below `least` it is a failure, below `good` a warning; negative: unlimited. */
 static void say_limit(const struct doctor_view *v, struct doctor_report *r, const char *name, double least, double good, const char *advice)
 {
@@ -372,6 +363,13 @@ static const struct {
     {"devices", "threads", check_threads, false},
     {"devices", "memory", check_memory, false},
     {"devices", "GPUs", check_gpus, false},
+    {"devices", "GPU driver", check_gpu_driver, false},
+    {"devices", "GPU libraries", check_gpu_libraries, false},
+    {"devices", "GPU modes", check_gpu_modes, false},
+    {"devices", "GPU memory", check_gpu_memory, false},
+    {"devices", "GPU errors", check_gpu_errors, false},
+    {"devices", "GPU clocks", check_gpu_clocks, false},
+    {"devices", "GPU links", check_gpu_links, false},
     {"limits", "open files", check_files, false},
     {"limits", "processes", check_processes, false},
     {"limits", "locked memory", check_locked, false},

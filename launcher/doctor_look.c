@@ -232,7 +232,6 @@ static void look_cpus(struct facts *f, char *const *env)
     if (omp != NULL) {
         facts_set(f, "omp", "%s", omp);
     }
-    facts_set(f, "gpus", "%d", options_gpu_count(env));
     dt_text_clear(&text);
 }
 
@@ -335,6 +334,8 @@ static const struct {
     {"interfaces", look_interfaces},
     {"names", look_names},
     {"ports", look_ports},
+    {"GPUs", look_gpus},
+    {"CUDA", look_cuda},
     {"temporary folders", look_folders},
 };
 

@@ -23,4 +23,9 @@ void look_names(struct facts *f, char *const *env);
 void look_interfaces(struct facts *f, char *const *env);
 void look_ports(struct facts *f, char *const *env);
 
+/* ---- rows that live in doctor_look_gpu.c ---- */
+
+void look_gpus(struct facts *f, char *const *env);
+void look_cuda(struct facts *f, char *const *env); /* how CUDA's own driver and libraries answer: some seconds, where there is a driver */
+
 #endif

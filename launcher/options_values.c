@@ -6,6 +6,7 @@
 
 #include "base/cgroup.h"
 #include "base/file.h"
+#include "base/gpu_visible.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -510,16 +511,9 @@ int options_gpu_count(char *const *env)
     const char *visible = options_getenv(env, "CUDA_VISIBLE_DEVICES");
     int count = 0;
     if (visible != NULL) {
-        while (*visible != '\0') {
-            visible += strspn(visible, " ");
-            if (!isdigit((unsigned char)*visible) && strncmp(visible, "GPU-", 4) != 0 && strncmp(visible, "MIG-", 4) != 0) {
-                break;
-            }
-            count++;
-            visible += strcspn(visible, ",");
-            visible += *visible == ',';
-        }
-        return count;
+        struct dt_gpu_visible seen;
+        dt_gpu_visible(visible, NULL, -1, &seen);
+        return seen.count;
     }
     for (;; count++) {
         char path[32];

@@ -164,11 +164,11 @@ static void test_variables(void **state)
 static void test_counts(void **state)
 {
     (void)state;
-    env[0] = "CUDA_VISIBLE_DEVICES=0,2,GPU-5,-1,3";
+    env[0] = "CUDA_VISIBLE_DEVICES=0,2,7,-1,3";
     good("--nproc_per_node=gpu p");
     assert_int_equal(o.nproc, 3);
     options_clear(&o);
-    env[0] = "CUDA_VISIBLE_DEVICES=0,2,GPU-5,-1,3";
+    env[0] = "CUDA_VISIBLE_DEVICES=0,2,7,-1,3";
     good("--nproc_per_node=3 p");
     assert_string_equal(dt_text_str(&o.warnings), "");
     options_clear(&o);
