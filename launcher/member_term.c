@@ -224,6 +224,10 @@ double member_tick_leading(struct member *m, double now_s)
         }
         if (m->preparing) {
             member_send_prepare(m);
+            member_check_prepared(m); /* all may have answered while too few were heard */
+            if (m->role != MEMBER_LEADING) {
+                return now_s;
+            }
         }
         member_hold_for_others(m, now_s);
         member_tick_reach(m, now_s);

@@ -311,7 +311,8 @@ static bool begin_a_run(struct witness_end *e, double now_s)
 static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct witness *w)
 {
     const struct witness *had = &e->now;
-    if (!e->stored || had->id == 0 || had->record.finished) { /* what is finished vanishes */
+    bool over = had->record.finished && e->member->role != MEMBER_LEADING; /* one that leads was elected by those whom the verdict did not reach */
+    if (!e->stored || had->id == 0 || over) {                              /* what is finished vanishes */
         return false;
     }
     bool older = w->promised < had->promised || record_newer(&had->record, &w->record);
