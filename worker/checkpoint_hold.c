@@ -168,6 +168,7 @@ int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, st
         dt_sleep_s(LOOK_S);
     }
     if (fd >= 0) {
+        (void)flock(fd, LOCK_UN); /* whatever becomes of close: we lock it ourselves soon */
         (void)close(fd);
     }
     free(path);

@@ -8,7 +8,6 @@
 #include "collectives/net.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
