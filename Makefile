@@ -28,7 +28,9 @@ CUDA_HEADERS := $(if $(CUDA),$(wildcard $(CUDA)/include/cuda_runtime.h))
 NVCC := $(if $(CUDA),$(if $(SAN),,$(wildcard $(CUDA)/bin/nvcc)))
 
 FOLDERS := base launcher collectives kernels kernels/cpu worker worker/blocks worker/models worker/placements worker/data $(if $(NVCC),kernels/cuda)
-SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
+# What needs no header of the toolkit is there in every build, for tests that need no GPU either.
+NO_HEADERS := kernels/cuda/dnn.c kernels/cuda/dnn_graph.c kernels/cuda/dnn_plan.c kernels/cuda/attention_graph.c
+SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c)) $(if $(NVCC),,$(NO_HEADERS))
 # kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.
 ISA_SOURCES := $(wildcard kernels/cpu/isa/*.c)
 ISA_plain :=
@@ -41,7 +43,7 @@ SOFT_UNIT := $(basename $(notdir $(wildcard tests/unit/test_cuda_*.c tests/unit/
 UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c)))
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
-TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c)) $(B)/tools/nvml/libnvidia-ml.so.1
+TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c)) $(B)/tools/nvml/libnvidia-ml.so.1 $(B)/tools/driver/libcuda.so.1
 HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
 MANUAL := $(wildcard docs/man/*.1)
@@ -97,6 +99,10 @@ $(B)/tools/nvml/libnvidia-ml.so.1: tests/softgpu/nvml.c base/gpu_visible.c base/
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fsanitize=%,$(CFLAGS_ALL)) -fvisibility=hidden -fPIC -shared tests/softgpu/nvml.c base/gpu_visible.c -o $@
 	@ln -sf $(@F) $(@D)/libcuda.so.1
+# The driver of a machine without a GPU, for tests that load libraries of CUDA.
+$(B)/tools/driver/libcuda.so.1: tests/softgpu/driver_stub.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 $(WARN) -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 $< -o $@
 
 include tests/softgpu/softgpu.mk
 

@@ -1,0 +1,93 @@
+/* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package install it. */
+#include "kernels/cuda/dnn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9", "/usr/lib/x86_64-linux-gnu/libcudnn.so.9",
+                                    "/usr/lib/aarch64-linux-gnu/libcudnn.so.9"};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct dt_dnn table;
+static bool loaded;
+static struct dt_error problem;
+
+static const struct {
+    const char *name;
+    size_t offset; /* in the table */
+} functions[] = {
+#define ROW(name)                                                                                                                                    \
+    {                                                                                                                                                \
+#name, offsetof(struct dt_dnn, name)                                                                                                         \
+    }
+    ROW(cudnnGetVersion),
+    ROW(cudnnGetErrorString),
+    ROW(cudnnGetLastErrorString),
+    ROW(cudnnCreate),
+    ROW(cudnnDestroy),
+    ROW(cudnnSetStream),
+    ROW(cudnnBackendCreateDescriptor),
+    ROW(cudnnBackendDestroyDescriptor),
+    ROW(cudnnBackendSetAttribute),
+    ROW(cudnnBackendGetAttribute),
+    ROW(cudnnBackendFinalize),
+    ROW(cudnnBackendExecute),
+#undef ROW
+};
+
+int dt_dnn_take(struct dt_dnn *out, void *from, struct dt_error *err)
+{
+    struct dt_dnn found;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *f = dlsym(from, functions[i].name);
+        if (f == NULL) {
+            return dt_fail(err, DT_NOT_FOUND, "cuDNN: no function %s", functions[i].name);
+        }
+        memcpy((char *)&found + functions[i].offset, &f, sizeof f);
+    }
+    size_t version = found.cudnnGetVersion(), least = DT_DNN_LEAST_VERSION;
+    if (version < least) {
+        return dt_fail(err, DT_NOT_FOUND, "cuDNN: version %zu.%zu.%zu is here, %zu.%zu is the least", version / 10000, version / 100 % 100,
+                       version % 100, least / 10000, least / 100 % 100);
+    }
+    *out = found;
+    return 0;
+}
+
+static void load(void)
+{
+    const char *given = getenv("DTRUN_CUDNN");
+    void *library = NULL;
+    if (given != NULL && *given != '\0') {
+        library = strchr(given, '/') != NULL ? dlopen(given, RTLD_NOW | RTLD_LOCAL) : NULL;
+        if (library == NULL) {
+            (void)dt_fail(&problem, DT_NOT_FOUND, "cuDNN: DTRUN_CUDNN=%.200s: no such library", given);
+            return;
+        }
+    } else if (dlsym(RTLD_DEFAULT, "cudnnBackendFinalize") != NULL) {
+        library = RTLD_DEFAULT;
+    } else {
+        for (size_t i = 0; i < sizeof names / sizeof names[0] && library == NULL; i++) {
+            library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        }
+        if (library == NULL) {
+            (void)dt_fail(&problem, DT_NOT_FOUND, "cuDNN: libcudnn.so.9 is not here; install it, or name its folder in LD_LIBRARY_PATH");
+            return;
+        }
+    }
+    loaded = dt_dnn_take(&table, library, &problem) == 0;
+}
+
+const struct dt_dnn *dt_dnn_load(struct dt_error *err)
+{
+    (void)pthread_once(&once, load);
+    if (!loaded) {
+        *err = problem;
+        return NULL;
+    }
+    return &table;
+}

@@ -1,0 +1,159 @@
+/* cuDNN's backend interface, loaded when the first attention is asked for. The few names and numbers of it that are used here stand in this file, so that
+ * a build needs no headers of the library, which the toolkit does not bring; they are its ABI since 9.0, and tests/unit/test_dnn.c compares them with the
+ * headers where those are. */
+#ifndef DT_KERNELS_CUDA_DNN_H
+#define DT_KERNELS_CUDA_DNN_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 9.15 and before computed backward of lengths that are no multiple of 128 wrongly unless they were padded by a mask. */
+#define DT_DNN_LEAST_VERSION 91600
+
+enum {
+    DT_DNN_SUCCESS = 0,
+    DT_DNN_SUBLIBRARY_VERSION_MISMATCH = 1002,
+    DT_DNN_SUBLIBRARY_LOADING_FAILED = 1008,
+    DT_DNN_BAD_PARAM = 2000,
+    DT_DNN_NOT_SUPPORTED = 3000
+};
+
+enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_DNN_BOOLEAN = 11 }; /* cudnnDataType_t */
+
+enum dt_dnn_descriptor { /* cudnnBackendDescriptorType_t */
+                         DT_DNN_POINTWISE = 0,
+                         DT_DNN_ENGINE = 2,
+                         DT_DNN_ENGINECFG = 3,
+                         DT_DNN_ENGINEHEUR = 4,
+                         DT_DNN_EXECUTION_PLAN = 5,
+                         DT_DNN_KNOB_CHOICE = 7,
+                         DT_DNN_OPERATION_POINTWISE = 13,
+                         DT_DNN_OPERATIONGRAPH = 15,
+                         DT_DNN_VARIANT_PACK = 16,
+                         DT_DNN_TENSOR = 17,
+                         DT_DNN_MATMUL = 18,
+                         DT_DNN_OPERATION_MATMUL = 19,
+                         DT_DNN_REDUCTION = 21,
+                         DT_DNN_OPERATION_REDUCTION = 22,
+                         DT_DNN_OPERATION_RESHAPE = 31,
+                         DT_DNN_DEVICEPROP = 38,
+};
+
+enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
+                        DT_DNN_POINTWISE_MODE = 0,
+                        DT_DNN_POINTWISE_MATH_PREC = 1,
+                        DT_DNN_POINTWISE_AXIS = 9,
+                        DT_DNN_ENGINEHEUR_MODE = 200,
+                        DT_DNN_ENGINEHEUR_OPERATION_GRAPH = 201,
+                        DT_DNN_ENGINEHEUR_RESULTS = 202,
+                        DT_DNN_ENGINEHEUR_DEVICEPROP = 204,
+                        DT_DNN_ENGINECFG_ENGINE = 300,
+                        DT_DNN_ENGINECFG_KNOB_CHOICES = 302,
+                        DT_DNN_EXECUTION_PLAN_HANDLE = 400,
+                        DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG = 401,
+                        DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE = 402,
+                        DT_DNN_EXECUTION_PLAN_DEVICEPROP = 407,
+                        DT_DNN_KNOB_CHOICE_KNOB_TYPE = 600,
+                        DT_DNN_KNOB_CHOICE_KNOB_VALUE = 601,
+                        DT_DNN_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
+                        DT_DNN_OPERATION_POINTWISE_XDESC = 751,
+                        DT_DNN_OPERATION_POINTWISE_BDESC = 752,
+                        DT_DNN_OPERATION_POINTWISE_YDESC = 753,
+                        DT_DNN_OPERATION_POINTWISE_TDESC = 758,
+                        DT_DNN_OPERATIONGRAPH_HANDLE = 800,
+                        DT_DNN_OPERATIONGRAPH_OPS = 801,
+                        DT_DNN_TENSOR_BYTE_ALIGNMENT = 900,
+                        DT_DNN_TENSOR_DATA_TYPE = 901,
+                        DT_DNN_TENSOR_DIMENSIONS = 902,
+                        DT_DNN_TENSOR_STRIDES = 903,
+                        DT_DNN_TENSOR_UNIQUE_ID = 906,
+                        DT_DNN_TENSOR_IS_VIRTUAL = 907,
+                        DT_DNN_TENSOR_IS_BY_VALUE = 908,
+                        DT_DNN_VARIANT_PACK_UNIQUE_IDS = 1000,
+                        DT_DNN_VARIANT_PACK_DATA_POINTERS = 1001,
+                        DT_DNN_VARIANT_PACK_WORKSPACE = 1003,
+                        DT_DNN_ENGINE_OPERATION_GRAPH = 1300,
+                        DT_DNN_ENGINE_GLOBAL_INDEX = 1301,
+                        DT_DNN_ENGINE_NUMERICAL_NOTE = 1303,
+                        DT_DNN_ENGINE_DEVICEPROP = 1307,
+                        DT_DNN_MATMUL_COMP_TYPE = 1500,
+                        DT_DNN_OPERATION_MATMUL_ADESC = 1520,
+                        DT_DNN_OPERATION_MATMUL_BDESC = 1521,
+                        DT_DNN_OPERATION_MATMUL_CDESC = 1522,
+                        DT_DNN_OPERATION_MATMUL_DESC = 1523,
+                        DT_DNN_REDUCTION_OPERATOR = 1600,
+                        DT_DNN_REDUCTION_COMP_TYPE = 1601,
+                        DT_DNN_OPERATION_REDUCTION_XDESC = 1610,
+                        DT_DNN_OPERATION_REDUCTION_YDESC = 1611,
+                        DT_DNN_OPERATION_REDUCTION_DESC = 1612,
+                        DT_DNN_OPERATION_RESHAPE_XDESC = 2200,
+                        DT_DNN_OPERATION_RESHAPE_YDESC = 2201,
+                        DT_DNN_DEVICEPROP_JSON_REPRESENTATION = 2702,
+};
+
+enum dt_dnn_kind { /* cudnnBackendAttributeType_t */
+                   DT_DNN_TYPE_HANDLE = 0,
+                   DT_DNN_TYPE_DATA_TYPE = 1,
+                   DT_DNN_TYPE_BOOLEAN = 2,
+                   DT_DNN_TYPE_INT64 = 3,
+                   DT_DNN_TYPE_VOID_PTR = 6,
+                   DT_DNN_TYPE_HEUR_MODE = 8,
+                   DT_DNN_TYPE_KNOB_TYPE = 9,
+                   DT_DNN_TYPE_NUMERICAL_NOTE = 11,
+                   DT_DNN_TYPE_POINTWISE_MODE = 14,
+                   DT_DNN_TYPE_DESCRIPTOR = 15,
+                   DT_DNN_TYPE_REDUCTION = 18,
+                   DT_DNN_TYPE_CHAR = 24,
+};
+
+enum dt_dnn_pointwise { /* cudnnPointwiseMode_t */
+                        DT_DNN_ADD = 0,
+                        DT_DNN_MUL = 1,
+                        DT_DNN_DIV = 6,
+                        DT_DNN_SUB = 9,
+                        DT_DNN_EXP = 13,
+                        DT_DNN_LOG = 15,
+                        DT_DNN_IDENTITY = 21,
+                        DT_DNN_CMP_GE = 303,
+                        DT_DNN_GEN_INDEX = 501,
+                        DT_DNN_BINARY_SELECT = 601,
+};
+
+enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 };                  /* cudnnReduceTensorOp_t */
+enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 };     /* cudnnBackendHeurMode_t */
+enum dt_dnn_note { DT_DNN_NOTE_NONDETERMINISTIC = 4, DT_DNN_NOTES = 10 };  /* cudnnBackendNumericalNote_t */
+enum dt_dnn_knob { DT_DNN_KNOB_STAGES = 14, DT_DNN_KNOB_KERNEL_CFG = 24 }; /* cudnnBackendKnobType_t */
+
+/* The library's functions under their names; a status is cudnnStatus_t, a descriptor cudnnBackendDescriptor_t, a handle cudnnHandle_t. */
+struct dt_dnn {
+    size_t (*cudnnGetVersion)(void);
+    const char *(*cudnnGetErrorString)(int status);
+    void (*cudnnGetLastErrorString)(char *message, size_t size);
+    int (*cudnnCreate)(void **handle);
+    int (*cudnnDestroy)(void *handle);
+    int (*cudnnSetStream)(void *handle, void *stream);
+    int (*cudnnBackendCreateDescriptor)(int type, void **out);
+    int (*cudnnBackendDestroyDescriptor)(void *descriptor);
+    int (*cudnnBackendSetAttribute)(void *descriptor, int name, int type, int64_t count, const void *values);
+    int (*cudnnBackendGetAttribute)(const void *descriptor, int name, int type, int64_t room, int64_t *count, void *values);
+    int (*cudnnBackendFinalize)(void *descriptor);
+    int (*cudnnBackendExecute)(void *handle, void *plan, void *pack);
+};
+
+/* The same for all threads and for good; null with DT_NOT_FOUND and why when it is not here, too old, or lacks a function. DTRUN_CUDNN may name its file
+ * instead. Symbols that the program has already (a test's stand-in) come first. The library's parts are loaded at their first use, so a part that is missing
+ * or of another version shows when a handle or a plan is made. */
+const struct dt_dnn *dt_dnn_load(struct dt_error *err);
+/* Its functions from a library that dlopen gave; 0, or -1 as above. For tests that know where it lies. */
+int dt_dnn_take(struct dt_dnn *out, void *library, struct dt_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
