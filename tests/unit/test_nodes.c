@@ -116,12 +116,27 @@ static bool all_in(const struct crowd *c, int world)
     return true;
 }
 
+/* What an agent that is not in says of itself. */
+static void fail_late(const struct crowd *c, int world)
+{
+    const struct agent *late = NULL;
+    int in = 0;
+    struct dt_text status;
+    for (int i = 0; i < c->count; i++) {
+        in += c->agents[i].world == world;
+        late = late == NULL && c->agents[i].world != world ? &c->agents[i] : late;
+    }
+    dt_text_init(&status);
+    nodes_status(late->nodes, &status);
+    fail_msg("%d of %d agents are in a round of %d; agent %d: %s", in, c->count, world, (int)(late - c->agents), dt_text_str(&status));
+}
+
 static void run_until_all_in(struct crowd *c, int world)
 {
     for (double until_s = dt_now_s() + 240; !all_in(c, world);) {
         assert_int_equal(c->over, 0);
         if (dt_now_s() > until_s) {
-            fail_msg("no round of %d", world);
+            fail_late(c, world);
         }
         (void)uv_run(&c->loop, UV_RUN_ONCE);
     }
