@@ -38,6 +38,30 @@ char *checkpoint_path(const char *dir, int64_t step)
     return dt_format("%s/step-%08" PRId64, dir, step);
 }
 
+_Static_assert((size_t)CHECKPOINT_PIECE * sizeof(float) % MANIFEST_BLOCK_BYTES == 0, "a piece ends with a block");
+
+/* One slice, piece by piece (in host memory it is one), with the sums of its blocks. */
+static int write_slice(struct st_writer *writer, const struct checkpoint_slice *s, uint64_t *sums, struct dt_error *err)
+{
+    int64_t most = s->reader != NULL ? CHECKPOINT_PIECE : s->count;
+    for (int64_t done = 0, n; done < s->count; done += n) {
+        const float *piece = s->data;
+        n = s->count - done < most ? s->count - done : most;
+        if ((s->reader != NULL && s->reader->read(s->reader->context, s->data, done, n, &piece, err) != 0) ||
+            st_writer_data(writer, piece, (size_t)n * sizeof *piece, err) != 0) {
+            return -1;
+        }
+        size_t left = (size_t)n * sizeof *piece;
+        for (const char *p = (const char *)piece; left > 0;) {
+            size_t size = left < MANIFEST_BLOCK_BYTES ? left : MANIFEST_BLOCK_BYTES;
+            *sums++ = manifest_sum(p, size);
+            p += size;
+            left -= size;
+        }
+    }
+    return 0;
+}
+
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err)
 {
@@ -49,6 +73,11 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
     dt_arena_init(&arena);
     struct st_writer *writer = NULL;
     int result = -1;
+    int64_t blocks = 0, at = 0;
+    for (int i = 0; i < slice_count; i++) {
+        blocks += manifest_block_count(slices[i].count);
+    }
+    uint64_t *sums = dt_alloc((size_t)(blocks + 1) * sizeof *sums);
     for (int i = 0; i < slice_count; i++) {
         char *name = dt_arena_alloc(&arena, strlen(slices[i].name) + 64);
         manifest_slice_name(name, strlen(slices[i].name) + 64, slices[i].purpose, slices[i].name, slices[i].first);
@@ -58,10 +87,11 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
         goto out;
     }
     for (int i = 0; i < slice_count; i++) {
-        if (st_writer_data(writer, slices[i].data, (size_t)slices[i].count * sizeof(float), err) != 0) {
+        if (write_slice(writer, &slices[i], sums + at, err) != 0) {
             st_writer_abort(writer);
             goto out;
         }
+        at += manifest_block_count(slices[i].count);
     }
     if (st_writer_close(writer, err) != 0) {
         goto out;
@@ -71,13 +101,14 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
         (void)dt_fail_errno(err, "%s", path);
         goto out;
     }
-    manifest_entry(out_entry, file_name, st.st_size, slices, slice_count);
+    manifest_entry(out_entry, file_name, st.st_size, slices, slice_count, sums);
     result = 0;
 out:
     if (result != 0) {
         (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
     }
     dt_arena_clear(&arena);
+    free(sums);
     free(entries);
     free(path);
     free(folder);

@@ -11,14 +11,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a rank contributes: elements [first, first + count) of logical tensor `name` for one purpose. Data is fp32 in host memory. */
+/* Where data comes from that does not lie in host memory as fp32: by pieces, each done with before the next one is asked for. */
+struct checkpoint_reader {
+    /* `count` elements from element `first` on of what lies `at`. *out: where they are as fp32, until the next call. */
+    int (*read)(void *context, const void *at, int64_t first, int64_t count, const float **out, struct dt_error *err);
+    void *context;
+};
+enum { CHECKPOINT_PIECE = 1 << 20 }; /* elements of a piece at most */
+
+/* What a rank contributes: elements [first, first + count) of logical tensor `name` for one purpose. */
 struct checkpoint_slice {
     const char *name;    /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/", "exp_avg_sq/" */
     const char *purpose; /* "weight", "exp_avg", "exp_avg_sq" */
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;
-    const float *data;
+    const void *data;                       /* fp32 in host memory, or what the reader knows */
+    const struct checkpoint_reader *reader; /* null: host memory */
 };
 
 struct checkpoint_state {          /* everything else; the same on all ranks */

@@ -26,7 +26,13 @@ void manifest_slice_name(char *out, size_t out_bytes, const char *purpose, const
     (void)snprintf(out, out_bytes, "%s/%s@%" PRId64, purpose, name, first);
 }
 
-void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_bytes, const struct checkpoint_slice *slices, int slice_count)
+int64_t manifest_block_count(int64_t count)
+{
+    return (count * (int64_t)sizeof(float) + MANIFEST_BLOCK_BYTES - 1) / MANIFEST_BLOCK_BYTES;
+}
+
+void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_bytes, const struct checkpoint_slice *slices, int slice_count,
+                    const uint64_t *sums)
 {
     dt_text_puts(out, "{\"name\":");
     dt_text_json(out, file_name, strlen(file_name));
@@ -40,13 +46,9 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
             dt_text_printf(out, "%s%" PRId64, d > 0 ? "," : "", s->shape[d]);
         }
         dt_text_printf(out, "],\"first\":%" PRId64 ",\"count\":%" PRId64 ",\"sums\":[", s->first, s->count);
-        size_t left = (size_t)s->count * sizeof(float);
-        const char *p = (const char *)s->data;
-        for (int b = 0; left > 0; b++) {
-            size_t size = left < MANIFEST_BLOCK_BYTES ? left : MANIFEST_BLOCK_BYTES;
-            dt_text_printf(out, "%s\"%016" PRIx64 "\"", b > 0 ? "," : "", manifest_sum(p, size));
-            p += size;
-            left -= size;
+        int64_t blocks = manifest_block_count(s->count);
+        for (int64_t b = 0; b < blocks; b++) {
+            dt_text_printf(out, "%s\"%016" PRIx64 "\"", b > 0 ? "," : "", *sums++);
         }
         dt_text_puts(out, "]}");
     }

@@ -33,6 +33,16 @@ int stage_put(struct stage *s, void *at, size_t size_bytes, struct dt_error *err
     return dt_stream_finish(s->stream, COPY_LIMIT_S, err);
 }
 
+int stage_look(struct stage *s, const void *from, size_t size_bytes, const void **out, struct dt_error *err)
+{
+    *out = from;
+    if (s->window != NULL) {
+        dt_stream_copy(s->stream, s->window, from, size_bytes);
+        *out = s->window;
+    }
+    return dt_stream_finish(s->stream, COPY_LIMIT_S, err);
+}
+
 int stage_get(struct stage *s, void *to, const void *from, size_t size_bytes, struct dt_error *err)
 {
     if (s->window == NULL) {

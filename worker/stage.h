@@ -22,6 +22,8 @@ void stage_close(struct stage *s);
 void *stage_window(struct stage *s, void *at);
 /* Brings what was written to device address `at`; done when it returns. */
 int stage_put(struct stage *s, void *at, size_t size_bytes, struct dt_error *err);
+/* Up to STAGE_BYTES of device memory, for the host to read at *out until the window is used again. What the stream was given before has run by then. */
+int stage_look(struct stage *s, const void *from, size_t size_bytes, const void **out, struct dt_error *err);
 /* Copies device memory of any size to host memory; done when it returns. What the stream was given before has run by then. */
 int stage_get(struct stage *s, void *to, const void *from, size_t size_bytes, struct dt_error *err);
 

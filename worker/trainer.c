@@ -472,13 +472,13 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     set_pulse_limit(t, limit_s > 0 ? fmax(START_LIMIT_S, limit_s) : FOR_EVER_S);
     int64_t before = t->saved_step;
     int rc = trainer_save(t, err);
-    if (rc != 0 && trainer_disk_refused(err) && last) {
+    if (rc != 0 && !t->lost && trainer_disk_refused(err) && last) {
         metrics_log(&t->metrics, "train: %s; trying once more", err->text);
         dt_sleep_s(SECOND_TRY_S);
         rc = trainer_save(t, err);
     }
     set_pulse_limit(t, 0);
-    if (rc == 0 || !trainer_disk_refused(err)) {
+    if (rc == 0 || t->lost || !trainer_disk_refused(err)) {
         return rc;
     }
     char fields[96];

@@ -44,7 +44,7 @@ struct trainer {
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;                  /* by any rank, known to all */
     bool eval_due;                     /* the evaluation that falls on this step was not made yet */
-    bool lost;                         /* a peer was, while the host ran ahead of its device: nothing more is put in */
+    bool lost;                         /* a peer, while the host ran ahead of its device, or the device itself: nothing more is put in or saved */
     bool finished_before;              /* a finished run was found: nothing was done */
     bool inspecting;                   /* tests: opened without output folder */
     int64_t named_step;                /* rank 0: of this run's checkpoint that checkpointing.resume names; -1: none */

@@ -228,41 +228,43 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
 
 /* ---- save ---- */
 
-/* `count` elements at device address `from` as floats in host memory: in place where that is what they are, otherwise a copy in `arena`. */
-static int host_floats(struct trainer *t, struct stage *stage, struct dt_arena *arena, const char *from, int64_t count, const float **out,
-                       struct dt_error *err)
+/* State on its way from device memory to a file: through the window, and as F32. */
+struct saving {
+    struct trainer *t;
+    struct stage stage;
+    float *narrow; /* CHECKPOINT_PIECE, where the state is F64 */
+    bool failed;   /* the device, not the disk */
+};
+_Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= STAGE_BYTES, "a piece goes through the window at once");
+
+static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out, struct dt_error *err)
 {
-    const struct strategy *s = &t->strategy;
-    const void *at = from;
-    if (!t->world->device->host_memory) {
-        size_t bytes = (size_t)count * dt_dtype_size(s->real);
-        void *copy = dt_arena_alloc(arena, bytes);
-        if (stage_get(stage, copy, from, bytes, err) != 0) {
-            return -1;
-        }
-        dt_page_pulse(t->world->page);
-        at = copy;
+    struct saving *x = context;
+    size_t size = dt_dtype_size(x->t->strategy.real);
+    const void *values;
+    if (stage_look(&x->stage, (const char *)at + (size_t)first * size, (size_t)count * size, &values, err) != 0) {
+        x->failed = true;
+        return -1;
     }
-    *out = at;
-    if (s->real == DT_F64) {
-        float *narrow = dt_arena_alloc(arena, (size_t)count * sizeof *narrow);
+    dt_page_pulse(x->t->world->page);
+    *out = values;
+    if (x->narrow != NULL) {
         for (int64_t i = 0; i < count; i++) {
-            narrow[i] = (float)((const double *)at)[i];
+            x->narrow[i] = (float)((const double *)values)[i];
         }
-        *out = narrow;
+        *out = x->narrow;
     }
     return 0;
 }
 
-/* This rank's shares of all tensors, three purposes each; *out_count of them. */
-static int list_slices(struct trainer *t, struct checkpoint_slice *out, int *out_count, struct dt_arena *arena, struct dt_error *err)
+/* This rank's shares of all tensors, three purposes each; returns how many. reader: null where they lie in host memory as they are written. */
+static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct checkpoint_reader *reader)
 {
     static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
-    struct stage stage = {0};
-    int n = 0, rc = stage_open(&stage, t->world->device, t->world->compute, err);
-    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s) && rc == 0; i++) {
+    int n = 0;
+    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
         struct span span;
@@ -274,16 +276,40 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, int *out
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
         size_t real = dt_dtype_size(s->real), moment = (size_t)(o->unit_first[x->unit] + at) * real;
         const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * real, o->m + moment, o->v + moment};
-        for (int k = 0; k < 3 && rc == 0; k++) {
+        for (int k = 0; k < 3; k++) {
             struct checkpoint_slice *y = &out[n++];
-            *y = (struct checkpoint_slice){
-                .name = x->name, .purpose = purposes[k], .dims = x->dims, .numel = x->numel, .first = span.first, .count = span.count};
+            *y = (struct checkpoint_slice){.name = x->name,
+                                           .purpose = purposes[k],
+                                           .dims = x->dims,
+                                           .numel = x->numel,
+                                           .first = span.first,
+                                           .count = span.count,
+                                           .data = from[k],
+                                           .reader = reader};
             memcpy(y->shape, x->shape, sizeof y->shape);
-            rc = host_floats(t, &stage, arena, from[k], span.count, &y->data, err);
         }
     }
-    stage_close(&stage);
-    *out_count = n;
+    return n;
+}
+
+/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk, to be tried again later. */
+static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry, struct dt_error *err)
+{
+    bool wide = t->strategy.real == DT_F64;
+    struct saving saving = {.t = t};
+    struct checkpoint_reader reader = {.read = read_piece, .context = &saving};
+    struct checkpoint_slice *slices = dt_alloc((size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
+    int count = list_slices(t, slices, t->world->device->host_memory && !wide ? NULL : &reader);
+    int rc = stage_open(&saving.stage, t->world->device, t->world->compute, err);
+    saving.failed = rc != 0;
+    saving.narrow = wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.narrow) : NULL;
+    if (rc == 0) {
+        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count, entry, err);
+    }
+    stage_close(&saving.stage);
+    free(saving.narrow);
+    free(slices);
+    t->lost = saving.failed;
     return rc;
 }
 
@@ -335,9 +361,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         return -1;
     }
     const struct model_ops *model = model_find(t->chain.spec.name);
-    struct dt_arena arena;
     struct dt_text config, entry, verdict;
-    dt_arena_init(&arena);
     dt_text_init(&config);
     dt_text_init(&entry);
     dt_text_init(&verdict);
@@ -355,20 +379,20 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .round = t->world->round,
                                      .run_id = t->world->run_id,
                                      .launch = t->world->launch};
-    struct checkpoint_slice *slices = dt_arena_alloc(&arena, (size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
-    int count = 0;
     struct dt_error why;
     double begin_s = dt_now_s();
     atomic_store(&t->world->page->save_begin_s, begin_s);
-    if (list_slices(t, slices, &count, &arena, &why) != 0 ||
-        checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, &state, t->rank, t->size, slices, count, &entry, &why) != 0) {
-        trainer_tell_failure(&entry, &why);
-    }
     char key[64];
     snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->save_tries, t->rank);
     int rc = 0;
     bool refused = false;
-    if (t->rank == 0) {
+    if (write_slices(t, &state, &entry, &why) != 0) {
+        trainer_tell_failure(&entry, &why);
+    }
+    if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
+        *err = why;
+        rc = -1;
+    } else if (t->rank == 0) {
         refused = commit(t, &state, &entry, &why) != 0;
         if (refused) {
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
@@ -396,7 +420,6 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     dt_text_clear(&config);
     dt_text_clear(&entry);
     dt_text_clear(&verdict);
-    dt_arena_clear(&arena);
     return rc;
 }
 

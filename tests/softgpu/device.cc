@@ -94,7 +94,9 @@ cudaError_t cudaPeekAtLastError(void)
                         row(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                             \
                             row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")                                                   \
                                 row(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                             \
-                                    row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")
+                                    row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                       \
+                                        row(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                     \
+                                            row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
 
 const char *cudaGetErrorName(cudaError_t rc)
 {

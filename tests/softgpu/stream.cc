@@ -35,6 +35,7 @@ static struct softgpu_lock list_lock;
 static struct softgpu_stream *streams[STREAMS_MAX];
 static uint64_t stream_count;
 static __thread bool on_stream; /* this thread runs a stream's entries */
+static uint32_t lost;           /* an error that stays: nothing runs any more, and every call gives it */
 
 static struct {
     const char *name; /* of entries that are held up */
@@ -121,8 +122,21 @@ static void run_wait(const struct softgpu_entry *e)
     tsan_acquire(x->clock);
 }
 
+/* SOFTGPU_LOST_COPY=BYTES: the first copy of so many bytes or more to the host finds the device broken. */
+static bool breaks(const struct softgpu_entry *e)
+{
+    long limit = e->kind == SOFTGPU_COPY ? softgpu_setting("SOFTGPU_LOST_COPY", 0) : 0;
+    return limit > 0 && e->copy.size_bytes >= (size_t)limit && softgpu_find(e->copy.dst, 1, nullptr) == SOFTGPU_PINNED;
+}
+
 static void run_entry(const struct softgpu_entry *e, const void *call)
 {
+    if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) == 0 && breaks(e)) {
+        __atomic_store_n(&lost, 1, __ATOMIC_RELEASE);
+    }
+    if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) != 0) {
+        return;
+    }
     switch (e->kind) {
     case SOFTGPU_KERNEL: {
         struct softgpu_work w = {e->name, e->kernel.run, call, e->kernel.grid, e->kernel.block, e->kernel.shared_bytes};
@@ -334,8 +348,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     struct softgpu_stream *s = softgpu_stream(stream, "cudaStreamQuery");
-    if (s == nullptr) {
-        return cudaErrorInvalidResourceHandle;
+    if (s == nullptr || __atomic_load_n(&lost, __ATOMIC_ACQUIRE) != 0) {
+        return s == nullptr ? cudaErrorInvalidResourceHandle : softgpu_error(cudaErrorIllegalAddress);
     }
     if (__atomic_load_n(&s->taken, __ATOMIC_ACQUIRE) != __atomic_load_n(&s->put, __ATOMIC_ACQUIRE)) {
         return softgpu_error(cudaErrorNotReady);
@@ -373,6 +387,9 @@ cudaError_t softgpu_enter(const char *function)
 {
     if (on_stream) {
         return softgpu_refuse(cudaErrorNotPermitted, "%s: called by a host function of a stream", function);
+    }
+    if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) != 0) {
+        return softgpu_error(cudaErrorIllegalAddress);
     }
     return cudaSuccess;
 }

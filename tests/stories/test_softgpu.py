@@ -6,6 +6,7 @@ run: timeout 600
 """
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -114,7 +115,7 @@ def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
 class Bare:
     """Ranks of `train` without an agent, each with a page that nobody writes orders to: what they notice, they notice themselves."""
 
-    def __init__(self, place, args, ranks=2):
+    def __init__(self, place, args, ranks=2, env=None):
         self.pages, self.processes, self.fds = [], [], []
         self.store = subprocess.Popen([os.path.join(support.BUILD, "tools", "serve_store"), "127.0.0.1", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         port = self.store.stdout.readline().split()[-1].decode()
@@ -122,7 +123,7 @@ class Bare:
             fd = os.memfd_create("page")
             os.write(fd, struct.pack("QII", 0x3147505444, 1, 1).ljust(training.STEP_AT, b"\0") + struct.pack("q", -1) + bytes(4096 - training.STEP_AT - 8))
             env = dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                       DTRUN_PAGE=f"/proc/{os.getpid()}/fd/{fd}")
+                       DTRUN_PAGE=f"/proc/{os.getpid()}/fd/{fd}", **(env or {}))
             self.fds.append(fd)
             self.processes.append(subprocess.Popen([str(place[0] / "bin" / "train"), *map(str, args)], env=env, stderr=subprocess.PIPE, text=True))
             self.pages.append(training.Page(self.processes[r].pid, fd, r))
@@ -161,6 +162,58 @@ def test_a_lost_rank_is_noticed_while_the_host_is_far_ahead(place):
     assert code == 111 and words in log.read_text(), (code, log.read_text())
     assert noticed < 0.3, noticed  # 10 to 50 ms when nothing else runs
     assert max(training.metrics(out)) == 1 and [x for x in os.listdir(out / "checkpoints") if x.startswith("step")] == ["step-00000001"]
+
+
+def wrapped(place, folder, text):
+    """As place, with a worker that a shell script starts: "$0.real" "$@" is the real one."""
+    shutil.copytree(place[0] / "bin", folder / "bin")
+    os.rename(folder / "bin" / "train", folder / "bin" / "train.real")
+    support.script(folder / "bin", "train", f"#!/bin/sh\n{text}\n")
+    return folder, place[1]
+
+
+@pytest.mark.skipif(GPU, reason="only the software GPU breaks when it is told to")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_gpu_that_breaks_in_a_save_ends_its_rank(place, tmp_path, rank):
+    """It is no refusal of the disk: nothing is said of a next try, nothing is listed, and the next round makes up for it."""
+    expected, losses = run(place, place[0] / f"unbroken-{rank}", 2, "full_shard")
+    broken = wrapped(place, tmp_path, f"""case "$*" in *--plan*) ;; *) [ "$RANK" = {rank} ] && mkdir {tmp_path}/once 2>/dev/null && export SOFTGPU_LOST_COPY=2048 ;; esac
+exec "$0.real" "$@" """)
+    out = tmp_path / "out"
+    with begin(broken, command(place[1], out, 2, "full_shard", options=("--max_restarts=1",)), env={"COLUMNS": "400"}) as started:
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    assert result.code == 0 and training.hash_of(out) == expected and training.metrics(out) == losses, result
+    with open(out / "events.jsonl") as f:
+        events = [json.loads(line) for line in f]
+    assert [e["step"] for e in events if e["event"] == "save" and e["round"] == 1] == [] and "save_failed" not in [e["event"] for e in events], events
+    assert "next try" not in result.err, result
+    line = [x for x in result.err.splitlines() if f" rank {rank} (local {rank}, pid " in x and "cudaErrorIllegalAddress" in x and "restarting" in x]
+    assert len(line) == 1 and "GPU 0 (" in line[0], result
+
+
+def anonymous_kb(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return int(next(line for line in f if line.startswith("RssAnon")).split()[1])
+
+
+@pytest.mark.skipif(GPU, reason="the driver's own memory would count")
+def test_a_save_takes_no_memory_for_what_lies_on_the_gpu(place, tmp_path):
+    """It passes through a window; 7 million weights and their moments are 84 MB."""
+    gate, library = training.slow_disk(tmp_path)
+    sets = ["model.n_embd=512", "training.batch_size_per_gpu=1", "training.max_steps=1", "training.strategy=ddp"]
+    args = [place[1], "--output_dir", tmp_path / "out", *[x for s in sets for x in ("--set", s)]]
+    with Bare(place, args, ranks=1, env={"LD_PRELOAD": str(library), "SLOW_DISK": str(gate)}) as alone:
+        page, pid = alone.pages[0], alone.processes[0].pid
+        support.wait_until(lambda: page.phase() == "backward", "the first backward", step_s=0.001)
+        gate.write_text("")
+        before = anonymous_kb(pid)
+        names = tmp_path / "out" / "checkpoints"
+        support.wait_until(lambda: page.phase() == "save" and any(f.stat().st_size > 75e6 for f in names.glob("*tmp*/slices*")), "the save")
+        grown = anonymous_kb(pid) - before
+        gate.unlink()
+        assert alone.processes[0].wait(support.DEADLINE_S) == 0
+    assert grown < 30000, grown
 
 
 def test_a_stop_saves_and_goes_on(place):

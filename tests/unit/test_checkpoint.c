@@ -89,11 +89,11 @@ static int save(int64_t step, int ranks, int round, int keep, struct dt_error *e
         for (int p = 0; p < 2; p++) {
             const char *purpose = p == 0 ? "weight" : "exp_avg";
             int64_t from = LARGE * r / ranks, to = LARGE * (r + 1) / ranks;
-            slices[count++] = (struct checkpoint_slice){"layer.weight", purpose, 2, {1, LARGE}, LARGE, from, to - from, large + from};
+            slices[count++] = (struct checkpoint_slice){"layer.weight", purpose, 2, {1, LARGE}, LARGE, from, to - from, large + from, NULL};
             from = SMALL * r / ranks;
             to = SMALL * (r + 1) / ranks;
             if (to > from) {
-                slices[count++] = (struct checkpoint_slice){"layer.bias", purpose, 1, {SMALL}, SMALL, from, to - from, small + from};
+                slices[count++] = (struct checkpoint_slice){"layer.bias", purpose, 1, {SMALL}, SMALL, from, to - from, small + from, NULL};
             }
         }
         dt_text_init(&entries[r]);
@@ -309,7 +309,7 @@ static void a_retry_with_fewer_ranks_is_clean(void **unused)
     struct dt_error err;
     fresh_dir();
     struct checkpoint_state state = state_at(7, 4, 0);
-    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small};
+    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL};
     struct dt_text entry;
     dt_text_init(&entry);
     assert_int_equal(checkpoint_write_slices(dir, &state, 3, 4, &slice, 1, &entry, &err), 0);
@@ -372,7 +372,7 @@ static void slices_of_two_launches_stay_apart(void **unused)
     (void)unused;
     struct dt_error err;
     const char *ours = launch;
-    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small}, stale = slice;
+    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL}, stale = slice;
     float other[SMALL] = {1, 2, 3, 4, 5};
     struct dt_text entry, ignored;
     fresh_dir();
