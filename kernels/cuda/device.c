@@ -112,6 +112,7 @@ static void cuda_close(struct dt_device *d)
     struct cuda_device *c = d->impl;
     cuda_device_use(c);
     dt_cuda_matmul_close(d);
+    cuda_shares_close(c);
     if (c->own != NULL) {
         (void)cudaStreamDestroy(c->own);
     }
@@ -140,7 +141,7 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
     d->options = *options;
     d->options.streams = DT_STREAMS_THREAD; /* what is put into them runs while the host goes on */
     cudaError_t rc;
-    if (look_at_device(c, err) != 0) {
+    if (look_at_device(c, err) != 0 || cuda_shares_open(c, err) != 0) {
         goto failed;
     }
     rc = cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking);

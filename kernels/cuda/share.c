@@ -3,7 +3,7 @@
 #include "kernels/cuda/stream.h"
 
 #include <cuda.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +13,20 @@ struct handle {
     cudaIpcMemHandle_t memory;
 };
 _Static_assert(sizeof(struct handle) <= DT_DEVICE_HANDLE_BYTES, "a handle fits");
+
+enum { IMPORTS = 1024, PINS = 16 }; /* ranks of a host times their arenas; communicators */
+
+/* What one device has of others, and what it has pinned. Under the lock of the device. */
+struct cuda_shares {
+    void *imports[IMPORTS]; /* opened handles; the memory of a thread beside us is none */
+    int import_count;
+    struct {
+        char *host, *device; /* where streams reach it: elsewhere under WSL, for one */
+        size_t size_bytes;
+        bool registered; /* by us */
+    } pins[PINS];
+    int pin_count;
+};
 
 typedef CUresult word_fn(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
 
@@ -32,6 +46,18 @@ static void find_functions(void)
         memcpy(&wait_value, &wait, sizeof wait);
     }
     (void)cudaGetLastError();
+}
+
+int cuda_shares_open(struct cuda_device *c, struct dt_error *err)
+{
+    c->shares = calloc(1, sizeof *c->shares);
+    return c->shares != NULL ? 0 : dt_fail_errno(err, "device cuda");
+}
+
+void cuda_shares_close(struct cuda_device *c)
+{
+    free(c->shares);
+    c->shares = NULL;
 }
 
 static int export_memory(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err)
@@ -62,38 +88,109 @@ static int import_memory(struct dt_device *d, const char handle[DT_DEVICE_HANDLE
         return 0;
     }
     cuda_device_use(c);
+    struct cuda_shares *x = c->shares;
     cudaError_t rc = cudaIpcOpenMemHandle(out, h.memory, cudaIpcMemLazyEnablePeerAccess);
-    return rc == cudaSuccess ? 0 : cuda_fail(c, err, rc, "memory of another rank");
+    if (rc != cudaSuccess) {
+        return cuda_fail(c, err, rc, "memory of another rank");
+    }
+    pthread_mutex_lock(&c->lock);
+    bool room = x->import_count < IMPORTS;
+    if (room) {
+        x->imports[x->import_count++] = *out;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!room) {
+        (void)cudaIpcCloseMemHandle(*out);
+        return dt_fail(err, DT_INVALID, "memory of another rank: more than %d are open", IMPORTS);
+    }
+    return 0;
 }
 
 static void release(struct dt_device *d, void *p)
 {
-    cuda_device_use(d->impl);
-    (void)cudaIpcCloseMemHandle(p); /* memory of a thread beside us is none, which is fine */
-    (void)cudaGetLastError();
+    struct cuda_device *c = d->impl;
+    struct cuda_shares *x = c->shares;
+    bool opened = false;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < x->import_count && !opened; i++) {
+        opened = x->imports[i] == p;
+        x->imports[i] = opened ? x->imports[--x->import_count] : x->imports[i];
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (opened) {
+        cuda_device_use(c);
+        (void)cudaIpcCloseMemHandle(p);
+        (void)cudaGetLastError();
+    }
 }
 
 static int pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_error *err)
 {
     struct cuda_device *c = d->impl;
+    struct cuda_shares *x = c->shares;
+    void *device = NULL;
     (void)pthread_once(&once, find_functions);
     if (write_value == NULL) {
         return dt_fail(err, DT_INVALID, "device cuda: the driver cannot wait for words in memory (cuStreamWaitValue32); install a newer one");
     }
     cuda_device_use(c);
     cudaError_t rc = cudaHostRegister(host, size_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    bool registered = rc == cudaSuccess;
     if (rc == cudaErrorHostMemoryAlreadyRegistered) { /* by a rank that is a thread beside us */
         (void)cudaGetLastError();
-        return 0;
+        rc = cudaSuccess;
     }
-    return rc == cudaSuccess ? 0 : cuda_fail(c, err, rc, "pinning memory that ranks share");
+    rc = rc == cudaSuccess ? cudaHostGetDevicePointer(&device, host, 0) : rc;
+    if (rc != cudaSuccess) {
+        return cuda_fail(c, err, rc, "pinning memory that ranks share");
+    }
+    pthread_mutex_lock(&c->lock);
+    bool room = x->pin_count < PINS;
+    if (room) {
+        x->pins[x->pin_count].host = host;
+        x->pins[x->pin_count].device = device;
+        x->pins[x->pin_count].size_bytes = size_bytes;
+        x->pins[x->pin_count++].registered = registered;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return room ? 0 : dt_fail(err, DT_INVALID, "more than %d pieces of memory that ranks share", PINS);
 }
 
 static void unpin(struct dt_device *d, void *host)
 {
-    cuda_device_use(d->impl);
-    (void)cudaHostUnregister(host);
-    (void)cudaGetLastError();
+    struct cuda_device *c = d->impl;
+    struct cuda_shares *x = c->shares;
+    bool registered = false;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < x->pin_count; i++) {
+        if (x->pins[i].host == host) {
+            registered = x->pins[i].registered;
+            x->pins[i] = x->pins[--x->pin_count];
+            break;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (registered) {
+        cuda_device_use(c);
+        (void)cudaHostUnregister(host);
+        (void)cudaGetLastError();
+    }
+}
+
+/* Where streams of the device find a word; 0: it is not pinned. */
+static CUdeviceptr reach(struct cuda_device *c, const void *at)
+{
+    const struct cuda_shares *x = c->shares;
+    CUdeviceptr found = 0;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < x->pin_count; i++) {
+        uintptr_t offset = (uintptr_t)at - (uintptr_t)x->pins[i].host;
+        if ((uintptr_t)at >= (uintptr_t)x->pins[i].host && offset < x->pins[i].size_bytes) {
+            found = (CUdeviceptr)(uintptr_t)x->pins[i].device + offset;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+    return found;
 }
 
 static void enqueue(struct dt_stream *stream, word_fn *fn, uint32_t *at, uint32_t value, unsigned flags)
@@ -103,7 +200,8 @@ static void enqueue(struct dt_stream *stream, word_fn *fn, uint32_t *at, uint32_
         return;
     }
     cuda_device_use(s->device);
-    CUresult rc = fn(s->native, (CUdeviceptr)(uintptr_t)at, value, flags);
+    CUdeviceptr word = reach(s->device, at);
+    CUresult rc = word != 0 ? fn(s->native, word, value, flags) : CUDA_ERROR_INVALID_VALUE;
     if (rc != CUDA_SUCCESS) {
         dt_stream_fail(stream, DT_IO, "%s: the driver refuses a word of memory (%d)", s->device->name, (int)rc);
     }

@@ -30,6 +30,7 @@ struct cuda_device {
     pthread_mutex_t lock; /* of the lanes; nobody calls the runtime while he holds it: functions of streams take it */
     bool any_failed;      /* atomic: a look at all lanes is worth it */
     struct cuda_lane lanes[DT_CUDA_STREAMS];
+    struct cuda_shares *shares; /* share.c */
 };
 
 /* Makes the device the calling thread's. */
@@ -38,6 +39,8 @@ void cuda_device_use(const struct cuda_device *c);
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what);
 
 extern const struct dt_device_sharing dt_cuda_sharing; /* share.c */
+int cuda_shares_open(struct cuda_device *c, struct dt_error *err);
+void cuda_shares_close(struct cuda_device *c);
 
 /* stream.c: rows of dt_cuda_device_ops */
 int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, struct dt_error *err);

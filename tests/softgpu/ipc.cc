@@ -87,6 +87,10 @@ cudaError_t cudaIpcCloseMemHandle(void *p)
     if (rc != cudaSuccess) {
         return rc;
     }
+    struct softgpu_block b = {};
+    if (softgpu_find(p, 0, &b) != SOFTGPU_DEVICE || b.begin != p || !b.imported) {
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaIpcCloseMemHandle: %p was not opened by cudaIpcOpenMemHandle", p);
+    }
     softgpu_wait_all();
     return softgpu_forget(p, true);
 }

@@ -1,4 +1,5 @@
 /* Words in host memory that streams write and wait for: the driver's functions, found by name as the production code finds them. */
+#include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 
 #include <cuda.h>
@@ -29,18 +30,40 @@ void wait_word(void *argument)
     delete w;
 }
 
+/* What is registered. With SOFTGPU_ALIAS=1 streams reach it at other addresses than the host, as under WSL: these are good for words only. */
+enum { REGIONS = 64 };
+const uintptr_t ALIAS = (uintptr_t)1 << 62;
+struct softgpu_lock regions_lock;
+struct region {
+    uintptr_t begin;
+    size_t size_bytes;
+} regions[REGIONS];
+int region_count;
+
+uint32_t *word_at(CUdeviceptr at)
+{
+    uintptr_t wanted = softgpu_setting("SOFTGPU_ALIAS", 0) != 0 ? (uintptr_t)at ^ ALIAS : (uintptr_t)at, found = 0;
+    softgpu_lock(&regions_lock);
+    for (int i = 0; i < region_count; i++) {
+        found = wanted >= regions[i].begin && wanted - regions[i].begin < regions[i].size_bytes ? wanted : found;
+    }
+    softgpu_unlock(&regions_lock);
+    return (uint32_t *)found;
+}
+
 CUresult put(CUstream stream, CUdeviceptr at, cuuint32_t value, const char *name, cudaHostFn_t fn)
 {
     struct softgpu_stream *s = softgpu_stream((cudaStream_t)stream, name);
     struct softgpu_entry e;
-    if (s == nullptr || at == 0 || at % 4 != 0) {
+    uint32_t *word_host = word_at(at);
+    if (s == nullptr || word_host == nullptr || at % 4 != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     memset(&e, 0, sizeof e);
     e.kind = SOFTGPU_HOST;
     e.name = name;
     e.host.fn = fn;
-    e.host.argument = new word{(uint32_t *)at, value};
+    e.host.argument = new word{word_host, value};
     return softgpu_put(s, &e, nullptr, 0) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -69,17 +92,46 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, uns
     return *out != nullptr ? cudaSuccess : softgpu_error(cudaErrorSymbolNotFound);
 }
 
-/* Streams reach all host memory here; what is asked for is looked at, and that is all. */
 cudaError_t cudaHostRegister(void *p, size_t size_bytes, unsigned flags)
 {
     (void)flags;
-    return p == nullptr || (uintptr_t)p % 4096 != 0 || size_bytes == 0 ? softgpu_refuse(cudaErrorInvalidValue, "cudaHostRegister: whole pages")
-                                                                       : cudaSuccess;
+    if (p == nullptr || (uintptr_t)p % 4096 != 0 || size_bytes == 0) {
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaHostRegister: whole pages");
+    }
+    cudaError_t rc = cudaSuccess;
+    softgpu_lock(&regions_lock);
+    for (int i = 0; i < region_count; i++) {
+        rc = regions[i].begin == (uintptr_t)p ? cudaErrorHostMemoryAlreadyRegistered : rc;
+    }
+    if (rc == cudaSuccess && region_count < REGIONS) {
+        regions[region_count++] = {(uintptr_t)p, size_bytes};
+    }
+    softgpu_unlock(&regions_lock);
+    return softgpu_error(rc);
 }
 
 cudaError_t cudaHostUnregister(void *p)
 {
-    return p == nullptr ? softgpu_error(cudaErrorInvalidValue) : cudaSuccess;
+    cudaError_t rc = cudaErrorHostMemoryNotRegistered;
+    softgpu_lock(&regions_lock);
+    for (int i = 0; i < region_count; i++) {
+        if (regions[i].begin == (uintptr_t)p) {
+            regions[i] = regions[--region_count];
+            rc = cudaSuccess;
+        }
+    }
+    softgpu_unlock(&regions_lock);
+    return softgpu_error(rc);
+}
+
+cudaError_t cudaHostGetDevicePointer(void **out, void *p, unsigned flags)
+{
+    uintptr_t alias = softgpu_setting("SOFTGPU_ALIAS", 0) != 0 ? (uintptr_t)p ^ ALIAS : (uintptr_t)p;
+    if (flags != 0 || word_at(alias) == nullptr) {
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaHostGetDevicePointer: memory that is not registered");
+    }
+    *out = (void *)alias;
+    return cudaSuccess;
 }
 
 } /* extern "C" */

@@ -238,6 +238,48 @@ static int say_no_memory(void)
     return rc == 0 ? 0 : 10 + (int)err.status;
 }
 
+/* Ranks that are threads of one process: an import is the memory itself, and giving it back closes nothing. Words are where the device says that they are. */
+static int share(void)
+{
+    struct dt_device d;
+    struct dt_error err = {0};
+    struct dt_stream *s = NULL;
+    void *p = NULL, *other = NULL;
+    char handle[DT_DEVICE_HANDLE_BYTES];
+    uint32_t *words = aligned_alloc(4096, 4096);
+    memset(words, 0, 4096);
+    device_case_open(&d, &gpu);
+    int rc = dt_stream_open(&d, 0, &s, &err) != 0 || dt_device_alloc(&d, DT_MEMORY_DEVICE, 1000, &p, &err) != 0 ||
+             dt_device_export(&d, p, 1000, handle, &err) != 0 || dt_device_import(&d, handle, &other, &err) != 0 || other != p ||
+             dt_device_pin(&d, words, 4096, &err) != 0;
+    if (rc == 0) {
+        dt_device_release(&d, other);
+        dt_stream_write_word(s, words + 9, 7);
+        dt_stream_wait_word(s, words + 9, 7);
+        rc = dt_stream_finish(s, 10, &err) != 0 || words[9] != 7;
+        dt_stream_close(s);
+        dt_device_unpin(&d, words);
+        dt_device_free(&d, DT_MEMORY_DEVICE, p, 1000);
+        dt_device_close(&d);
+    }
+    free(words);
+    dprintf(2, "%s", err.text);
+    return rc;
+}
+
+static void test_sharing(void **unused)
+{
+    (void)unused;
+    for (int alias = 0; alias < 2; alias++) {
+        char text[CHILD_TEXT];
+        setenv("SOFTGPU_ALIAS", alias ? "1" : "0", 1);
+        int code = child_run(share, text);
+        unsetenv("SOFTGPU_ALIAS");
+        assert_string_equal(text, "");
+        assert_int_equal(code, 0);
+    }
+}
+
 struct no_gpu {
     const char *name, *value, *name2, *value2;
     int index, (*run)(void);
@@ -282,7 +324,8 @@ static void test_no_gpu(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_gpu), /* first: it forks */
+        cmocka_unit_test(test_no_gpu), /* first: these fork */
+        cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_work_behind_a_failure),
         cmocka_unit_test(test_failure_from_outside),
