@@ -19,6 +19,8 @@
 #include <stdint.h>
 
 struct dt_kernels; /* kernels/kernels.h */
+struct dt_matmul_args;
+struct dt_text;
 struct dt_device;
 
 enum dt_memory { DT_MEMORY_DEVICE, DT_MEMORY_PINNED }; /* pinned: host memory that copies fast; on the CPU both are the same */
@@ -55,6 +57,21 @@ struct dt_device_sharing {
     void (*wait_word)(struct dt_stream *s, uint32_t *at, uint32_t value);
 };
 
+/* Choosing how products are computed, before a run's first one; a device that has no choice says null. Nothing of it may run beside products, and what `each`
+ * points to counts by its alignment only. */
+struct dt_device_plans {
+    /* Measures on s those products that nothing was chosen for, and keeps the choice for later runs. *measured: how many. Where nothing can be kept
+     * nothing is chosen, and `why`, otherwise of status DT_OK, says so. tick (may be null) is called between measurements. */
+    int (*choose)(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, int *measured,
+                  struct dt_error *why, struct dt_error *err);
+    /* The choice for these products as text; another rank takes it in place of its own, and with `keep` for later runs of this host where these have none.
+     * False: it is of another device or library, and nothing was changed. */
+    void (*tell)(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out);
+    bool (*take)(struct dt_device *d, const char *text, bool keep);
+    /* Chooses nothing, and forgets what was chosen earlier: the same on each start. */
+    void (*none)(struct dt_device *d);
+};
+
 struct dt_device_ops {
     const char *name;
     int (*count)(int *out, struct dt_error *err);                     /* null: one */
@@ -77,6 +94,7 @@ struct dt_device_ops {
     void (*wait)(struct dt_event *e, struct dt_stream *s);
     int (*sync)(struct dt_event *e, double timeout_s, struct dt_error *err);
     const struct dt_device_sharing *sharing;
+    const struct dt_device_plans *plans;
 };
 
 struct dt_device {

@@ -116,7 +116,7 @@ static const struct dt_field training_fields[] = {
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &steps},
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
-    {"deterministic", "false", "CPU ranks repeat bit by bit anyway, so neither value changes anything yet", AT(deterministic), &boolean},
+    {"deterministic", "false", "on GPUs products are computed as the library proposes first, not as was measured once; CPUs repeat bit by bit anyway", AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
     {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},
     {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),

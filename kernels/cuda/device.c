@@ -244,4 +244,5 @@ const struct dt_device_ops dt_cuda_device_ops = {
     .wait = cuda_wait,
     .sync = cuda_sync,
     .sharing = &dt_cuda_sharing,
+    .plans = &dt_cuda_plans,
 };

@@ -1,13 +1,17 @@
-/* Products on the GPU: one plan per shape, made when the shape is first seen (a run's first step) and never again. A plan is cublasLt's descriptors
- * and one of its algorithms: the one that the plan file names, otherwise the library's first proposal; shapes that the library refuses (and all of them where
- * it is not installed) run our own kernel.
+/* Products on the GPU: one plan per shape, made when the shape is first seen and never again. A plan is cublasLt's descriptors and one of its algorithms: the
+ * one that the plan file names, otherwise the library's first proposal; shapes that the library refuses (and all of them where it is not installed) run our
+ * own kernel.
  *
- * Why no timing at the start of a run: another algorithm sums in another order, so two starts that measure differently would not end with the same
- * weights. Measuring belongs in a program of its own, which writes the file that later runs read; there is none yet. */
+ * Measuring (matmul_tune.c, through dt_device_plans) comes before a run's first product and fills the plan file. Another algorithm sums in another order, so
+ *  - what was chosen once stays: no line of the file is ever replaced, and where nothing can be kept nothing is measured;
+ *  - all ranks of a run compute with rank 0's choice;
+ *  - `deterministic` goes without file and measuring: the first proposal is a function of device, driver and library. */
 #ifndef DT_KERNELS_CUDA_MATMUL_H
 #define DT_KERNELS_CUDA_MATMUL_H
 
 #include "kernels/cuda/cuda.h"
+
+struct dt_text;
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +37,11 @@ void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul
 /* matmul.c: device.c calls it when a device is closed: forgets its plans. */
 void dt_cuda_matmul_close(struct dt_device *d);
 
+/* matmul_random.cu: values in (-1, 1), of F32 or BF16; for measuring: products of zeros take less power, and less time */
+void dt_cuda_random(const struct dt_cuda_launch *l, void *x, int64_t count, enum dt_dtype type);
+/* matmul_tune.c */
+extern const struct dt_device_plans dt_cuda_plans;
+
 /* matmul_file.c: the plan file of one device. `of` names device, driver and library: a file of another one does not count. */
 struct dt_matmul_file;
 /* Reads $DTRUN_CACHE, $XDG_CACHE_HOME/dtrun or ~/.cache/dtrun/matmul-HASH.plans; an empty one when there is none. A damaged or foreign file is said in one
@@ -40,8 +49,19 @@ struct dt_matmul_file;
 struct dt_matmul_file *dt_matmul_file_open(const char *of);
 const struct dt_matmul_algo *dt_matmul_file_find(const struct dt_matmul_file *f, const struct dt_matmul_key *key); /* or null */
 void dt_matmul_file_put(struct dt_matmul_file *f, const struct dt_matmul_key *key, const struct dt_matmul_algo *algo);
-/* Writes it whole, under a passing name first. */
+const char *dt_matmul_file_path(const struct dt_matmul_file *f); /* null: there is none */
+/* From now on it is empty and has no place. */
+void dt_matmul_file_forget(struct dt_matmul_file *f);
+/* Alone among processes until unlock (or close), and read anew. tick, which may be null, is called while another one has it. */
+int dt_matmul_file_lock(struct dt_matmul_file *f, void (*tick)(void *context), void *context, struct dt_error *err);
+void dt_matmul_file_unlock(struct dt_matmul_file *f);
+/* Writes it whole, under a passing name first; locked. */
 int dt_matmul_file_save(const struct dt_matmul_file *f, struct dt_error *err);
+/* The rows of these keys, as a file's text; and the other way: that text's rows in place of all in memory. False when it is damaged or of another device. */
+void dt_matmul_file_tell(const struct dt_matmul_file *f, const struct dt_matmul_key *keys, size_t count, struct dt_text *out);
+bool dt_matmul_file_take(struct dt_matmul_file *f, const char *told);
+/* Adds the rows in memory to the file on the disk, where it has none of their keys. */
+int dt_matmul_file_add(const struct dt_matmul_file *f, struct dt_error *err);
 void dt_matmul_file_close(struct dt_matmul_file *f);
 
 #ifdef __cplusplus

@@ -10,11 +10,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 namespace
 {
 
-enum { PROPOSALS = 3 };
+/* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the others slow. */
+enum { PROPOSALS = 3, SLOW_US = 3000 };
 const size_t workspaces[PROPOSALS] = {0, (size_t)1 << 20, (size_t)4 << 20};
 
 struct description {
@@ -71,18 +73,23 @@ struct work {
     float alpha, beta;
     void *workspace;
     size_t workspace_bytes;
+    int algorithm;
 };
 
 typedef float vec __attribute__((vector_size(32)));
 
-float dot(const float *x, const float *y, int64_t padded)
+float dot(const float *x, const float *y, int64_t padded, int algorithm)
 {
     vec sum = {};
     for (int64_t l = 0; l < padded; l += 8) {
         vec a, b;
-        memcpy(&a, x + l, sizeof a);
-        memcpy(&b, y + l, sizeof b);
+        int64_t at = algorithm == 2 ? padded - 8 - l : l;
+        memcpy(&a, x + at, sizeof a);
+        memcpy(&b, y + at, sizeof b);
         sum += a * b;
+    }
+    if (algorithm == 3) {
+        return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
     }
     return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
@@ -103,6 +110,10 @@ void run(void *argument)
 {
     work *w = (work *)argument;
     int64_t padded = (w->k + 7) / 8 * 8;
+    const char *fast = getenv("SOFTGPU_LT_FAST");
+    if (fast != nullptr && atoi(fast) != w->algorithm) {
+        usleep(SLOW_US);
+    }
     if (w->workspace_bytes > 0) {
         memset(w->workspace, 0xa5, w->workspace_bytes); /* nobody else may keep anything there */
     }
@@ -110,7 +121,7 @@ void run(void *argument)
     float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded);
     for (int64_t j = 0; j < w->n; j++) {
         for (int64_t i = 0; i < w->m; i++) {
-            float x = w->alpha * dot(a + i * padded, b + j * padded, padded);
+            float x = w->alpha * dot(a + i * padded, b + j * padded, padded, w->algorithm);
             x += w->bias != nullptr ? get(w->bias, w->bias_type, i) : 0.0f;
             x += w->beta != 0.0f ? w->beta * get(w->c, w->d_type, j * w->ldc + i) : 0.0f; /* with 0 it is not read */
             put(w->d, w->d_type, j * w->ldd + i, x);
@@ -161,6 +172,8 @@ cublasStatus_t status(bool good)
 } // namespace
 
 extern "C" {
+
+uint64_t softgpu_lt_products, softgpu_lt_proposals; /* asked for in this process, for tests that count */
 
 size_t cublasLtGetVersion(void)
 {
@@ -268,6 +281,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const preference *p = (const preference *)wish;
     work w;
     *count = 0;
+    (void)__atomic_add_fetch(&softgpu_lt_proposals, 1, __ATOMIC_RELAXED);
     if (handle == nullptr || most < 1 || (p->schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -356,6 +370,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     w->beta = *(const float *)beta;
     w->workspace = workspace;
     w->workspace_bytes = workspace_bytes;
+    w->algorithm = (int)algo->data[0];
+    (void)__atomic_add_fetch(&softgpu_lt_products, 1, __ATOMIC_RELAXED);
     return cudaLaunchHostFunc(stream, run, w) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

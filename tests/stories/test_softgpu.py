@@ -48,11 +48,13 @@ def command(job, out, ranks, row, sets=(), options=()):
             *[x for s in sets for x in ("--set", s)]]
 
 
-def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",)):
-    with begin(place, command(place[1], out, ranks, row, sets, options)) as started:
+def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",), env=None, said=None):
+    with begin(place, command(place[1], out, ranks, row, sets, options), env=env) as started:
         result = started.finish(timeout_s=300)
         started.wait_gone()
     assert result.code == 0, result
+    if said is not None:
+        said.append(result.err)
     return training.hash_of(out), training.metrics(out)
 
 
@@ -70,6 +72,22 @@ def test_all_strategies_are_the_same_bits(place, ranks, precision):
     bound = 1e-4 if precision == "32-true" else 3e-2
     for step, loss in seen[first][1].items():
         assert abs(loss - cpu[step]) <= bound, f"step {step}: {loss}, on the CPU {cpu[step]}"
+
+
+def test_products_are_measured_once_for_all_ranks(place):
+    """The first start measures and says so; later ones, of any strategy, have its bits, also where another algorithm would be faster now."""
+    folder, job = place
+    said = []
+    cache = {"DTRUN_CACHE": str(folder / "plans")}
+    first = run(place, folder / "cold", 2, "ddp", env={**cache, "SOFTGPU_LT_FAST": "1"}, said=said)
+    again = run(place, folder / "warm", 2, "full_shard", env={**cache, "SOFTGPU_LT_FAST": "2"}, said=said)
+    assert "products measured in" in said[0] and "products measured in" not in said[1], said
+    assert first == again
+    plans = [name for name in os.listdir(folder / "plans") if name.endswith(".plans")]
+    assert len(plans) == 1, plans
+    if not GPU:
+        other = run(place, folder / "other", 2, "ddp", env={"DTRUN_CACHE": str(folder / "other plans"), "SOFTGPU_LT_FAST": "2"})
+        assert other != first, "the fake's algorithms have the same bits: this test cannot fail"
 
 
 def run_on_cpu(place, ranks, row, precision):

@@ -23,6 +23,7 @@ static int open_folder(void **state)
     (void)state;
     folder = ranks_folder();
     ranks_data(folder, 64);
+    (void)setenv("DTRUN_CACHE", folder, 1);
     return 0;
 }
 

@@ -1,0 +1,143 @@
+/* Making a plan: descriptors, the library's proposals, what the plan file says. Row-major matrices are the library's column-major ones transposed, so it is
+ * asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns lies along its rows. */
+#include "kernels/cuda/matmul_plan.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static cudaDataType type_of(uint8_t type)
+{
+    return type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const void *value, size_t size)
+{
+    return c->lt->cublasLtMatmulDescSetAttribute(d, what, value, size) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
+{
+    const struct dt_matmul_key *k = &p->key;
+    const struct dt_lt *lt = c->lt;
+    cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = k->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cudaDataType bias_type = type_of(k->type);
+    uint64_t b_rows = (uint64_t)(k->b_transposed ? k->k : k->n), b_cols = (uint64_t)(k->b_transposed ? k->n : k->k);
+    uint64_t a_rows = (uint64_t)(k->a_transposed ? k->m : k->k), a_cols = (uint64_t)(k->a_transposed ? k->k : k->m);
+    return lt->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
+           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) &&
+           set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
+           (!k->bias || set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type)) &&
+           lt->cublasLtMatrixLayoutCreate(&p->b, type_of(k->type), b_rows, b_cols, k->ldb) == CUBLAS_STATUS_SUCCESS &&
+           lt->cublasLtMatrixLayoutCreate(&p->a, type_of(k->type), a_rows, a_cols, k->lda) == CUBLAS_STATUS_SUCCESS &&
+           lt->cublasLtMatrixLayoutCreate(&p->c, type_of(k->c_type), (uint64_t)k->n, (uint64_t)k->m, k->ldc) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Of a product cut along k the library may add the parts in fp32 only: adding in place has no fixed order, and adding in the type of the result would round
+ * each part. */
+int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out, int most)
+{
+    const struct dt_lt *lt = c->lt;
+    cublasLtMatmulPreference_t wish = NULL;
+    uint64_t workspace = DT_CUDA_WORK_BYTES;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t a = p->key.a_alignment, b = p->key.b_alignment, result = p->key.c_alignment;
+    int count = 0;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void *value;
+        size_t size;
+    } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &result, sizeof result},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &result, sizeof result},
+    };
+    bool good = lt->cublasLtMatmulPreferenceCreate(&wish) == CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; good && i < sizeof wishes / sizeof wishes[0]; i++) {
+        good = lt->cublasLtMatmulPreferenceSetAttribute(wish, wishes[i].what, wishes[i].value, wishes[i].size) == CUBLAS_STATUS_SUCCESS;
+    }
+    good =
+        good && lt->cublasLtMatmulAlgoGetHeuristic(c->handle, p->product, p->b, p->a, p->c, p->c, wish, most, out, &count) == CUBLAS_STATUS_SUCCESS;
+    if (wish != NULL) {
+        (void)lt->cublasLtMatmulPreferenceDestroy(wish);
+    }
+    return good ? count : 0;
+}
+
+/* What the file says counts when the library still takes it. */
+static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
+{
+    const struct dt_matmul_algo *known = dt_matmul_file_find(c->file, &p->key);
+    cublasLtMatmulHeuristicResult_t checked;
+    if (known == NULL) {
+        return false;
+    }
+    _Static_assert(sizeof p->algo == sizeof known->words, "an algorithm is eight words");
+    memcpy(&p->algo, known->words, sizeof p->algo);
+    if (c->lt->cublasLtMatmulAlgoCheck(c->handle, p->product, p->b, p->a, p->c, p->c, &p->algo, &checked) != CUBLAS_STATUS_SUCCESS ||
+        checked.workspaceSize > DT_CUDA_WORK_BYTES) {
+        return false;
+    }
+    p->workspace_bytes = checked.workspaceSize;
+    return true;
+}
+
+void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
+{
+    if (c->lt != NULL) {
+        const cublasLtMatrixLayout_t layouts[] = {p->a, p->b, p->c};
+        for (size_t i = 0; i < 3; i++) {
+            if (layouts[i] != NULL) {
+                (void)c->lt->cublasLtMatrixLayoutDestroy(layouts[i]);
+            }
+        }
+        if (p->product != NULL) {
+            (void)c->lt->cublasLtMatmulDescDestroy(p->product);
+        }
+    }
+    free(p);
+}
+
+bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *k)
+{
+    return c->handle != NULL && k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX && k->k > 0 &&
+           k->a_alignment >= dt_dtype_size((enum dt_dtype)k->type);
+}
+
+struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const struct dt_matmul_key *key)
+{
+    struct matmul_plan *p = dt_alloc(sizeof *p);
+    p->key = *key;
+    if (!describe(c, p)) {
+        matmul_plan_free(c, p);
+        return NULL;
+    }
+    return p;
+}
+
+struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct dt_matmul_key *key)
+{
+    cublasLtMatmulHeuristicResult_t found;
+    struct matmul_plan *p = matmul_fits(c, key) ? matmul_plan_describe(c, key) : NULL;
+    if (p != NULL && !remembered(c, p)) {
+        if (matmul_plan_propose(c, p, &found, 1) > 0) {
+            p->algo = found.algo;
+            p->workspace_bytes = found.workspaceSize;
+        } else {
+            matmul_plan_free(c, p);
+            p = NULL;
+        }
+    }
+    if (p == NULL) {
+        p = dt_alloc(sizeof *p);
+        p->key = *key;
+        p->plain = true;
+    }
+    return p;
+}

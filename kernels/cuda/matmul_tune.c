@@ -1,0 +1,305 @@
+/* Measuring products at the start of a run: the library's proposals for a shape run in turns on random numbers, the fastest is kept in the plan file.
+ *   turn 0          all of them, not counted: code is loaded, clocks rise
+ *   turn 1          all of them; who takes a third longer than the fastest goes, and of the others all but KEPT
+ *   turns 2 to 8    those that are left; the median counts, and the first proposal stays unless another is 1 % faster
+ * Within a turn the host waits once, at its end. */
+#include "kernels/cuda/matmul_plan.h"
+
+#include "base/log.h"
+#include "base/text.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROPOSALS = 32, KEPT = 6, TURNS = 9, COPIES = 4 };
+#define COPIES_BYTES ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what a cache holds */
+
+struct candidate {
+    cublasLtMatmulHeuristicResult_t found;
+    float ms[TURNS];
+    bool out;
+};
+
+/* One product's operands, in several copies. */
+struct operands {
+    char *block;
+    size_t size_bytes, step_bytes; /* step: from copy to copy */
+    size_t a, b, c, bias;          /* where they begin in a copy */
+    int copies;
+};
+
+static size_t round_up(size_t n)
+{
+    return (n + 255) / 256 * 256;
+}
+
+/* Bytes of a matrix of `rows` stored rows, and where its data begin so that it is aligned as the key says. */
+static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint8_t alignment)
+{
+    *at = *end + (alignment < 16 ? alignment : 0);
+    *end = round_up(*at + (size_t)rows * (size_t)ld * size);
+    return *end;
+}
+
+static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, const struct dt_matmul_key *k, struct operands *o, struct dt_error *err)
+{
+    size_t size = dt_dtype_size((enum dt_dtype)k->type), c_size = dt_dtype_size((enum dt_dtype)k->c_type), end = 0;
+    memset(o, 0, sizeof *o);
+    (void)matrix(&o->a, &end, k->a_transposed ? k->k : k->m, k->lda, size, k->a_alignment);
+    (void)matrix(&o->b, &end, k->b_transposed ? k->n : k->k, k->ldb, size, k->b_alignment);
+    (void)matrix(&o->bias, &end, 1, k->n, size, 16);
+    size_t flows = end;
+    (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
+    o->step_bytes = end;
+    o->copies = (int)(COPIES_BYTES / end);
+    o->copies = o->copies < 1 ? 1 : o->copies > COPIES ? COPIES : o->copies;
+    o->size_bytes = (size_t)o->copies * end;
+    void *block;
+    if (dt_device_alloc(d, DT_MEMORY_DEVICE, o->size_bytes, &block, err) != 0) {
+        return -1;
+    }
+    o->block = block;
+    for (int i = 0; i < o->copies; i++) {
+        char *at = o->block + (size_t)i * o->step_bytes;
+        dt_cuda_random(l, at, (int64_t)(flows / size), (enum dt_dtype)k->type);
+        dt_cuda_random(l, at + flows, (int64_t)((end - flows) / c_size), (enum dt_dtype)k->c_type);
+    }
+    return 0;
+}
+
+/* One turn of all that are not out; their times go to ms[turn]. -1: the device failed. */
+static int take_turn(const struct matmul_cache *c, struct matmul_plan *p, const struct dt_cuda_launch *l, const struct dt_matmul_args *product,
+                     const struct operands *o, struct candidate *all, int count, int turn, cudaEvent_t *events)
+{
+    struct dt_matmul_args a = *product;
+    cudaStream_t stream = l->native;
+    int ran[PROPOSALS], runs = 0;
+    bool good = cudaEventRecord(events[0], stream) == cudaSuccess;
+    for (int i = 0; i < count && good; i++) {
+        if (all[i].out) {
+            continue;
+        }
+        char *at = o->block + (size_t)((turn + i) % o->copies) * o->step_bytes;
+        a.a = at + o->a;
+        a.b = at + o->b;
+        a.c = at + o->c;
+        a.bias = product->bias != NULL ? at + o->bias : NULL;
+        p->algo = all[i].found.algo;
+        p->workspace_bytes = all[i].found.workspaceSize;
+        if (matmul_run(c, p, l, &a) != CUBLAS_STATUS_SUCCESS) { /* proposed, and refused after all */
+            all[i].out = true;
+            continue;
+        }
+        ran[runs++] = i;
+        good = cudaEventRecord(events[runs], stream) == cudaSuccess;
+    }
+    good = good && cudaEventSynchronize(events[runs]) == cudaSuccess;
+    for (int r = 0; r < runs && good; r++) {
+        good = cudaEventElapsedTime(&all[ran[r]].ms[turn], events[r], events[r + 1]) == cudaSuccess;
+    }
+    return good ? 0 : -1;
+}
+
+static int compare_floats(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* After turn 1. */
+static void thin_out(struct candidate *all, int count)
+{
+    float times[PROPOSALS];
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        if (!all[i].out) {
+            times[n++] = all[i].ms[1];
+        }
+    }
+    if (n == 0) {
+        return;
+    }
+    qsort(times, (size_t)n, sizeof *times, compare_floats);
+    for (int i = 1; i < count; i++) { /* the first stays in: it is what the others are compared with */
+        all[i].out = all[i].out || all[i].ms[1] > times[0] * 4 / 3 || (n > KEPT && all[i].ms[1] > times[KEPT - 1]);
+    }
+}
+
+static float median(struct candidate *x)
+{
+    qsort(x->ms + 2, TURNS - 2, sizeof x->ms[0], compare_floats);
+    return x->ms[2 + (TURNS - 2) / 2];
+}
+
+/* The place of the fastest, or -1: none of them ran. */
+static int fastest(struct candidate *all, int count)
+{
+    int best = -1;
+    float best_ms = 0, first_ms = 0;
+    for (int i = 0; i < count; i++) {
+        if (all[i].out) {
+            continue;
+        }
+        float ms = median(&all[i]);
+        first_ms = i == 0 ? ms : first_ms;
+        if (best < 0 || ms < best_ms) {
+            best = i;
+            best_ms = ms;
+        }
+    }
+    return best > 0 && !all[0].out && best_ms > 0.99F * first_ms ? 0 : best;
+}
+
+static void close_events(cudaEvent_t *events)
+{
+    for (int i = 0; i <= PROPOSALS; i++) {
+        if (events[i] != NULL) {
+            (void)cudaEventDestroy(events[i]);
+        }
+    }
+}
+
+/* Puts the fastest way to compute a product into the file; nothing where the library has none. */
+static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product, const struct dt_matmul_key *key,
+                   cudaEvent_t *events, int *measured, struct dt_error *err)
+{
+    struct candidate all[PROPOSALS];
+    cublasLtMatmulHeuristicResult_t found[PROPOSALS];
+    struct dt_cuda_launch l;
+    struct operands o = {0};
+    if (!dt_cuda_begin(s, &l)) {
+        (void)dt_stream_failed(s, err);
+        return -1;
+    }
+    struct matmul_plan *p = matmul_fits(c, key) ? matmul_plan_describe(c, key) : NULL;
+    int count = p != NULL ? matmul_plan_propose(c, p, found, PROPOSALS) : 0, rc = 0;
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < count; i++) {
+        all[i].found = found[i];
+        all[i].out = found[i].state != CUBLAS_STATUS_SUCCESS;
+    }
+    if (count > 0 && open_operands(s->device, &l, key, &o, err) != 0) {
+        dt_log(DT_LOG_WARN, "matmul", "%s; not measured", err->text);
+        count = 0;
+    }
+    for (int turn = 0; turn < TURNS && count > 0 && rc == 0; turn++) {
+        rc = take_turn(c, p, &l, product, &o, all, count, turn, events);
+        if (turn == 1 && rc == 0) {
+            thin_out(all, count);
+        }
+    }
+    int best = rc == 0 && count > 0 ? fastest(all, count) : -1;
+    if (best >= 0) {
+        struct dt_matmul_algo algo = {.workspace_bytes = (int64_t)all[best].found.workspaceSize};
+        memcpy(algo.words, &all[best].found.algo, sizeof algo.words);
+        dt_matmul_file_put(c->file, key, &algo);
+        *measured += 1;
+        dt_log(DT_LOG_INFO, "matmul", "(%lld, %lld, %lld): proposal %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m, (long long)key->n,
+               (long long)key->k, best, count, (double)all[best].ms[2 + (TURNS - 2) / 2], (double)all[0].ms[2 + (TURNS - 2) / 2]);
+    }
+    if (o.block != NULL) {
+        (void)cudaStreamSynchronize(l.native);
+        dt_device_free(s->device, DT_MEMORY_DEVICE, o.block, o.size_bytes);
+    }
+    if (p != NULL) {
+        matmul_plan_free(c, p);
+    }
+    if (rc != 0) {
+        cudaError_t why = cudaGetLastError();
+        dt_stream_fail(s, DT_IO, "measuring products: %s", cudaGetErrorString(why));
+        (void)dt_stream_failed(s, err);
+    }
+    return rc;
+}
+
+/* The first of `each` from `from` on that nothing was chosen for; count: there is none. */
+static int next_missing(const struct matmul_cache *c, const struct dt_matmul_args *each, int from, int count)
+{
+    for (int i = from; i < count; i++) {
+        struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
+        if (matmul_fits(c, &key) && dt_matmul_file_find(c->file, &key) == NULL) {
+            return i;
+        }
+    }
+    return count;
+}
+
+/* With the file locked. */
+static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
+                           void *context, int *measured, struct dt_error *err)
+{
+    cudaEvent_t events[PROPOSALS + 1] = {NULL};
+    int rc = 0;
+    for (int i = 0; i <= PROPOSALS && rc == 0; i++) {
+        rc = cudaEventCreateWithFlags(&events[i], cudaEventDefault) == cudaSuccess ? 0 : dt_fail(err, DT_IO, "measuring products: no events");
+    }
+    for (int i = next_missing(c, each, 0, count); i < count && rc == 0; i = next_missing(c, each, i + 1, count)) {
+        struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
+        rc = measure(c, s, &each[i], &key, events, measured, err);
+        if (tick != NULL) {
+            tick(context);
+        }
+    }
+    close_events(events);
+    return rc;
+}
+
+static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, int *measured,
+                  struct dt_error *why, struct dt_error *err)
+{
+    struct matmul_cache *c = matmul_cache_enter(s->device);
+    matmul_cache_leave(); /* products that are measured take the lock themselves; nobody else computes any */
+    int rc = 0;
+    *measured = 0;
+    why->status = DT_OK;
+    if (next_missing(c, each, 0, count) < count) {
+        if (dt_matmul_file_lock(c->file, tick, context, why) == 0) { /* what another process chose meanwhile has been read now */
+            rc = measure_missing(c, s, each, count, tick, context, measured, err);
+            if (rc == 0 && *measured > 0 && dt_matmul_file_save(c->file, why) != 0) {
+                *measured = 0;
+                dt_matmul_file_forget(c->file);
+            }
+            dt_matmul_file_unlock(c->file);
+        }
+        matmul_cache_forget(c);
+    }
+    return rc;
+}
+
+static void tell(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out)
+{
+    struct dt_matmul_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
+    for (int i = 0; i < count; i++) {
+        keys[i] = dt_matmul_key_of(&each[i]);
+    }
+    const struct matmul_cache *c = matmul_cache_enter(d);
+    dt_matmul_file_tell(c->file, keys, (size_t)count, out);
+    matmul_cache_leave();
+    free(keys);
+}
+
+static bool take(struct dt_device *d, const char *text, bool keep)
+{
+    struct matmul_cache *c = matmul_cache_enter(d);
+    struct dt_error err;
+    bool taken = dt_matmul_file_take(c->file, text);
+    if (taken) {
+        matmul_cache_forget(c);
+        if (keep && dt_matmul_file_path(c->file) != NULL && dt_matmul_file_add(c->file, &err) != 0) {
+            dt_log(DT_LOG_WARN, "matmul", "%s; plans are not kept on this host", err.text);
+        }
+    }
+    matmul_cache_leave();
+    return taken;
+}
+
+static void none(struct dt_device *d)
+{
+    struct matmul_cache *c = matmul_cache_enter(d);
+    dt_matmul_file_forget(c->file);
+    matmul_cache_forget(c);
+    matmul_cache_leave();
+}
+
+const struct dt_device_plans dt_cuda_plans = {.choose = choose, .tell = tell, .take = take, .none = none};

@@ -1,0 +1,427 @@
+/* How products are chosen at a start: measured once, kept in the plan file, the same for all who share it. On the software GPU, whose three algorithms have bits
+ * of their own, and one of which is made fast.   run: timeout 120 */
+#include "base/file.h"
+#include "base/log.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/matmul.h"
+#include "tests/unit/support/ranks.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+// clang-format off: needs the headers above
+#include <cmocka.h>
+// clang-format on
+
+extern uint64_t softgpu_lt_products, softgpu_lt_proposals;
+
+enum { M = 65, N = 48, K = 72, COUNT = 3 };
+
+static char *folder;
+
+struct gpu {
+    struct dt_device d;
+    struct dt_stream *s;
+};
+
+static void open_gpu(struct gpu *g)
+{
+    struct dt_error err = {0};
+    if (dt_device_open(&g->d, "cuda", NULL, &err) != 0 || dt_stream_open(&g->d, 0, &g->s, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void close_gpu(struct gpu *g)
+{
+    dt_stream_close(g->s);
+    dt_device_close(&g->d);
+}
+
+/* Three products: with bias, turned, adding to c; FP32 and BF16 take turns. */
+static void make_products(struct dt_matmul_args *out, void *at)
+{
+    memset(out, 0, COUNT * sizeof *out);
+    for (int i = 0; i < COUNT; i++) {
+        out[i] = (struct dt_matmul_args){
+            .c = at, .a = at, .b = at, .m = M, .n = N, .k = K + 8 * i, .type = i % 2 ? DT_BF16 : DT_F32, .c_type = i % 2 ? DT_BF16 : DT_F32};
+    }
+    out[0].bias = at;
+    out[1].a_transposed = true;
+    out[1].lda = M + 7;
+    out[2].accumulate = true;
+}
+
+static int choose(struct gpu *g, struct dt_error *why)
+{
+    struct dt_matmul_args each[COUNT];
+    struct dt_error err = {0};
+    int measured = -1;
+    make_products(each, (void *)((uintptr_t)1 << 40));
+    if (g->d.ops->plans->choose(g->s, each, COUNT, NULL, NULL, &measured, why, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    return measured;
+}
+
+/* The place of plan files: a folder of that name, new if `fresh`. */
+static void use_cache(const char *name, bool fresh)
+{
+    char path[4096];
+    struct dt_error err;
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (fresh) {
+        assert_int_equal(dt_file_remove_tree(path, &err), 0);
+    }
+    (void)setenv("DTRUN_CACHE", path, 1);
+}
+
+/* The plan file in the place. */
+static void find_file(char *out, size_t size)
+{
+    char command[4200];
+    (void)snprintf(command, sizeof command, "ls -d \"$DTRUN_CACHE\"/*.plans");
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(out, (int)size, f));
+    assert_int_equal(pclose(f), 0);
+    out[strcspn(out, "\n")] = '\0';
+}
+
+/* The algorithms that the file names, in the order of its lines: "2 2 2 ". */
+static void read_choice(char *out, size_t size)
+{
+    char path[4096], line[1024];
+    size_t used = 0;
+    find_file(path, sizeof path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    out[0] = '\0';
+    for (int i = 0; fgets(line, sizeof line, f) != NULL; i++) {
+        char *at = line;
+        for (int field = 0; field < 14 && at != NULL; field++) {
+            at = strchr(at, ' ');
+            at = at != NULL ? at + 1 : NULL;
+        }
+        if (i >= 2 && at != NULL) {
+            used += (size_t)snprintf(out + used, size - used, "%.*s ", (int)strcspn(at, " "), at);
+        }
+    }
+    (void)fclose(f);
+}
+
+/* A product whose bits tell by which algorithm it was made: large values that cancel. */
+static float compute(struct gpu *g, bool half)
+{
+    struct dt_error err = {0};
+    struct dt_matmul_args each[COUNT];
+    void *device, *pinned;
+    enum { BYTES = 1 << 16 };
+    assert_int_equal(dt_device_alloc(&g->d, DT_MEMORY_DEVICE, 4 * BYTES, &device, &err), 0);
+    assert_int_equal(dt_device_alloc(&g->d, DT_MEMORY_PINNED, 4 * BYTES, &pinned, &err), 0);
+    make_products(each, device);
+    struct dt_matmul_args a = each[half ? 1 : 0];
+    uint32_t state = 1;
+    for (int i = 0; i < 4 * BYTES / 4; i++) {
+        state = state * 1664525U + 1013904223U;
+        ((float *)pinned)[i] = (float)(int32_t)state * 0x1p-31F * (i % 5 == 0 ? 1000.0F : 1.0F);
+    }
+    a.a = (char *)device + BYTES;
+    a.b = (char *)device + 2 * BYTES;
+    a.bias = a.bias != NULL ? (char *)device + 3 * BYTES : NULL;
+    a.type = DT_F32;
+    a.c_type = DT_F32;
+    dt_stream_copy(g->s, device, pinned, 4 * BYTES);
+    g->d.kernels->matmul(g->s, &a);
+    dt_stream_copy(g->s, pinned, device, 4 * BYTES);
+    assert_int_equal(dt_stream_finish(g->s, 60, &err), 0);
+    float sum = 0;
+    for (int i = 0; i < M * N; i++) {
+        sum += ((float *)pinned)[i] * (float)(i % 7);
+    }
+    dt_device_free(&g->d, DT_MEMORY_DEVICE, device, 4 * BYTES);
+    dt_device_free(&g->d, DT_MEMORY_PINNED, pinned, 4 * BYTES);
+    return sum;
+}
+
+static void the_fastest_is_kept(void **state)
+{
+    (void)state;
+    float sums[4];
+    for (int fast = 1; fast <= 3; fast++) {
+        char text[8], choice[64], expected[64];
+        struct gpu g;
+        struct dt_error why;
+        use_cache("fastest", true);
+        (void)snprintf(text, sizeof text, "%d", fast);
+        (void)snprintf(expected, sizeof expected, "%d %d %d ", fast, fast, fast);
+        (void)setenv("SOFTGPU_LT_FAST", text, 1);
+        open_gpu(&g);
+        assert_int_equal(choose(&g, &why), COUNT);
+        assert_int_equal(why.status, DT_OK);
+        read_choice(choice, sizeof choice);
+        assert_string_equal(choice, expected);
+        assert_int_equal(choose(&g, &why), 0);
+        sums[fast] = compute(&g, false);
+        close_gpu(&g);
+        /* another start, on a machine where another would be faster now: nothing is measured, nothing changes */
+        (void)setenv("SOFTGPU_LT_FAST", fast == 1 ? "2" : "1", 1);
+        open_gpu(&g);
+        uint64_t products = softgpu_lt_products, proposals = softgpu_lt_proposals;
+        assert_int_equal(choose(&g, &why), 0);
+        assert_int_equal(softgpu_lt_products - products, 0);
+        assert_true(compute(&g, false) == sums[fast]);
+        assert_int_equal(softgpu_lt_proposals - proposals, 0);
+        close_gpu(&g);
+    }
+    (void)unsetenv("SOFTGPU_LT_FAST");
+    assert_true(sums[1] != sums[2] && sums[2] != sums[3] && sums[1] != sums[3]); /* or this test could not fail */
+}
+
+/* What another rank chose counts, here and for later starts; `none` goes back to the first proposal. */
+static void ranks_take_what_rank_0_chose(void **state)
+{
+    (void)state;
+    struct gpu a, b;
+    struct dt_error why;
+    struct dt_text text;
+    struct dt_matmul_args each[COUNT];
+    char choice[64];
+    dt_text_init(&text);
+    make_products(each, (void *)((uintptr_t)1 << 40));
+    use_cache("one", true);
+    (void)setenv("SOFTGPU_LT_FAST", "1", 1);
+    open_gpu(&a);
+    assert_int_equal(choose(&a, &why), COUNT);
+    a.d.ops->plans->tell(&a.d, each, 2, &text); /* two of three */
+    float expected = compute(&a, false);
+    use_cache("two", true);
+    (void)setenv("SOFTGPU_LT_FAST", "2", 1);
+    open_gpu(&b);
+    assert_int_equal(choose(&b, &why), COUNT);
+    float own = compute(&b, false);
+    assert_true(own != expected);
+    assert_true(b.d.ops->plans->take(&b.d, text.data, true));
+    assert_true(compute(&b, false) == expected);
+    read_choice(choice, sizeof choice); /* the file had a choice for all of them, and keeps it */
+    assert_string_equal(choice, "2 2 2 ");
+    close_gpu(&b);
+    use_cache("three", true);
+    open_gpu(&b);
+    assert_true(b.d.ops->plans->take(&b.d, text.data, true));
+    read_choice(choice, sizeof choice);
+    assert_string_equal(choice, "1 1 ");
+    assert_true(compute(&b, false) == expected);
+    b.d.ops->plans->none(&b.d);
+    float first = compute(&b, false);
+    assert_true(first != expected && first != own); /* the third algorithm is proposed first */
+    text.data[text.size / 2] ^= 1;
+    assert_false(b.d.ops->plans->take(&b.d, text.data, true));
+    dt_text_reset(&text);
+    dt_text_puts(&text, "dtrun matmul plans 1\nanother\n");
+    assert_false(b.d.ops->plans->take(&b.d, text.data, true));
+    assert_true(compute(&b, false) == first);
+    close_gpu(&b);
+    close_gpu(&a);
+    (void)unsetenv("SOFTGPU_LT_FAST");
+    dt_text_clear(&text);
+}
+
+/* Two processes at once: one measures, the other waits and takes its choice. */
+static void processes_share_one_choice(void **state)
+{
+    (void)state;
+    pid_t pids[2];
+    int ready[2], measured[2] = {0, 0};
+    use_cache("shared", true);
+    assert_int_equal(pipe(ready), 0);
+    for (int i = 0; i < 2; i++) {
+        pids[i] = fork();
+        assert_true(pids[i] >= 0);
+        if (pids[i] == 0) { /* the first thing here that starts the GPU */
+            struct gpu g;
+            struct dt_error why;
+            char byte;
+            (void)close(ready[1]);
+            (void)setenv("SOFTGPU_LT_FAST", i == 0 ? "1" : "2", 1);
+            open_gpu(&g);
+            (void)read(ready[0], &byte, 1); /* both go at once */
+            int n = choose(&g, &why);
+            float sum = compute(&g, false);
+            close_gpu(&g);
+            char choice[64];
+            read_choice(choice, sizeof choice);
+            use_cache("alone", true);
+            _exit(n | (choice[0] - '0') << 2 | (sum != sum) << 6);
+        }
+    }
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+    int choice[2];
+    for (int i = 0; i < 2; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        assert_true(WIFEXITED(status));
+        measured[i] = WEXITSTATUS(status) & 3;
+        choice[i] = WEXITSTATUS(status) >> 2;
+    }
+    assert_int_equal(measured[0] + measured[1], COUNT);
+    assert_true(measured[0] == 0 || measured[1] == 0);
+    assert_int_equal(choice[0], choice[1]);
+    assert_int_equal(choice[0], measured[0] != 0 ? 1 : 2);
+}
+
+static void what_cannot_be_kept_is_not_measured(void **state)
+{
+    (void)state;
+    struct gpu g;
+    struct dt_error why, err;
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/file", folder);
+    assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
+    use_cache("file/below", false);
+    uint64_t products = softgpu_lt_products;
+    open_gpu(&g);
+    assert_int_equal(choose(&g, &why), 0);
+    assert_true(why.status != DT_OK);
+    assert_int_equal(softgpu_lt_products - products, 0);
+    close_gpu(&g);
+}
+
+/* One line, and the plans are measured again. */
+static void a_damaged_file_is_said_in_one_line(void **state)
+{
+    (void)state;
+    struct gpu g;
+    struct dt_error why, err;
+    struct dt_text text;
+    char path[4096], log[4096];
+    dt_text_init(&text);
+    use_cache("damaged", true);
+    (void)setenv("SOFTGPU_LT_FAST", "1", 1); /* so that both files have the same size */
+    open_gpu(&g);
+    assert_int_equal(choose(&g, &why), COUNT);
+    close_gpu(&g);
+    find_file(path, sizeof path);
+    assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
+    (void)snprintf(log, sizeof log, "%s/log", folder);
+    for (int kind = 0; kind < 3; kind++) { /* a byte changed, cut short, of another device */
+        struct dt_text other;
+        dt_text_init(&other);
+        dt_text_puts(&other, text.data);
+        if (kind == 0) {
+            other.data[other.size / 2] ^= 1;
+        } else if (kind == 1) {
+            other.size /= 2;
+        } else {
+            dt_text_reset(&other);
+            dt_text_puts(&other, "dtrun matmul plans 1\nNVIDIA B200, driver 13000, cublasLt 130000\nsum 0123456789abcdef\n");
+        }
+        assert_int_equal(dt_file_write(path, other.data, other.size, &err), 0);
+        int fd = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        assert_true(fd >= 0);
+        dt_log_open(DT_LOG_WARN, -1, fd);
+        open_gpu(&g);
+        (void)compute(&g, false); /* a product before anything is chosen: the file is read */
+        dt_log_open(DT_LOG_WARN, -1, 2);
+        struct dt_text said;
+        dt_text_init(&said);
+        assert_int_equal(dt_file_read(log, 1 << 16, &said, &err), 0);
+        assert_non_null(strstr(dt_text_str(&said), "damaged, or of another device"));
+        assert_true(strchr(said.data, '\n') == said.data + said.size - 1);
+        (void)close(fd);
+        dt_log_open(DT_LOG_ERROR, -1, 2);
+        assert_int_equal(choose(&g, &why), COUNT);
+        dt_log_open(DT_LOG_WARN, -1, 2);
+        close_gpu(&g);
+        dt_text_reset(&said);
+        assert_int_equal(dt_file_read(path, 1 << 20, &said, &err), 0);
+        assert_int_equal(said.size, text.size);
+        dt_text_clear(&said);
+        dt_text_clear(&other);
+    }
+    (void)unsetenv("SOFTGPU_LT_FAST");
+    dt_text_clear(&text);
+}
+
+static void train(const struct job *job, struct ranks_outcome *out)
+{
+    ranks_train(job, 1, &(struct ranks_options){.device = "cuda"}, out);
+    if (out->rc[0] != 0) {
+        fail_msg("%s", out->err[0].text);
+    }
+}
+
+/* All products of a run are measured before it begins: with the plans at hand the library is asked for no proposal.
+ * Runs repeat the bits of the measured plans; a deterministic one those of the first proposals, whatever the file says. */
+static void a_run_has_all_its_plans(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"32-true", "bf16-mixed"};
+    for (int p = 0; p < 2; p++) {
+        struct job job;
+        struct ranks_outcome cold, warm, other, fixed, again;
+        ranks_job(&job, folder);
+        job.training.strategy = "single_device";
+        job.training.precision = precisions[p];
+        job.training.max_steps = 2;
+        job.text = NULL;
+        use_cache("run", true);
+        (void)setenv("SOFTGPU_LT_FAST", "1", 1);
+        train(&job, &cold);
+        (void)setenv("SOFTGPU_LT_FAST", "2", 1);
+        uint64_t proposals = softgpu_lt_proposals;
+        train(&job, &warm);
+        assert_int_equal(softgpu_lt_proposals - proposals, 0);
+        assert_true(warm.hash == cold.hash);
+        job.training.deterministic = true;
+        train(&job, &fixed);
+        use_cache("fixed", true);
+        train(&job, &again);
+        assert_true(fixed.hash == again.hash && fixed.hash != cold.hash);
+        job.training.deterministic = false;
+        train(&job, &other);
+        assert_true(other.hash != cold.hash); /* or equal hashes would say nothing */
+        (void)unsetenv("SOFTGPU_LT_FAST");
+        ranks_clear(&cold);
+        ranks_clear(&warm);
+        ranks_clear(&other);
+        ranks_clear(&fixed);
+        ranks_clear(&again);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+static int open_folder(void **state)
+{
+    (void)state;
+    folder = ranks_folder();
+    ranks_data(folder, 64);
+    return 0;
+}
+
+static int close_folder(void **state)
+{
+    (void)state;
+    ranks_remove(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_share_one_choice), /* first: it forks */
+        cmocka_unit_test(the_fastest_is_kept),
+        cmocka_unit_test(ranks_take_what_rank_0_chose),
+        cmocka_unit_test(what_cannot_be_kept_is_not_measured),
+        cmocka_unit_test(a_damaged_file_is_said_in_one_line),
+        cmocka_unit_test(a_run_has_all_its_plans),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}

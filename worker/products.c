@@ -1,0 +1,189 @@
+/* The products of a job, found by a walk over the chain with kernels that do nothing but write down what is asked of `matmul`. */
+#include "worker/products.h"
+
+#include "base/clock.h"
+#include "worker/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a table of kernels that only collects products ---- */
+
+struct collector {
+    struct dt_stream stream; /* first: it is what the kernels are given */
+    struct products *to;
+};
+
+static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
+           a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type && a->c_type == b->c_type &&
+           (a->bias != NULL) == (b->bias != NULL);
+}
+
+static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    struct products *p = ((struct collector *)s)->to;
+    for (int i = 0; i < p->count; i++) {
+        if (same(&p->each[i], a)) {
+            return;
+        }
+    }
+    if (p->count == p->capacity) {
+        p->capacity = 2 * p->capacity + 16;
+        p->each = dt_realloc(p->each, (size_t)p->capacity * sizeof *p->each);
+    }
+    p->each[p->count++] = *a;
+}
+
+#define SKIP(kernel)                                                                                                                                 \
+    static void skip_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                                               \
+    {                                                                                                                                                \
+        (void)s;                                                                                                                                     \
+        (void)a;                                                                                                                                     \
+    }
+SKIP(fill)
+SKIP(cast)
+SKIP(scale)
+SKIP(add)
+SKIP(sum_slices)
+SKIP(column_sum)
+SKIP(layernorm)
+SKIP(layernorm_backward)
+SKIP(activation)
+SKIP(activation_backward)
+SKIP(attention)
+SKIP(attention_backward)
+SKIP(embedding)
+SKIP(embedding_backward)
+SKIP(position_backward)
+SKIP(cross_entropy)
+#undef SKIP
+
+/* What blocks call: optimizers and norms are not theirs. */
+static const struct dt_kernels collecting = {
+    .name = "collecting",
+    .fill = skip_fill,
+    .cast = skip_cast,
+    .scale = skip_scale,
+    .add = skip_add,
+    .sum_slices = skip_sum_slices,
+    .matmul = collect,
+    .column_sum = skip_column_sum,
+    .layernorm = skip_layernorm,
+    .layernorm_backward = skip_layernorm_backward,
+    .activation = skip_activation,
+    .activation_backward = skip_activation_backward,
+    .attention = skip_attention,
+    .attention_backward = skip_attention_backward,
+    .embedding = skip_embedding,
+    .embedding_backward = skip_embedding_backward,
+    .position_backward = skip_position_backward,
+    .cross_entropy = skip_cross_entropy,
+};
+
+/* Addresses that nobody reads or writes: blocks add to them, and products keep their alignment. */
+static void *nowhere(int at)
+{
+    return (void *)((uintptr_t)(at + 1) << 40);
+}
+
+void products_of(struct products *out, const struct chain *c, enum dt_dtype grad_type)
+{
+    memset(out, 0, sizeof *out);
+    struct collector collector = {.to = out};
+    struct batch batch = {
+        .ids = nowhere(0), .labels = nowhere(1), .batch_size = c->spec.batch_size, .sequence_length = c->spec.sequence_length, .valid_count = 1};
+    static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
+    for (size_t phase = 0; phase < sizeof phases / sizeof phases[0]; phase++) {
+        for (int i = 0; i < c->block_count; i++) {
+            const struct block *b = &c->blocks[i];
+            bool first = i == 0, last = i + 1 == c->block_count, forward = phases[phase] == PASS_FORWARD || phases[phase] == PASS_EVAL;
+            struct pass p = {.phase = phases[phase],
+                             .stream = &collector.stream,
+                             .kernels = &collecting,
+                             .batch = &batch,
+                             .weights = nowhere(2),
+                             .grads = nowhere(3),
+                             .grad_type = grad_type,
+                             .kept = nowhere(4),
+                             .saved = nowhere(5),
+                             .scratch = nowhere(6),
+                             .loss_scale = 1,
+                             .loss_sum = nowhere(7)};
+            p.x_residual = forward && !first ? nowhere(8) : NULL;
+            p.x_branch = forward && !first && c->blocks[i - 1].branch_out ? nowhere(9) : NULL;
+            p.y_residual = forward ? nowhere(10) : NULL;
+            p.y_branch = forward ? nowhere(11) : NULL;
+            p.dy = last ? NULL : nowhere(12);
+            p.dx = first ? NULL : nowhere(13);
+            if (phases[phase] == PASS_BACKWARD) {
+                b->ops->backward(b, &p);
+            } else {
+                b->ops->forward(b, &p);
+            }
+        }
+    }
+}
+
+void products_clear(struct products *p)
+{
+    free(p->each);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- choosing ---- */
+
+static void tick(void *context)
+{
+    dt_page_pulse(((struct world *)context)->page);
+}
+
+/* Rank 0: measures what is new. */
+static int choose(struct trainer *t, const struct products *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct dt_error why;
+    int measured = 0;
+    double begin_s = dt_now_s();
+    if (w->device->ops->plans->choose(w->compute, all->each, all->count, tick, w, &measured, &why, err) != 0) {
+        return -1;
+    }
+    if (why.status != DT_OK) {
+        metrics_say(&t->metrics, "train: products are not measured: %s", why.text);
+    } else if (measured > 0) {
+        metrics_say(&t->metrics, "train: %d of %d products measured in %.1f s, once for this kind of GPU", measured, all->count,
+                    dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
+{
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    t->world = w;
+    if (plans == NULL) {
+        return 0;
+    }
+    if (t->job->training.deterministic) {
+        plans->none(w->device);
+        return 0;
+    }
+    struct products all;
+    struct dt_text text;
+    struct dt_error failure;
+    products_of(&all, &t->chain, t->strategy.grad_type);
+    dt_text_init(&text);
+    bool failed = t->rank == 0 && choose(t, &all, &failure) != 0;
+    if (t->rank == 0 && !failed) {
+        plans->tell(w->device, all.each, all.count, &text);
+    }
+    int rc = trainer_share(t, "train/products", &text, failed ? &failure : NULL, INFINITY, err);
+    if (rc == 0 && t->rank != 0 && !plans->take(w->device, dt_text_str(&text), w->local_rank == 0)) {
+        metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans", t->rank);
+    }
+    dt_text_clear(&text);
+    products_clear(&all);
+    return rc;
+}

@@ -1,0 +1,16 @@
+/* Which products a job computes, and how: devices that have a choice measure it at the start of a run, on rank 0 for all ranks. */
+#ifndef DT_WORKER_PRODUCTS_H
+#define DT_WORKER_PRODUCTS_H
+
+#include "worker/chain.h"
+
+struct products {
+    struct dt_matmul_args *each; /* different from each other; their pointers are no memory, but aligned as in training */
+    int count, capacity;
+};
+
+/* All products of a chain's passes. grad_type: as in struct pass. */
+void products_of(struct products *out, const struct chain *c, enum dt_dtype grad_type);
+void products_clear(struct products *p);
+
+#endif
