@@ -43,6 +43,9 @@ void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count
     if (c->bytes > 0) {
         printf(",\"bytes\":%.0f,\"gb_per_s\":%.4g", c->bytes, c->bytes / median / 1e3);
     }
+    if (c->flops > 0) {
+        printf(",\"flops\":%.0f,\"gflop_per_s\":%.4g", c->flops, c->flops / median / 1e3);
+    }
     if (c->floor > 0) {
         printf(",\"floor\":%.6g,\"to_floor\":%.3g", c->floor, median / c->floor);
     }

@@ -13,6 +13,7 @@ struct dt_bench_case {
     const char *bench, *name; /* "store", "add" */
     const char *unit;         /* "us", "ops/s", "GB/s" */
     double bytes;             /* that one call must move, where it is a time in us: printed with the rate; 0: not known */
+    double flops;             /* that one call must do, likewise; 0: bytes decide */
     double floor;             /* what the machine would allow, same unit; 0: not known */
     double peer;              /* another system in the same run, same unit; 0: not measured */
     const char *peer_name;    /* "torch"; null without */

@@ -295,7 +295,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     struct trainer t;
     struct dt_text text;
     dt_text_init(&text);
-    int rc = trainer_prepare(&t, job, 0, size, local, DT_F32, err);
+    int rc = trainer_prepare(&t, job, 0, size, local, DT_F32, strcmp(world_device_name(job->training.device), "cuda") == 0, err);
     if (rc == 0) {
         if (print) {
             trainer_print_plan(&t, local, o->json, &text);

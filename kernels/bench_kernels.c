@@ -1,6 +1,6 @@
-/* Every kernel that memory decides, by the bytes that it must move: each row of `kernels` below is a function that says how many, and makes the
- * call. The floor is the time in which a copy moves as many bytes; copies are timed in turns with the kernel. Calls follow each other without a
- * wait, so many that what the host needs to start the first does not count. Products and attention, where arithmetic decides, are not here. */
+/* Every kernel, by the bytes that it must move or, where arithmetic decides (products, attention), by the operations that it must do: each row of `kernels` below is
+ * a function that says how many, and makes the call. The floor is the time in which a copy moves as many bytes, or a square product does as many operations;
+ * these are timed in turns with the kernel. Calls follow each other without a wait, so many that what the host needs to start the first does not count. */
 #include "kernels/bench_kernels.h"
 
 #include "base/bench.h"
@@ -228,11 +228,19 @@ static double activation(struct bench *b, bool go)
 static double activation_backward(struct bench *b, bool go)
 {
     int64_t n = b->rows * b->cols;
-    struct dt_activation_backward_args a = {buffer(b, 0, n, b->type), buffer(b, 1, n, b->type), buffer(b, 2, n, b->type), n, DT_ACT_GELU, b->type};
+    struct dt_activation_backward_args a = {.dx = buffer(b, 0, n, b->type),
+                                            .dy = buffer(b, 1, n, b->type),
+                                            .x = buffer(b, 2, n, b->type),
+                                            .count = n,
+                                            .kind = DT_ACT_GELU,
+                                            .type = b->type,
+                                            .dbias = buffer(b, 3, b->cols, DT_F32),
+                                            .col_count = b->cols,
+                                            .grad_type = DT_F32};
     if (go) {
         b->k->activation_backward(b->s, &a);
     }
-    return bytes(b, 3.0 * (double)n);
+    return bytes(b, 3.0 * (double)n) + 4.0 * (double)b->cols;
 }
 
 static double embedding(struct bench *b, bool go)
@@ -355,7 +363,100 @@ static double norm_sum(struct bench *b, bool go)
     return bytes(b, (double)b->parameters);
 }
 
-enum shape { ELEMENTS, LOSS, PARAMETERS };
+static double norm_finish(struct bench *b, bool go)
+{
+    struct dt_norm_finish_args a = {.norm = buffer(b, 0, 1, DT_F64), .limbs = buffer(b, 1, DT_EXACT_LIMBS, DT_I64), .scale = 1, .max_norm = 1};
+    if (go) {
+        b->k->norm_finish(b->s, &a);
+    }
+    return 8.0 * (DT_EXACT_LIMBS + 1);
+}
+
+static double exact_sum(struct bench *b, bool go)
+{
+    struct dt_exact_sum_args a = {.limbs = buffer(b, 0, DT_EXACT_LIMBS, DT_I64),
+                                  .bad_count = buffer(b, 1, 1, DT_I64),
+                                  .x = buffer(b, 2, b->loss_rows, DT_F64),
+                                  .count = b->loss_rows};
+    if (go) {
+        b->k->exact_sum(b->s, &a);
+    }
+    return 8.0 * (double)b->loss_rows;
+}
+
+/* ---- where arithmetic decides: these give operations ---- */
+
+/* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input, that of its weights. */
+static double product(struct bench *b, bool go, bool dx, bool dw)
+{
+    int64_t wide = 4 * b->cols;
+    void *x = buffer(b, 0, b->rows * b->cols, b->type), *w = buffer(b, 1, b->cols * wide, b->type), *y = buffer(b, 2, b->rows * wide, b->type);
+    void *sum = dw ? buffer(b, 3, b->cols * wide, DT_F32) : NULL;
+    struct dt_matmul_args a = dw   ? (struct dt_matmul_args){.c = sum, .a = x, .b = y, .m = b->cols, .n = wide, .k = b->rows, .a_transposed = true}
+                              : dx ? (struct dt_matmul_args){.c = x, .a = y, .b = w, .m = b->rows, .n = b->cols, .k = wide, .b_transposed = true}
+                                   : (struct dt_matmul_args){.c = y, .a = x, .b = w, .m = b->rows, .n = wide, .k = b->cols};
+    a.type = b->type;
+    a.c_type = dw ? DT_F32 : b->type;
+    if (go) {
+        b->k->matmul(b->s, &a);
+    }
+    return 2.0 * (double)a.m * (double)a.n * (double)a.k;
+}
+
+static double matmul(struct bench *b, bool go)
+{
+    return product(b, go, false, false);
+}
+
+static double matmul_dx(struct bench *b, bool go)
+{
+    return product(b, go, true, false);
+}
+
+static double matmul_dw(struct bench *b, bool go)
+{
+    return product(b, go, false, true);
+}
+
+/* Causal: half of each square. Forward two products, backward five; heads of 64 where the columns allow it. */
+static double attend(struct bench *b, bool go, bool back)
+{
+    int64_t t = b->rows < POSITIONS ? b->rows : POSITIONS, batch = b->rows / t, heads = b->cols % 64 == 0 ? b->cols / 64 : 1, d = b->cols / heads;
+    void *qkv = buffer(b, 0, 3 * b->rows * b->cols, b->type), *out = buffer(b, 1, b->rows * b->cols, b->type);
+    void *lse = buffer(b, 2, b->rows * heads, DT_F32), *dout = buffer(b, 3, b->rows * b->cols, b->type);
+    void *dqkv = back ? buffer(b, 4, 3 * b->rows * b->cols, b->type) : NULL;
+    if (go && back) {
+        b->k->attention_backward(b->s, &(struct dt_attention_backward_args){.dqkv = dqkv,
+                                                                            .dout = dout,
+                                                                            .out = out,
+                                                                            .qkv = qkv,
+                                                                            .lse = lse,
+                                                                            .batch = batch,
+                                                                            .positions = t,
+                                                                            .heads = heads,
+                                                                            .head_size = d,
+                                                                            .causal = true,
+                                                                            .type = b->type});
+    } else if (go) {
+        b->k->attention(
+            b->s,
+            &(struct dt_attention_args){
+                .out = out, .lse = lse, .qkv = qkv, .batch = batch, .positions = t, .heads = heads, .head_size = d, .causal = true, .type = b->type});
+    }
+    return (back ? 5.0 : 2.0) * (double)batch * (double)t * (double)t * (double)b->cols;
+}
+
+static double attention(struct bench *b, bool go)
+{
+    return attend(b, go, false);
+}
+
+static double attention_backward(struct bench *b, bool go)
+{
+    return attend(b, go, true);
+}
+
+enum shape { ELEMENTS, LOSS, PARAMETERS, ARITHMETIC, ONE };
 static const struct {
     const char *name;
     double (*run)(struct bench *b, bool go);
@@ -378,6 +479,13 @@ static const struct {
     {"adamw", adamw, PARAMETERS},
     {"sgd", sgd, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
+    {"norm_finish", norm_finish, ONE},
+    {"exact_sum", exact_sum, ONE},
+    {"matmul", matmul, ARITHMETIC},
+    {"matmul_dx", matmul_dx, ARITHMETIC},
+    {"matmul_dw", matmul_dw, ARITHMETIC},
+    {"attention", attention, ARITHMETIC},
+    {"attention_backward", attention_backward, ARITHMETIC},
 };
 
 /* ---- timing ---- */
@@ -414,34 +522,79 @@ static double time_copy(struct bench *b, const struct copying *c, double moved, 
     return finish(b, begin_s, calls) * 1e6 * moved / (2.0 * (double)c->half_bytes);
 }
 
+/* A square product, whose rate is what arithmetic is compared with. */
+struct squaring {
+    char *p; /* three matrices */
+    int64_t side;
+};
+
+static double square_flops(const struct squaring *q)
+{
+    return 2.0 * (double)q->side * (double)q->side * (double)q->side;
+}
+
+/* Microseconds in which square products do as many operations as the kernel. */
+static double time_square(struct bench *b, const struct squaring *q, double flops, int calls)
+{
+    size_t bytes_each = (size_t)(q->side * q->side) * dt_dtype_size(b->type);
+    struct dt_matmul_args a = {.c = q->p, .a = q->p + bytes_each, .b = q->p + 2 * bytes_each, .type = b->type, .c_type = b->type};
+    a.m = a.n = a.k = q->side;
+    double begin_s = dt_now_s();
+    for (int i = 0; i < calls; i++) {
+        b->k->matmul(b->s, &a);
+    }
+    return finish(b, begin_s, calls) * 1e6 * flops / square_flops(q);
+}
+
 static int calls_of(double us, double enough_us)
 {
     double calls = enough_us / (us > 0.1 ? us : 0.1);
     return calls < 1 ? 1 : calls > 1000 ? 1000 : (int)calls;
 }
 
-static void measure(struct bench *b, size_t kernel, const struct copying *c, int repeats, double enough_us)
+static void name_shape(const struct bench *b, enum shape shape, char *out, size_t size)
+{
+    switch (shape) {
+    case PARAMETERS:
+        (void)snprintf(out, size, "%lld", (long long)b->parameters);
+        break;
+    case ONE:
+        (void)snprintf(out, size, "%lld", (long long)b->loss_rows);
+        break;
+    case LOSS:
+        (void)snprintf(out, size, "%lldx%lld", (long long)b->loss_rows, (long long)b->vocabulary);
+        break;
+    case ELEMENTS:
+    case ARITHMETIC:
+        (void)snprintf(out, size, "%lldx%lld", (long long)b->rows, (long long)b->cols);
+    }
+}
+
+static void measure(struct bench *b, size_t kernel, const struct copying *c, const struct squaring *q, int repeats, double enough_us)
 {
     char name[128], shape[48];
-    double samples[REPEATS_MOST], copies[REPEATS_MOST];
-    double moved = kernels[kernel].run(b, false);
+    double samples[REPEATS_MOST], floors[REPEATS_MOST];
+    double work = kernels[kernel].run(b, false); /* bytes, or operations */
+    bool arithmetic = kernels[kernel].shape == ARITHMETIC;
     (void)time_kernel(b, kernel, 1); /* the first one touches memory and loads code */
     int calls = calls_of(time_kernel(b, kernel, 1), enough_us);
-    int copy_calls = calls_of(time_copy(b, c, 2.0 * (double)c->half_bytes, 1), enough_us);
+    if (arithmetic) {
+        (void)time_square(b, q, work, 1);
+    }
+    int floor_calls = calls_of(arithmetic ? time_square(b, q, square_flops(q), 1) : time_copy(b, c, 2.0 * (double)c->half_bytes, 1), enough_us);
     for (int i = 0; i < repeats && !b->failed; i++) {
         samples[i] = time_kernel(b, kernel, calls);
-        copies[i] = time_copy(b, c, moved, copy_calls);
+        floors[i] = arithmetic ? time_square(b, q, work, floor_calls) : time_copy(b, c, work, floor_calls);
     }
     if (!b->failed) {
-        int64_t rows = kernels[kernel].shape == LOSS ? b->loss_rows : b->rows, cols = kernels[kernel].shape == LOSS ? b->vocabulary : b->cols;
-        if (kernels[kernel].shape == PARAMETERS) {
-            (void)snprintf(shape, sizeof shape, "%lld", (long long)b->parameters);
-        } else {
-            (void)snprintf(shape, sizeof shape, "%lldx%lld", (long long)rows, (long long)cols);
-        }
+        name_shape(b, kernels[kernel].shape, shape, sizeof shape);
         (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, b->type == DT_F32 ? "fp32" : "bf16", kernels[kernel].name, shape);
-        struct dt_bench_case line = {
-            .bench = "kernels", .name = name, .unit = "us", .bytes = moved, .floor = dt_bench_median(copies, (size_t)repeats)};
+        struct dt_bench_case line = {.bench = "kernels",
+                                     .name = name,
+                                     .unit = "us",
+                                     .bytes = arithmetic ? 0 : work,
+                                     .flops = arithmetic ? work : 0,
+                                     .floor = dt_bench_median(floors, (size_t)repeats)};
         dt_bench_print(&line, samples, (size_t)repeats);
     }
     clear(b);
@@ -469,6 +622,17 @@ static void make_random(struct bench *b)
         state ^= state >> 7;
         state ^= state << 17;
         b->random[i] = ((float)(state >> 41) + 0.5F) / 8388608.0F;
+    }
+}
+
+/* Random numbers of the type at hand in the three matrices. */
+static void fill_square(struct bench *b, const struct squaring *q)
+{
+    int64_t count = 3 * q->side * q->side;
+    for (int64_t i = 0; i < count && !b->failed; i += BLOCK) {
+        int64_t n = count - i < BLOCK ? count - i : BLOCK;
+        dt_stream_copy(b->s, b->staging, b->random, (size_t)n * sizeof(float));
+        b->k->cast(b->s, &(struct dt_cast_args){q->p + (size_t)i * dt_dtype_size(b->type), b->staging, n, b->type, DT_F32});
     }
 }
 
@@ -504,17 +668,22 @@ int bench_kernels(int argc, char **argv)
         make_random(&b);
         copying.p = allocate(&b, DT_MEMORY_DEVICE, 2 * copying.half_bytes);
     }
+    struct squaring squaring = {.side = gpu ? 8192 : 512};
+    size_t square_count = (size_t)(3 * squaring.side * squaring.side);
+    squaring.p = b.failed ? NULL : allocate(&b, DT_MEMORY_DEVICE, square_count * sizeof(float));
     for (int t = 0; t < 2 && !b.failed; t++) {
         b.type = t == 0 ? DT_F32 : DT_BF16;
+        fill_square(&b, &squaring);
         for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !b.failed; i++) {
             bool asked = (one < 0 || (int)i == one) && (*dtype == '\0' || strcmp(dtype, t == 0 ? "fp32" : "bf16") == 0);
             if (asked) {
-                measure(&b, i, &copying, repeats, gpu ? 2e4 : 2e3);
+                measure(&b, i, &copying, &squaring, repeats, gpu ? 2e4 : 2e3);
             }
         }
     }
     clear(&b);
     dt_device_free(&b.d, DT_MEMORY_DEVICE, copying.p, 2 * copying.half_bytes);
+    dt_device_free(&b.d, DT_MEMORY_DEVICE, squaring.p, square_count * sizeof(float));
     dt_device_free(&b.d, DT_MEMORY_DEVICE, b.staging, BLOCK * sizeof(float));
     dt_device_free(&b.d, DT_MEMORY_PINNED, b.random, BLOCK * sizeof(float));
     dt_device_free(&b.d, DT_MEMORY_PINNED, b.numbers, BLOCK * sizeof(int32_t));

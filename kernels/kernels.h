@@ -107,13 +107,18 @@ struct dt_activation_args {
     enum dt_activation kind;
     enum dt_dtype type;
 };
-/* dx = dy * f'(x), x before the activation; dx may be dy */
+/* dx = dy * f'(x), x before the activation; dx may be dy. dbias (col_count), where given, = [dbias +] the sum over the rows of dx (count / col_count,
+ * col_count), as column_sum has it. */
 struct dt_activation_backward_args {
     void *dx;
     const void *dy, *x;
     int64_t count;
     enum dt_activation kind;
     enum dt_dtype type;
+    void *dbias;
+    int64_t col_count;
+    bool accumulate;
+    enum dt_dtype grad_type; /* of dbias */
 };
 
 /* out (B, T, H*D) = softmax(q k^T * scale, causal) v. qkv (B, T, (H + 2 KV) * D): q of all heads, then k, then v; head h reads
@@ -164,13 +169,13 @@ struct dt_position_backward_args {
 /* Softmax cross entropy of logits (rows, cols); with_grad: logits become (softmax - onehot) * grad_scale, 0 for ignored rows.
  * row_loss (rows): each row's loss, 0 if ignored. Where given, *loss_sum += the rows in order (on a GPU the sums of 32 rows each, in order),
  * *valid_count += rows that count, *correct_count += rows whose first maximum is the target: clear them (fill) before the first chunk. A target
- * is DT_IGNORE_INDEX or in [0, cols); anything else fails the stream. */
+ * is DT_IGNORE_INDEX or in [0, cols); anything else fails the stream. ld: elements between rows, 0: tight; what lies between two rows may be overwritten. */
 struct dt_cross_entropy_args {
     void *logits;
     const int32_t *targets;
     double *row_loss, *loss_sum;
     int64_t *valid_count, *correct_count;
-    int64_t row_count, col_count;
+    int64_t row_count, col_count, ld;
     double grad_scale;
     bool with_grad;
     enum dt_dtype type;

@@ -612,7 +612,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (check_hosts(w, job, err) != 0) {
         return -1;
     }
-    if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, err) != 0 ||
+    if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, !w->device->host_memory, err) != 0 ||
         trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken already */
         goto out;
     }

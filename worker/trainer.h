@@ -86,8 +86,9 @@ struct trainer_hooks {
 };
 
 /* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host. type: what the device computes
- * with, DT_F32 (the job may then want BF16), or DT_F64 for twin64. */
-int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err);
+ * with, DT_F32 (the job may then want BF16), or DT_F64 for twin64. own_memory: the device has memory of its own. */
+int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, bool own_memory,
+                    struct dt_error *err);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
 /* The job does not fit: DT_NO_MEMORY with what to change. device: the one that is open, or null; then the host's memory counts, for local_size ranks. */

@@ -133,7 +133,8 @@ static int open_data(struct trainer *t, struct dt_error *err)
     return 0;
 }
 
-int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, struct dt_error *err)
+int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, bool own_memory,
+                    struct dt_error *err)
 {
     memset(t, 0, sizeof *t);
     t->hold = -1;
@@ -165,6 +166,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                               .init_std = m->initializer_range,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = t->train.sequence_length,
+                              .own_memory = own_memory,
                               .type = type == DT_F32 ? job->precision.compute : type};
     if (chain_open(&t->chain, &spec, t->shards, err) != 0) {
         return -1;
@@ -207,7 +209,9 @@ static double changed_bytes(const struct trainer *t, int changes, int64_t diviso
                        (long long)job.training.batch_size_per_gpu, (long long)job.training.gradient_accumulation_steps);
     }
     struct dt_error err;
-    double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, &err) == 0 ? (double)plan_total(&other.plan) : INFINITY;
+    double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
+                       ? (double)plan_total(&other.plan)
+                       : INFINITY;
     trainer_close(&other);
     return bytes;
 }

@@ -38,15 +38,20 @@ static bool driver_is_here(void)
     return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 
-/* Name and index of this rank's device. "auto" is DTRUN_DEVICE where that is set, otherwise the GPU of this rank's number where there is a driver. */
-static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index, struct dt_error *err)
+const char *world_device_name(const char *wanted)
 {
-    const char *wanted = o->device != NULL ? o->device : "auto", *given = getenv("DTRUN_DEVICE");
-    *index = 0;
-    if (strcmp(wanted, "auto") == 0) {
+    const char *given = getenv("DTRUN_DEVICE");
+    if (wanted == NULL || strcmp(wanted, "auto") == 0) {
         wanted = given != NULL && given[0] != '\0' ? given : driver_is_here() && dt_device_known("cuda") ? "cuda" : "cpu";
     }
-    *name = strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;
+    return strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;
+}
+
+/* Name and index of this rank's device: of several GPUs the one of its number. */
+static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index, struct dt_error *err)
+{
+    *index = 0;
+    *name = world_device_name(o->device);
     if (strcmp(*name, "cuda") != 0) {
         return 0;
     }

@@ -43,6 +43,8 @@ struct world_options {
 int world_open(struct world *w, const struct world_options *o, struct dt_error *err);
 /* Tests: rank `rank` of `size` threads of one process over a local store (see dt_store_open_local). Closed by world_close as well. */
 int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size, struct dt_error *err);
+/* The device that training.device means here: "auto" (or null) is DTRUN_DEVICE where that is set, otherwise "cuda" where there is a driver. Opens nothing. */
+const char *world_device_name(const char *wanted);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
 void world_close(struct world *w);

@@ -1,5 +1,5 @@
 /* GELU (tanh form), ReLU, tanh and their gradients, as the CPU computes them: one exponential each. */
-#include "kernels/cuda/vector.cuh"
+#include "kernels/cuda/columns.cuh"
 
 namespace
 {
@@ -112,10 +112,51 @@ template <typename T, int KIND> void forward(const struct dt_cuda_launch *l, con
     launch_elements<16 / (int)sizeof(T), 4>(l, f, a->count, aligned16(a->y) && aligned16(a->x));
 }
 
+/* The same, row by row for the sums of columns: what is added up is what was written. Each element is read before it is written, by its own thread. */
+template <typename T, int KIND> struct slanting_columns {
+    enum { SUMS = 1 };
+    slanting<T, KIND> f;
+    int64_t cols;
+    template <int W> struct held {
+        typename slanting<T, KIND>::template held<W> h;
+        int64_t at;
+    };
+
+    template <int W> DT_METHOD void load(held<W> &h, int64_t row, int64_t col)
+    {
+        h.at = row * cols + col;
+        f.template load<W>(h.h, h.at);
+    }
+    template <int W> DT_METHOD void get(float (&to)[1][W], held<W> &h, int64_t)
+    {
+        f.template finish<W>(h.h, h.at);
+        h.h.dy.get(to[0]);
+    }
+};
+
+template <typename T, int KIND>
+void backward_with_sums(const struct dt_cuda_launch *l, const slanting<T, KIND> &f, const struct dt_activation_backward_args *a, bool aligned)
+{
+    const int W = 16 / (int)sizeof(T);
+    slanting_columns<T, KIND> from = {f, a->col_count};
+    int64_t rows = a->count / a->col_count;
+    enum dt_dtype grads = sizeof(T) == 4 ? DT_F32 : a->grad_type;
+    if (aligned && a->col_count % W == 0) {
+        sum_columns<slanting_columns<T, KIND>, W>(l, from, a->dbias, NULL, rows, a->col_count, a->accumulate, grads);
+    } else {
+        sum_columns<slanting_columns<T, KIND>, 1>(l, from, a->dbias, NULL, rows, a->col_count, a->accumulate, grads);
+    }
+}
+
 template <typename T, int KIND> void backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
 {
     slanting<T, KIND> f = {(T *)a->dx, (const T *)a->dy, (const T *)a->x};
-    launch_elements<16 / (int)sizeof(T), 2>(l, f, a->count, aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x));
+    bool aligned = aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x);
+    if (a->dbias != NULL) {
+        backward_with_sums<T, KIND>(l, f, a, aligned);
+    } else {
+        launch_elements<16 / (int)sizeof(T), 2>(l, f, a->count, aligned);
+    }
 }
 
 template <typename T> void forward_kind(const struct dt_cuda_launch *l, const struct dt_activation_args *a)
@@ -166,9 +207,11 @@ extern "C" void dt_cuda_activation_backward(struct dt_stream *s, const struct dt
     if (!dt_cuda_begin(s, &l)) {
         return;
     }
-    if (a->type == DT_F32) {
+    if (a->dbias != NULL && (a->col_count < 1 || a->col_count > COLUMNS_MOST || a->count % a->col_count != 0)) {
+        dt_stream_fail(s, DT_INVALID, "activation_backward: %lld elements in rows of %lld", (long long)a->count, (long long)a->col_count);
+    } else if (a->type == DT_F32) {
         backward_kind<float>(&l, a);
-    } else if (a->type == DT_BF16) {
+    } else if (a->type == DT_BF16 && (a->dbias == NULL || a->grad_type == DT_F32 || a->grad_type == DT_BF16)) {
         backward_kind<bf16>(&l, a);
     } else {
         dt_stream_fail(s, DT_INTERNAL, "activation_backward: type %s is not made", dt_dtype_name(a->type));

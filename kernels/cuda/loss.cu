@@ -12,8 +12,9 @@ template <typename T> struct entropy {
     const int32_t *targets;
     double *row_loss;
     int64_t *correct_count;
-    int64_t rows;
-    int cols, held; /* held: columns that wait in shared memory, a multiple of what a thread takes at once */
+    int64_t rows, ld;
+    int cols, width,
+        held; /* width: cols, rounded up to what a thread takes at once: what is behind cols counts as minus infinity. held: columns that wait in shared memory, a multiple of what a thread takes at once */
     double grad_scale;
     bool with_grad;
 };
@@ -22,7 +23,7 @@ template <typename T> struct entropy {
  * turns, the same in each pass, so that nobody needs another's. */
 template <typename T, int W, int REGS, int THREADS> struct row_parts {
     T *x, *shared;
-    int cols, held;
+    int cols, width, held;
     pack<T, W> own[REGS > 0 ? REGS : 1];
 
     DT_METHOD void load()
@@ -40,7 +41,7 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
         for (int r = 0; r < REGS; r++) {
             int c = held + (r * THREADS + threadIdx.x) * W;
             own[r].clear();
-            if (c < cols) {
+            if (c < width) {
                 own[r].load(x + c);
             }
         }
@@ -61,12 +62,12 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
 #pragma unroll
         for (int r = 0; r < REGS; r++) {
             int c = held + (r * THREADS + threadIdx.x) * W;
-            if (c < cols) {
+            if (c < width) {
                 piece(f, own[r], c);
             }
         }
 #pragma unroll(REGS > 0 ? 1 : 4)
-        for (int c = held + (REGS * THREADS + threadIdx.x) * W; c < cols; c += THREADS * W) {
+        for (int c = held + (REGS * THREADS + threadIdx.x) * W; c < width; c += THREADS * W) {
             pack<T, W> p;
             p.load(x + c);
             piece(f, p, c);
@@ -76,6 +77,12 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
     {
         float v[W];
         p.get(v);
+        if (W > 1 && c + W > cols) {
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                v[k] = c + k < cols ? v[k] : -INFINITY;
+            }
+        }
         if (f(v, c)) {
             p.set(v);
             p.store(x + c);
@@ -131,13 +138,14 @@ template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bou
     DT_SHARED(int, first_part, [THREADS / 32]);
     for (int64_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
         row_parts<T, W, REGS, THREADS> x;
-        x.x = e.logits + row * (int64_t)e.cols;
+        x.x = e.logits + row * e.ld;
         x.shared = shared;
         x.cols = e.cols;
+        x.width = e.width;
         x.held = e.held;
         int target = e.targets[row];
         if (target < 0 || target >= e.cols) { /* ignored; whether it may be, entropy_sums finds out */
-            for (int c = threadIdx.x * W; e.with_grad && c < e.cols; c += THREADS * W) {
+            for (int c = threadIdx.x * W; e.with_grad && c < e.width; c += THREADS * W) {
                 pack<T, W> p;
                 p.clear();
                 p.store(x.x + c);
@@ -234,8 +242,9 @@ enum { NARROW_THREADS = 512, WIDE_THREADS = 1024, WIDE_REGS = 5, STATIC_BYTES = 
 template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy<T> e)
 {
     int room = (l->shared_bytes - STATIC_BYTES) / (int)sizeof(T) / W * W;
-    if (e.cols <= room || W == 1) {
-        e.held = e.cols < room ? e.cols : room;
+    e.width = (e.cols + W - 1) / W * W;
+    if (e.width <= room || W == 1) {
+        e.held = e.width < room ? e.width : room;
         size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
         unsigned grid = walkers(l, e.rows, 16);
         DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native, e);
@@ -248,9 +257,10 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy
 
 template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
 {
-    entropy<T> e = {(T *)a->logits, a->targets, a->row_loss, a->correct_count, a->row_count, (int)a->col_count, 0, a->grad_scale, a->with_grad};
+    entropy<T> e = {(T *)a->logits,    a->targets, a->row_loss, a->correct_count, a->row_count, a->ld != 0 ? a->ld : a->col_count,
+                    (int)a->col_count, 0,          0,           a->grad_scale,    a->with_grad};
     const int W = 16 / (int)sizeof(T);
-    if (aligned16(e.logits) && e.cols % W == 0) {
+    if (aligned16(e.logits) && e.ld % W == 0) {
         launch<T, W>(l, e);
     } else {
         launch<T, 1>(l, e);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/matmul.h"
 #include "tests/unit/support/ranks.h"
+#include "worker/products.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -398,6 +399,57 @@ static void a_run_has_all_its_plans(void **state)
     }
 }
 
+/* With a vocabulary that is no multiple of anything, all products of GPT-2 124M are read and written 16 bytes at a time on a device with memory of its own, and the
+ * head goes by 8192 rows; the host's memory holds what it always did. */
+static void the_head_is_aligned(void **state)
+{
+    (void)state;
+    struct model_spec spec = {.name = "gpt2",
+                              .layers = 1,
+                              .heads = 12,
+                              .channels = 768,
+                              .positions = 1024,
+                              .vocabulary = 50257,
+                              .inner = 3072,
+                              .norm_epsilon = 1e-5,
+                              .init_std = 0.02,
+                              .batch_size = 64,
+                              .sequence_length = 1024};
+    static const struct {
+        enum dt_dtype type;
+        bool own_memory;
+        int64_t rows, pitch;
+    } cases[] = {{DT_BF16, true, 8192, 50304}, {DT_F32, true, 5120, 50304}, {DT_BF16, false, 1280, 50257}, {DT_F32, false, 640, 50257}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct chain chain;
+        struct products all;
+        struct dt_error err;
+        int heads = 0, logits = 0;
+        spec.type = cases[i].type;
+        spec.own_memory = cases[i].own_memory;
+        assert_int_equal(chain_open(&chain, &spec, 1, &err), 0);
+        products_of(&all, &chain, DT_F32);
+        for (int p = 0; p < all.count; p++) {
+            const struct dt_matmul_args *a = &all.each[p];
+            struct dt_matmul_key key = dt_matmul_key_of(a);
+            if (a->n == spec.vocabulary && a->m == cases[i].rows) {
+                assert_int_equal(key.ldc, cases[i].pitch);
+                logits++;
+            }
+            if (a->m == spec.vocabulary || a->k == spec.vocabulary) {
+                assert_int_equal(key.lda, cases[i].pitch);
+                heads++;
+            }
+            if (cases[i].own_memory) {
+                assert_true(key.a_alignment == 16 && key.b_alignment == 16 && key.c_alignment == 16);
+            }
+        }
+        assert_true(logits == 1 && heads >= 2); /* and the gradients of what they are made of; a last chunk may be shorter */
+        products_clear(&all);
+        chain_close(&chain);
+    }
+}
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -422,6 +474,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_kept_is_not_measured),
         cmocka_unit_test(a_damaged_file_is_said_in_one_line),
         cmocka_unit_test(a_run_has_all_its_plans),
+        cmocka_unit_test(the_head_is_aligned),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -161,7 +161,20 @@ static void forward(const struct block *b, const struct pass *p)
     linear(b, p, OUT_W, p->y_branch, s.wide, c, m->inner);
 }
 
-/* Gradients of y = x W + bias: dW and dbias from x (R, k) and dy (R, n); then dx = dy W^T, which may lie where x did. */
+/* dbias from dy (R, n). */
+static void bias_backward(const struct block *b, const struct pass *p, int bias, const void *dy, int64_t n)
+{
+    enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
+    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, bias, grads),
+                                                                   .x = dy,
+                                                                   .row_count = row_count(p),
+                                                                   .col_count = n,
+                                                                   .accumulate = p->accumulate || b->adds[bias],
+                                                                   .type = type,
+                                                                   .grad_type = grads});
+}
+
+/* Gradients of y = x W + bias but for that of the bias: dW from x (R, k) and dy (R, n); then dx = dy W^T, which may lie where x did. */
 static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x, const void *dy, int64_t n, int64_t k)
 {
     enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
@@ -176,13 +189,6 @@ static void linear_backward(const struct block *b, const struct pass *p, int wei
                                                            .accumulate = p->accumulate || b->adds[weight],
                                                            .type = type,
                                                            .c_type = grads});
-    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, weight + 1, grads),
-                                                                   .x = dy,
-                                                                   .row_count = rows,
-                                                                   .col_count = n,
-                                                                   .accumulate = p->accumulate || b->adds[weight + 1],
-                                                                   .type = type,
-                                                                   .grad_type = grads});
     p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = dx,
                                                            .a = dy,
                                                            .b = block_at(b, p->weights, weight, type),
@@ -217,6 +223,7 @@ static void norm_backward(const struct block *b, const struct pass *p, const str
 static void backward(const struct block *b, const struct pass *p)
 {
     const struct model_spec *m = b->spec;
+    enum dt_dtype grads = grad_type(b, p);
     int64_t c = m->channels, rows = row_count(p);
     struct saved f;
     struct scratch s;
@@ -225,14 +232,23 @@ static void backward(const struct block *b, const struct pass *p)
     /* MLP: dy is the gradient of the branch as well as of h2. */
     p->kernels->activation(p->stream,
                            &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
+    bias_backward(b, p, OUT_B, p->dy, c);
     linear_backward(b, p, OUT_W, s.wide, s.wide, p->dy, c, m->inner);
-    p->kernels->activation_backward(
-        p->stream,
-        &(struct dt_activation_backward_args){.dx = s.wide, .dy = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
+    p->kernels->activation_backward(p->stream, &(struct dt_activation_backward_args){.dx = s.wide,
+                                                                                     .dy = s.wide,
+                                                                                     .x = f.fc,
+                                                                                     .count = rows * m->inner,
+                                                                                     .kind = DT_ACT_GELU,
+                                                                                     .type = m->type,
+                                                                                     .dbias = block_at(b, p->grads, FC_B, grads),
+                                                                                     .col_count = m->inner,
+                                                                                     .accumulate = p->accumulate || b->adds[FC_B],
+                                                                                     .grad_type = grads});
     norm(b, p, &s, LN2_W, p->kept, f.proj, s.sum);
     linear_backward(b, p, FC_W, s.norm, s.norm, s.wide, m->inner, c);
     norm_backward(b, p, &s, LN2_W, s.sum, p->dy);
     /* attention; from here dx holds the gradient of h2 */
+    bias_backward(b, p, PROJ_B, p->dx, c);
     linear_backward(b, p, PROJ_W, s.norm, f.att, p->dx, c, c);
     p->kernels->attention_backward(p->stream, &(struct dt_attention_backward_args){.dqkv = s.wide,
                                                                                    .dout = s.norm,
@@ -246,6 +262,7 @@ static void backward(const struct block *b, const struct pass *p)
                                                                                    .causal = true,
                                                                                    .type = m->type});
     norm(b, p, &s, LN1_W, p->kept, NULL, NULL);
+    bias_backward(b, p, QKV_B, s.wide, 3 * c);
     linear_backward(b, p, QKV_W, s.norm, s.norm, s.wide, 3 * c, c);
     norm_backward(b, p, &s, LN1_W, p->kept, p->dx);
 }

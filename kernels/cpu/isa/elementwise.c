@@ -190,21 +190,6 @@ static int activation_now(struct dt_pool *pool, struct dt_activation_args *a, st
 }
 DT_ISA_KERNEL(activation)
 
-static void activation_backward_part(void *context, int64_t part)
-{
-    const struct dt_activation_backward_args *a = context;
-    int64_t begin = part * PART, end = min64(a->count, begin + PART);
-    FOR_KIND_AND_TYPE(activate_backward)
-}
-
-static int activation_backward_now(struct dt_pool *pool, struct dt_activation_backward_args *a, struct dt_error *err)
-{
-    (void)err;
-    dt_pool_run(pool, parts_of(a->count, PART), activation_backward_part, a);
-    return 0;
-}
-DT_ISA_KERNEL(activation_backward)
-
 /* ---- column sums ---- */
 
 /* Columns [from, from + n), at most COLUMNS: rows are summed in blocks, the blocks in order. */
@@ -258,3 +243,28 @@ static int column_sum_now(struct dt_pool *pool, struct dt_column_sum_args *a, st
     return 0;
 }
 DT_ISA_KERNEL(column_sum)
+
+/* ---- the gradient of an activation, with the sums of its columns ---- */
+
+static void activation_backward_part(void *context, int64_t part)
+{
+    const struct dt_activation_backward_args *a = context;
+    int64_t begin = part * PART, end = min64(a->count, begin + PART);
+    FOR_KIND_AND_TYPE(activate_backward)
+}
+
+static int activation_backward_now(struct dt_pool *pool, struct dt_activation_backward_args *a, struct dt_error *err)
+{
+    dt_pool_run(pool, parts_of(a->count, PART), activation_backward_part, a);
+    return a->dbias == NULL ? 0
+                            : column_sum_now(pool,
+                                             &(struct dt_column_sum_args){.out = a->dbias,
+                                                                          .x = a->dx,
+                                                                          .row_count = a->count / a->col_count,
+                                                                          .col_count = a->col_count,
+                                                                          .accumulate = a->accumulate,
+                                                                          .type = a->type,
+                                                                          .grad_type = a->grad_type},
+                                             err);
+}
+DT_ISA_KERNEL(activation_backward)

@@ -42,20 +42,20 @@ static float row_exp(float *x, int64_t n, float max, bool keep)
 /* BF16 logits become floats in work memory first, and their gradient is rounded once on the way back. */
 static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
 {
-    int64_t n = a->col_count;
+    int64_t n = a->col_count, at = row * (a->ld != 0 ? a->ld : n);
     int32_t target = a->targets[row];
     bool half = a->type == DT_BF16;
     if (target == DT_IGNORE_INDEX) {
         a->row_loss[row] = 0;
         if (a->with_grad) {
-            size_t size = (size_t)n * dt_dtype_size(a->type);
-            memset((char *)a->logits + (size_t)row * size, 0, size);
+            size_t size = dt_dtype_size(a->type);
+            memset((char *)a->logits + (size_t)at * size, 0, (size_t)n * size);
         }
         return;
     }
-    float *x = half ? dt_cpu_work(DT_WORK_KERNEL, (size_t)n * sizeof(float)) : (float *)a->logits + row * n;
+    float *x = half ? dt_cpu_work(DT_WORK_KERNEL, (size_t)n * sizeof(float)) : (float *)a->logits + at;
     if (half) {
-        vec_fetch(x, a->logits, row * n, n, DT_BF16);
+        vec_fetch(x, a->logits, at, n, DT_BF16);
     }
     float max = row_max(x, n), at_target = x[target];
     if (a->correct_count != NULL) {
@@ -76,7 +76,7 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
     }
     x[target] -= scale;
     if (half) {
-        vec_keep(a->logits, row * n, x, n, DT_BF16);
+        vec_keep(a->logits, at, x, n, DT_BF16);
     }
 }
 

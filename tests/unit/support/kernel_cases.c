@@ -218,7 +218,30 @@ void case_run_activation(const struct case_run *r)
 {
     enum dt_activation kind = (enum dt_activation)r->n[1];
     r->k->activation(r->s, &(struct dt_activation_args){at(r, 2), at(r, 0), r->n[0], kind, r->type});
-    r->k->activation_backward(r->s, &(struct dt_activation_backward_args){at(r, 1), at(r, 1), at(r, 0), r->n[0], kind, r->type});
+    r->k->activation_backward(
+        r->s, &(struct dt_activation_backward_args){.dx = at(r, 1), .dy = at(r, 1), .x = at(r, 0), .count = r->n[0], .kind = kind, .type = r->type});
+}
+
+/* rows, cols, accumulate, kind */
+static void case_make_slanting(const int64_t *n)
+{
+    case_make(0, n[0] * n[1], 1, 0);
+    case_make(1, n[0] * n[1], 3, 0);
+    make_of(GRAD, 2, n[1], 1, 0);
+}
+
+static void case_run_slanting(const struct case_run *r)
+{
+    r->k->activation_backward(r->s, &(struct dt_activation_backward_args){.dx = at(r, 0),
+                                                                          .dy = at(r, 0),
+                                                                          .x = at(r, 1),
+                                                                          .count = r->n[0] * r->n[1],
+                                                                          .kind = (enum dt_activation)r->n[3],
+                                                                          .type = r->type,
+                                                                          .dbias = at(r, 2),
+                                                                          .col_count = r->n[1],
+                                                                          .accumulate = r->n[2] != 0,
+                                                                          .grad_type = r->grad});
 }
 
 /* m, n, k, transposed (bit 0 a, bit 1 b), accumulate, extra leading dimension */
@@ -377,10 +400,13 @@ void case_run_embedding(const struct case_run *r)
     r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type, r->grad});
 }
 
-/* rows, V, with gradient */
+/* rows, V, with gradient, elements between two rows: large ones, which nobody may take for logits */
 void case_make_entropy(const int64_t *n)
 {
-    case_make(0, n[0] * n[1], 4, 0);
+    case_make(0, n[0] * (n[1] + n[3]), 4, 0);
+    for (int64_t i = 0; i < case_buf[0].count; i++) {
+        case_buf[0].made[i] = i % (n[1] + n[3]) < n[1] ? case_buf[0].made[i] : 64;
+    }
     make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
     make_ids(n[0], n[1]);
     for (int64_t i = 2; i < n[0]; i += 5) {
@@ -399,6 +425,7 @@ void case_run_entropy(const struct case_run *r)
                                                               .correct_count = &side(r)->correct,
                                                               .row_count = n[0],
                                                               .col_count = n[1],
+                                                              .ld = n[3] != 0 ? n[1] + n[3] : 0,
                                                               .grad_scale = 0.25,
                                                               .with_grad = n[2] != 0,
                                                               .type = r->type});
@@ -406,7 +433,13 @@ void case_run_entropy(const struct case_run *r)
 
 static void after_entropy(const struct case_run *r)
 {
-    int64_t rows = r->n[0];
+    int64_t rows = r->n[0], ld = r->n[1] + r->n[3];
+    for (int64_t i = 0; i < rows * ld; i++) { /* between rows anything may stand now */
+        if (i % ld >= r->n[1]) {
+            size_t size = dt_dtype_size(r->type);
+            memset(r->type == DT_F64 ? (char *)&case_buf[0].d[i] : (char *)case_buf[0].x + (size_t)i * size, 0, size);
+        }
+    }
     for (int64_t i = 0; i < rows + 3; i++) {
         double x = i < rows        ? case_side.losses[i]
                    : i == rows     ? case_side.loss_sum
@@ -561,6 +594,13 @@ const struct kernel_case kernel_cases[] = {
       {65, 600, 1030, 3, 1, 3},
       {700, 400, 450, 0, 0, 0}}},
     {"column_sum", case_make_column_sum, case_run_column_sum, NULL, 1e-5, ULP, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
+    {"activation_backward with bias",
+     case_make_slanting,
+     case_run_slanting,
+     NULL,
+     1e-5,
+     ULP,
+     {{1, 1, 0, 0}, {33, 65, 1, 0}, {100, 200, 0, 1}, {70, 264, 0, 0}, {9, 64, 1, 2}}},
     {"layernorm", case_make_layernorm, case_run_layernorm, NULL, 2e-5, ULP, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
     {"layernorm_backward",
      case_make_layernorm,
@@ -583,7 +623,13 @@ const struct kernel_case kernel_cases[] = {
       {1, 67, 2, 12, 0, 0},
       {1, 33, 4, 4, 1, 0}}},
     {"embedding", case_make_embedding, case_run_embedding, NULL, 1e-6, ULP, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
-    {"cross_entropy", case_make_entropy, case_run_entropy, after_entropy, 5e-6, ULP, {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}}},
+    {"cross_entropy",
+     case_make_entropy,
+     case_run_entropy,
+     after_entropy,
+     5e-6,
+     ULP,
+     {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}, {9, 65, 1, 63}, {5, 33, 0, 3}, {5, 33, 1, 7}}},
     {"optimizers", case_make_optimizer, case_run_optimizer, after_optimizer, 2e-6, ULP, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
     {"adamw_many",
      case_make_many,
