@@ -21,8 +21,8 @@ void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct p
     size_t words = (size_t)word_count(s, true) * sizeof(int64_t), divisors = (size_t)micro_steps * sizeof(int64_t);
     c->piece_words = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, words);
     c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double));
-    c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, words + divisors);
-    c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, words);
+    c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * (words + divisors));
+    c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * words);
 }
 
 void clip_open(struct clip *c, const struct plan *p)
@@ -30,40 +30,45 @@ void clip_open(struct clip *c, const struct plan *p)
     c->words = plan_at(p, c->piece_words);
     c->divisors = plan_at(p, c->piece_local);
     c->factor = (double *)(void *)(c->divisors + c->micro_steps);
-    c->said = plan_at(p, c->piece_said);
-    c->heard = plan_at(p, c->piece_heard);
+    int64_t *said = plan_at(p, c->piece_said), *heard = plan_at(p, c->piece_heard), words = word_count(c->strategy, true);
+    for (int i = 0; i < 2; i++) {
+        c->turns[i].said = said + i * (words + c->micro_steps);
+        c->turns[i].heard = heard + i * words;
+    }
 }
 
-/* What this rank's host knows, and zeros for what kernels add to. The stream has read what was said before: each step ends with a wait. */
+/* What this rank's host knows, and zeros for what kernels add to. The stream has read what was said two turns before: the host has waited for that one. */
 static void say(struct clip *c, const struct clip_input *in)
 {
     const struct strategy *s = c->strategy;
     struct dt_stream *stream = s->world->compute;
     int64_t words = word_count(s, in->riders != NULL);
-    c->input = *in;
-    memset(c->said, 0, (size_t)words * sizeof *c->said);
-    memcpy(c->said + words, in->valid_count, (size_t)in->micro_steps * sizeof *c->said);
+    c->turn = 1 - c->turn;
+    struct clip_turn *x = &c->turns[c->turn];
+    x->input = *in;
+    memset(x->said, 0, (size_t)words * sizeof *x->said);
+    memcpy(x->said + words, in->valid_count, (size_t)in->micro_steps * sizeof *x->said);
     for (int64_t j = 0; j < in->micro_steps; j++) {
-        c->said[AT_VALID] += in->valid_count[j];
+        x->said[AT_VALID] += in->valid_count[j];
     }
-    c->said[AT_STOP] = in->stop;
+    x->said[AT_STOP] = in->stop;
     if (in->riders != NULL) {
-        memcpy(c->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders, CLIP_RIDERS * sizeof *in->riders);
+        memcpy(x->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders, CLIP_RIDERS * sizeof *in->riders);
     }
-    dt_stream_copy(stream, c->words, c->said, (size_t)words * sizeof *c->said);
-    dt_stream_copy(stream, c->divisors, c->said + words, (size_t)in->micro_steps * sizeof *c->said);
+    dt_stream_copy(stream, c->words, x->said, (size_t)words * sizeof *x->said);
+    dt_stream_copy(stream, c->divisors, x->said + words, (size_t)in->micro_steps * sizeof *x->said);
 }
 
-static double ranks_and_micro_steps(const struct clip *c)
+static double ranks_and_micro_steps(const struct clip *c, const struct clip_input *in)
 {
-    return (double)(c->strategy->size * c->input.micro_steps);
+    return (double)(c->strategy->size * in->micro_steps);
 }
 
 static void sum_over_ranks(struct clip *c)
 {
     struct strategy *s = c->strategy;
     struct world *w = s->world;
-    const struct clip_input *in = &c->input;
+    const struct clip_input *in = &c->turns[c->turn].input;
     int64_t words = word_count(s, in->riders != NULL);
     bool local_mean = in->normalization == LOSS_LOCAL_MEAN;
     w->device->kernels->exact_sum(w->compute, &(struct dt_exact_sum_args){.limbs = c->words + AT_LOSS,
@@ -80,10 +85,10 @@ static void sum_over_ranks(struct clip *c)
                       w->communication);
         strategy_land(s);
     }
-    dt_stream_copy(w->compute, c->heard, c->words, (size_t)words * sizeof *c->heard);
+    dt_stream_copy(w->compute, c->turns[c->turn].heard, c->words, (size_t)words * sizeof *c->words);
 }
 
-void clip_start(struct clip *c, const struct clip_input *input)
+int clip_start(struct clip *c, const struct clip_input *input)
 {
     struct strategy *s = c->strategy;
     struct world *w = s->world;
@@ -100,37 +105,40 @@ void clip_start(struct clip *c, const struct clip_input *input)
     k->norm_finish(w->compute, &(struct dt_norm_finish_args){.factor = c->factor,
                                                              .limbs = c->words + AT_NORM,
                                                              .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
-                                                             .scale = 1.0 / ranks_and_micro_steps(c),
+                                                             .scale = 1.0 / ranks_and_micro_steps(c, input),
                                                              .max_norm = input->max_norm});
+    return c->turn;
 }
 
-void clip_start_sum(struct clip *c, const struct clip_input *input)
+int clip_start_sum(struct clip *c, const struct clip_input *input)
 {
     struct clip_input in = *input;
     in.normalization = LOSS_GLOBAL_TOKENS;
     say(c, &in);
     sum_over_ranks(c);
+    return c->turn;
 }
 
-const struct clip_result *clip_read(struct clip *c)
+const struct clip_result *clip_read(struct clip *c, int turn)
 {
-    const struct clip_input *in = &c->input;
-    struct clip_result *r = &c->result;
-    *r = (struct clip_result){.valid_count = c->heard[AT_VALID], .stop_count = c->heard[AT_STOP], .bad_rank = -1};
+    struct clip_turn *x = &c->turns[turn];
+    const struct clip_input *in = &x->input;
+    struct clip_result *r = &x->result;
+    *r = (struct clip_result){.valid_count = x->heard[AT_VALID], .stop_count = x->heard[AT_STOP], .bad_rank = -1};
     for (int i = c->strategy->size - 1; i >= 0; i--) {
-        r->bad_rank = c->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
+        r->bad_rank = x->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
     }
-    double scale = 1.0 / ranks_and_micro_steps(c);
+    double scale = 1.0 / ranks_and_micro_steps(c, in);
     if (in->normalization == LOSS_GLOBAL_TOKENS) {
         scale = r->valid_count > 0 ? 1.0 / (double)r->valid_count : 0;
     }
-    r->loss = dt_exact_get(c->heard + AT_LOSS) * scale;
-    r->norm_finite = dt_exact_finite(c->heard + AT_NORM);
-    r->grad_norm = sqrt(dt_exact_get(c->heard + AT_NORM)) * scale;
+    r->loss = dt_exact_get(x->heard + AT_LOSS) * scale;
+    r->norm_finite = dt_exact_finite(x->heard + AT_NORM);
+    r->grad_norm = sqrt(dt_exact_get(x->heard + AT_NORM)) * scale;
     return r;
 }
 
-const int64_t *clip_riders(const struct clip *c)
+const int64_t *clip_riders(const struct clip *c, int turn)
 {
-    return c->heard + word_count(c->strategy, false);
+    return c->turns[turn].heard + word_count(c->strategy, false);
 }

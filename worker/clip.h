@@ -37,21 +37,25 @@ struct clip {
     int piece_words, piece_local, piece_said, piece_heard;
     int64_t *words, *divisors; /* on the device: what travels; valid counts per micro-step */
     double *factor;            /* on the device: what the optimizer multiplies gradients by */
-    int64_t *said, *heard;     /* on the host: words and divisors before, words after the sum over ranks */
-    struct clip_input input;
-    struct clip_result result;
+    struct clip_turn {         /* two, in turn: one may be under way while the results of the other are read */
+        int64_t *said, *heard; /* on the host: words and divisors before, words after the sum over ranks */
+        struct clip_input input;
+        struct clip_result result;
+    } turns[2];
+    int turn; /* of the last start */
 };
 
 /* micro_steps: the most of a step. */
 void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct plan *p);
 void clip_open(struct clip *c, const struct plan *p);
-/* Enqueues on the compute stream: norm, the all_reduce, c->factor. All reductions have landed there. */
-void clip_start(struct clip *c, const struct clip_input *input);
+/* Enqueues on the compute stream: norm, the all_reduce, c->factor. All reductions have landed there. Returns the turn, for clip_read: results stay until the
+ * next start but one, which must not come before the host has waited for this one. */
+int clip_start(struct clip *c, const struct clip_input *input);
 /* Evaluation: only the sum of losses and valid counts over all ranks; the result's loss is their quotient. */
-void clip_start_sum(struct clip *c, const struct clip_input *input);
-/* After the host has waited for the compute stream: what came out; until the next start. */
-const struct clip_result *clip_read(struct clip *c);
-/* Then: the riders of all ranks, by rank; until the next start. */
-const int64_t *clip_riders(const struct clip *c);
+int clip_start_sum(struct clip *c, const struct clip_input *input);
+/* After the host has waited for the compute stream: what came out. */
+const struct clip_result *clip_read(struct clip *c, int turn);
+/* Then: the riders of all ranks, by rank. */
+const int64_t *clip_riders(const struct clip *c, int turn);
 
 #endif

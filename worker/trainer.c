@@ -1,10 +1,4 @@
-/* The step loop: read trainer_step first. It walks the chain once forward and once backward per micro-step and asks the strategy for
- * weights and gradients; where they are and what travels is the strategy's business. Nothing in it allocates, and the host
- * waits once, at the end of the step.
- *
- *   communication   gather 1 | gather 2 | ...               | reduce 2 | gather 0 | reduce 1 | ...| sums |
- *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
- */
+/* Training: the run. What a step does is in trainer_step.c, the function to read first. */
 #include "worker/trainer.h"
 
 #include "base/clock.h"
@@ -15,349 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Between two looks of the host that waits. A device's peers are looked after by a thread (collectives/watch.h), and this is how soon the host hears of it. */
-#define WAIT_SLICE_S 0.25
-#define WAIT_SLICE_DEVICE_S 0.02
-/* A mark in one number that a double holds: which one, micro-step, phase. */
-enum { MARK_SHIFT = 16, MARK_MASK = 0xffff, MARK_ROUND = 0xfffff };
-
-/* ---- signs of life, in stream order ---- */
-
-struct mark {
-    struct dt_page *page;
-    enum dt_phase phase;
-    int64_t micro_step;
-};
-
-static void show_mark(const struct mark *m)
-{
-    atomic_store(&m->page->micro_step, m->micro_step);
-    dt_page_phase(m->page, m->phase);
-    dt_page_pulse(m->page);
-}
-
-static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
-{
-    (void)s;
-    (void)err;
-    show_mark(args);
-    return 0;
-}
-
-static void look_at_marks(struct trainer *t)
-{
-    int64_t number = __atomic_load_n(t->progress, __ATOMIC_RELAXED);
-    if (number != t->progress_seen) {
-        t->progress_seen = number;
-        show_mark(&(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
-    }
-}
-
-/* A device with memory of its own would wait for a host function: it writes a number, which the host shows when it looks. The host may be far ahead, and sit in a
- * launch for most of a step: it looks here too, and puts nothing more in when a peer was lost. */
-static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
-{
-    struct world *w = t->world;
-    struct mark m = {.page = w->page, .phase = phase, .micro_step = micro_step};
-    struct dt_error why = {0};
-    if (w->device->host_memory) {
-        dt_stream_call(w->compute, run_mark, &m, sizeof m);
-        return;
-    }
-    int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
-    look_at_marks(t);
-    if (dt_comm_stopped(w->comm, &why) != 0) {
-        t->lost = true;
-        dt_stream_fail(w->compute, why.status, "%s", why.text);
-    }
-}
-
-static int poll_peers(struct world *w, struct dt_error *err)
-{
-    struct dt_comm *all[] = {w->comm, w->shard != w->comm ? w->shard : NULL, w->replica};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i] != NULL && dt_comm_poll(all[i], err) != 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* The host waits for the compute stream; meanwhile it looks at peers, orders and the clock. */
-static int await_compute(struct trainer *t, const char *what, struct dt_error *err)
-{
-    struct world *w = t->world;
-    double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0; /* of many ranks the agent finds the silent one */
-    double slice_s = w->device->host_memory ? WAIT_SLICE_S : WAIT_SLICE_DEVICE_S;
-    dt_event_record(t->done, w->compute);
-    while (dt_event_sync(t->done, slice_s, err) != 0) {
-        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) { /* why it failed, not that time went by */
-            return -1;
-        }
-        look_at_marks(t);
-        if (poll_peers(w, err) != 0) {
-            return -1;
-        }
-        if (atomic_load(&w->page->order) == DT_ORDER_ABORT) {
-            return dt_fail(err, DT_STOPPED, "rank %d: %s: told to stop, the round is over", t->rank, what);
-        }
-        if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
-            return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what, limit_s);
-        }
-    }
-    look_at_marks(t);
-    /* A stream on a device is let go when a peer is lost: then it ran dry, and what it computed is nothing. */
-    return w->device->host_memory ? 0 : poll_peers(w, err);
-}
-
-int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)
-{
-    strategy_land(&t->strategy);
-    return await_compute(t, what, err);
-}
-
-/* ---- one micro-step ---- */
-
-static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch)
-{
-    return (struct pass){
-        .phase = phase,
-        .stream = t->world->compute,
-        .kernels = t->world->device->kernels,
-        .batch = batch,
-        .kept = t->kept[block],
-        .saved = t->saved[block],
-        .scratch = t->scratch,
-        .grad_type = t->strategy.grad_type,
-    };
-}
-
-/* The pair of the block before `block`: one pair of buffers serves all blocks, each overwrites what it has read. */
-static void set_input(struct trainer *t, struct pass *p, int block)
-{
-    p->x_residual = block > 0 ? t->residual : NULL;
-    p->x_branch = block > 0 && t->chain.blocks[block - 1].branch_out ? t->branch : NULL;
-}
-
-/* Runs all blocks, but in training not the last: its work is in backward. */
-static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, double *loss_sum)
-{
-    struct strategy *s = &t->strategy;
-    const struct weights_ops *weights = s->weights;
-    const struct chain *c = &t->chain;
-    int count = phase == PASS_EVAL ? c->block_count : c->block_count - 1;
-    for (int i = 0; i < count && !t->lost; i++) {
-        const struct block *b = &c->blocks[i];
-        const struct unit *u = &c->units[b->unit];
-        weights->fetch(s, b->unit);
-        if (s->forward_prefetch && i + 1 < count) {
-            weights->fetch(s, c->blocks[i + 1].unit);
-        }
-        struct pass p = new_pass(t, phase, i, batch);
-        p.weights = weights->get(s, b->unit);
-        p.y_residual = t->residual;
-        p.y_branch = t->branch;
-        p.loss_sum = loss_sum;
-        set_input(t, &p, i);
-        strategy_note(s, 'F', b->unit);
-        b->ops->forward(b, &p);
-        /* Backward comes from the other end: what it needs first stays. */
-        bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || i + 1 == count);
-        if (i == u->last_use && !stays) {
-            weights->drop(s, b->unit);
-        }
-    }
-}
-
-static void backward(struct trainer *t, int64_t micro_step, int64_t micro_steps)
-{
-    struct strategy *s = &t->strategy;
-    const struct weights_ops *weights = s->weights;
-    const struct chain *c = &t->chain;
-    const struct batch *batch = &t->batches[micro_step];
-    bool last_micro_step = micro_step + 1 == micro_steps;
-    double scale = 1;
-    if (t->job->training.loss_normalization == LOSS_LOCAL_MEAN) {
-        scale = batch->valid_count > 0 ? 1.0 / (double)batch->valid_count : 0;
-    }
-    for (int i = c->block_count - 1; i >= 0 && !t->lost; i--) {
-        const struct block *b = &c->blocks[i];
-        bool last_block = i + 1 == c->block_count;
-        weights->fetch(s, b->unit);
-        if (s->prefetch == PREFETCH_PRE && i > 0) {
-            weights->fetch(s, c->blocks[i - 1].unit);
-        }
-        struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch);
-        p.weights = weights->get(s, b->unit);
-        strategy_note(s, 'B', b->unit);
-        if (b->recompute) {
-            b->ops->forward(b, &p);
-        }
-        p.phase = PASS_BACKWARD;
-        p.grads = s->grads->get(s, b->unit, micro_step, &p.accumulate);
-        p.dy = last_block ? NULL : t->gradient;
-        p.dx = i > 0 ? t->gradient : NULL;
-        if (last_block) {
-            set_input(t, &p, i);
-            p.loss_scale = scale;
-            p.loss_sum = &t->loss_sum[micro_step];
-        }
-        b->ops->backward(b, &p);
-        mark(t, DT_PHASE_BACKWARD, micro_step);
-        if (s->prefetch == PREFETCH_POST && i > 0) {
-            weights->fetch(s, c->blocks[i - 1].unit);
-        }
-        if (i == c->units[b->unit].first_use) {
-            s->grads->reduce(s, b->unit, last_micro_step);
-            /* Kept weights stay for the next micro-step unless gradients travel at each one anyway. */
-            if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
-                weights->drop(s, b->unit);
-            }
-        }
-    }
-}
-
-/* ---- batches ---- */
-
-/* Decides where this step's micro-steps take their samples; returns how many there are. The rest of an epoch that fills no
- * micro-batch of all ranks is left out; what is left of a step at its end is up to partial_accumulation. */
-static int64_t place_micro_steps(struct trainer *t)
-{
-    enum partial_accumulation partial = t->job->training.partial_accumulation;
-    int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int64_t room = (t->train.sample_count - t->position) / samples, n = 0;
-    if (room <= 0 || (room < t->micro_steps && partial == PARTIAL_DROP)) {
-        t->epoch++;
-        t->position = 0;
-        room = t->train.sample_count / samples;
-    }
-    while (n < t->micro_steps) {
-        if (room == 0) {
-            if (partial != PARTIAL_CARRY) {
-                break;
-            }
-            t->epoch++;
-            t->position = 0;
-            room = t->train.sample_count / samples;
-        }
-        t->micro[n++] = (struct trainer_micro){.epoch = t->epoch, .position = t->position};
-        t->position += samples;
-        room--;
-    }
-    return n;
-}
-
-/* The loader fills host memory, one copy in stream order brings ids and labels to the device. Each step ends with a wait, so nothing is copied from it now. */
-static void read_batch(struct trainer *t, const struct data_source *from, const struct sampler *order, const struct trainer_micro *at, int64_t j)
-{
-    struct batch *b = &t->batches[j];
-    int64_t elements = b->batch_size * b->sequence_length;
-    int32_t *ids = t->host_batch + 2 * j * elements, *labels = ids + elements;
-    b->valid_count = t->valid[j] = data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
-    dt_stream_copy(t->world->compute, t->device_batch + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
-}
-
-/* ---- the step ---- */
-
-int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error *err)
-{
-    struct world *w = t->world;
-    struct strategy *s = &t->strategy;
-    double begin_s = dt_now_s(), rate = schedule_rate(&t->schedule, t->step);
-    int64_t count = place_micro_steps(t);
-    bool riders = t->pace_due;
-    for (int64_t j = 0; j < count; j++) {
-        read_batch(t, &t->train, &t->order, &t->micro[j], j);
-    }
-    double data_s = dt_now_s() - begin_s;
-
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = count, .type = DT_F64});
-    for (int64_t j = 0; j < count && !t->lost; j++) {
-        mark(t, DT_PHASE_FORWARD, j);
-        forward(t, PASS_FORWARD, &t->batches[j], NULL);
-        mark(t, DT_PHASE_BACKWARD, j);
-        backward(t, j, count);
-    }
-    strategy_land(s);
-
-    mark(t, DT_PHASE_STEP, count);
-    struct clip_input sums = {.loss_sum = t->loss_sum,
-                              .valid_count = t->valid,
-                              .micro_steps = count,
-                              .max_norm = t->job->training.max_grad_norm,
-                              .normalization = t->job->training.loss_normalization,
-                              .riders = riders ? t->pace.block_ns : NULL,
-                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
-    clip_start(&t->clip, &sums);
-    optimizer_step(&t->optimizer, rate, t->clip.factor);
-    s->weights->publish(s);
-
-    char what[48];
-    snprintf(what, sizeof what, "step %lld", (long long)t->step + 1);
-    if (await_compute(t, what, err) != 0) {
-        return -1;
-    }
-    const struct clip_result *r = clip_read(&t->clip);
-    if (r->bad_rank >= 0) {
-        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data", r->bad_rank,
-                       (long long)t->step + 1);
-    }
-    if (!r->norm_finite) {
-        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
-                       (long long)t->step + 1);
-    }
-    t->step++;
-    t->stop_wanted = r->stop_count > 0;
-    t->tokens += count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
-    atomic_store(&w->page->step, t->step);
-    double now_s = dt_now_s();
-    trainer_pace_keep(t, begin_s, data_s, now_s);
-    *out = (struct trainer_result){.loss = r->loss,
-                                   .grad_norm = r->grad_norm,
-                                   .lr = rate,
-                                   .step_s = now_s - begin_s,
-                                   .valid_count = r->valid_count,
-                                   .micro_steps = count,
-                                   .pace = riders ? clip_riders(&t->clip) : NULL};
-    return 0;
-}
-
-int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
-{
-    struct world *w = t->world;
-    int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = (t->val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
-    count = limit > 0 && limit < count ? limit : count;
-    struct batch *batch = &t->batches[0]; /* training's first batch: it is read anew at the next step */
-    int64_t valid = 0;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
-    for (int64_t i = 0; i < count; i++) {
-        read_batch(t, &t->val, &t->val_order, &(struct trainer_micro){.position = i * samples}, 0);
-        valid += batch->valid_count;
-        mark(t, DT_PHASE_EVAL, i);
-        forward(t, PASS_EVAL, batch, t->loss_sum);
-        /* The sums so far, of all ranks: the last are the result. With them travels the wish to stop, or a stop would wait for the end
-         * of a long evaluation. The next batch lies where this one does, so the host waits. */
-        t->valid[0] = valid;
-        clip_start_sum(
-            &t->clip, &(struct clip_input){
-                          .loss_sum = t->loss_sum, .valid_count = t->valid, .micro_steps = 1, .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
-        if (await_compute(t, "evaluation", err) != 0) {
-            return -1;
-        }
-        if (clip_read(&t->clip)->stop_count > 0 && i + 1 < count) {
-            t->stop_wanted = true;
-            *loss = NAN;
-            return 0;
-        }
-    }
-    *loss = count > 0 ? clip_read(&t->clip)->loss : 0;
-    return 0;
-}
-
-/* ---- the run ---- */
 
 #define START_LIMIT_S 600.0
 #define FOR_EVER_S 1e9
@@ -538,6 +189,12 @@ static bool eval_falls_on(const struct trainer *t, int64_t step)
     return t->has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->total_steps);
 }
 
+/* What comes after this step begins with its state: nothing of the next one may have begun. */
+static bool needs_state(const struct trainer *t, int64_t step, bool files)
+{
+    return eval_falls_on(t, step) || (files && due(step, t->job->checkpointing.save_every_n_steps));
+}
+
 static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt_error *err)
 {
     const struct job *job = t->job;
@@ -550,9 +207,20 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         return -1;
     }
     trainer_pace_open(t);
-    while (t->step < t->total_steps && !t->stop_wanted) {
+    trainer_batch_restart(t);
+    for (;;) {
+        bool held = t->stop_wanted || t->begun >= t->total_steps || (t->begun > t->step && needs_state(t, t->begun, files));
+        if (!held && t->begun - t->step <= t->ahead) {
+            if (trainer_begin(t, err) != 0) {
+                return -1;
+            }
+            continue;
+        }
+        if (t->begun == t->step) {
+            break;
+        }
         struct trainer_result r;
-        if (trainer_step(t, &r, err) != 0) {
+        if (trainer_finish(t, &r, err) != 0) {
             return -1;
         }
         bool end = t->step >= t->total_steps;

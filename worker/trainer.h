@@ -1,7 +1,7 @@
 /* Training: one struct joins job, chain, strategy, plan, optimizer and data; trainer_run is the whole life of a worker.
  *   trainer_prepare   all sizes, no memory; enough for train --plan
  *   trainer_open      memory, weights (initial, loaded or from a checkpoint)
- *   trainer_step      one optimizer step; trainer_evaluate; trainer_save
+ *   trainer_begin     puts one optimizer step in; trainer_finish: what it came to; trainer_evaluate; trainer_save
  *   trainer_run       all of it, in order */
 #ifndef DT_WORKER_TRAINER_H
 #define DT_WORKER_TRAINER_H
@@ -22,6 +22,25 @@ struct trainer_micro { /* where a micro-step takes its samples */
     int64_t epoch, position;
 };
 
+struct trainer_feed { /* batches of one step: trainer_batch.c */
+    struct batch *batches;
+    int64_t *valid;                 /* per micro-step, as the batches say */
+    int64_t count;                  /* micro-steps */
+    int64_t epoch, position;        /* behind it */
+    double data_s;                  /* for which it was waited */
+    bool full;                      /* read, and not taken yet */
+    int32_t *host, *device;         /* for each micro-step ids (B, T), then labels; the loader fills the host's */
+    struct dt_event *copied, *used; /* on a device with memory of its own; else null */
+};
+
+struct trainer_pending { /* a step that was put in */
+    double begin_s, data_s, rate;
+    int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
+    int turn;                       /* of its sums */
+    bool riders;
+    struct dt_event *done;
+};
+
 struct trainer {
     const struct job *job;
     struct world *world; /* null until trainer_open */
@@ -37,9 +56,16 @@ struct trainer {
     struct sampler order, val_order;
     int rank, size, shards;
 
-    int64_t micro_steps; /* of a full step */
-    int64_t step, epoch, position, tokens, total_steps;
-    int64_t save_tries; /* begun in this round, the same on all ranks: each has words of its own in the store */
+    int64_t micro_steps;                                /* of a full step */
+    int64_t step, epoch, position, tokens, total_steps; /* of steps whose results are known */
+    int64_t begun;                                      /* steps that were put in */
+    int64_t read_epoch, read_position;                  /* where the next step's batches come from */
+    int ahead;                                          /* steps that may be put in while the results of one are not known */
+    struct trainer_feed feeds[2];                       /* used in turn, as the steps are */
+    struct trainer_pending pending[2];
+    double finished_s;      /* when the last result was known */
+    struct dt_stream *copy; /* brings batches to a device with memory of its own; else null */
+    int64_t save_tries;     /* begun in this round, the same on all ranks: each has words of its own in the store */
     int64_t saved_step;
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;                  /* by any rank, known to all */
@@ -60,12 +86,9 @@ struct trainer {
     int *piece_kept, *piece_own;
     void *residual, *branch, *gradient, *scratch;
     void **kept, **saved;
-    double *loss_sum;                   /* one per micro-step */
-    int32_t *host_batch, *device_batch; /* for each micro-step ids (B, T), then labels; the loader fills the host's */
-    int64_t *progress;                  /* host memory that a device with memory of its own marks (trainer.c) */
+    double *loss_sum;  /* one per micro-step */
+    int64_t *progress; /* host memory that a device with memory of its own marks (trainer_step.c) */
     int64_t marks, progress_seen;
-    int64_t *valid;
-    struct batch *batches;
     struct trainer_micro *micro;
     struct dt_event *done;
     struct dt_arena arena;
@@ -79,7 +102,8 @@ struct trainer_result { /* of one step */
 
 /* Tests look and act between steps; members may be null. */
 struct trainer_hooks {
-    void (*after_step)(struct trainer *t, const struct trainer_result *r, void *context);
+    void (*after_step)(struct trainer *t, const struct trainer_result *r,
+                       void *context);                /* its results are known; the next step may be in (t->begun) */
     void (*at_end)(struct trainer *t, void *context); /* weights are final, still in memory */
     void *context;
     bool quiet, no_files; /* nothing on stderr; no output folder, no checkpoints */
@@ -99,14 +123,34 @@ void trainer_print_plan(const struct trainer *t, int local_size, bool json, stru
 int trainer_products(struct trainer *t, struct world *w, struct dt_error *err);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
-int trainer_step(struct trainer *t, struct trainer_result *out, struct dt_error *err);
-/* Mean loss per target over data.val, every sample once. A wish to stop ends it early: t->stop_wanted, and the loss is NaN. */
+/* Puts the next step in; on a device with memory of its own it then reads the batches of the one after it. At most t->ahead + 1 steps are in at a time. */
+int trainer_begin(struct trainer *t, struct dt_error *err);
+/* Waits for the earliest step that is in, and counts it: step, epoch, position, tokens are as behind it. */
+int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);
+/* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
+int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
+/* With no step in. Mean loss per target over data.val, every sample once. A wish to stop ends it early: t->stop_wanted, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
 void trainer_close(struct trainer *t);
 /* Why all ranks fail, before they share it: they end as soon as they know, and another's end can be ours. Said by the agent, or by rank 0 for all. */
 void trainer_say_cause(struct trainer *t, const struct dt_error *why);
+
+/* trainer_batch.c: batches on their way. */
+int trainer_batch_open(struct trainer *t, struct dt_error *err);
+/* Nothing runs any more. Harmless without open and twice. */
+void trainer_batch_close(struct trainer *t);
+/* Reading goes on from where the run stands. */
+void trainer_batch_restart(struct trainer *t);
+/* The batches of the step that begins now, read before or now; the compute stream waits for them. */
+int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_error *err);
+/* The compute stream has read them. */
+void trainer_batch_used(struct trainer *t, struct trainer_feed *f);
+/* Reads the next step's. busy: what the device does meanwhile. */
+int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err);
+/* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. */
+struct batch *trainer_batch_eval(struct trainer *t, int64_t i);
 
 /* trainer_resume.c: where a run begins, and how ranks agree outside steps. */
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the same one. */

@@ -48,8 +48,8 @@ static void plan_activations(struct trainer *t)
     t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, scratch);
     t->piece_loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
     size_t batch = (size_t)(t->micro_steps * c->spec.batch_size * c->spec.sequence_length) * sizeof(int32_t);
-    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, 2 * batch);
-    t->piece_host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * batch);
+    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, 2 * 2 * batch); /* ids and labels, this step's and the next one's */
+    t->piece_host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * 2 * batch);
     t->piece_progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->progress);
 }
 
@@ -379,17 +379,14 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         t->kept[i] = plan_at(&t->plan, t->piece_kept[i]);
         t->saved[i] = plan_at(&t->plan, c->blocks[i].recompute ? t->piece_saved : t->piece_own[i]);
     }
-    t->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->valid);
     t->micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->micro);
-    t->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->batches);
-    int64_t elements = c->spec.batch_size * c->spec.sequence_length;
-    t->device_batch = plan_at(&t->plan, t->piece_batch);
-    t->host_batch = plan_at(&t->plan, t->piece_host_batch);
-    for (int64_t j = 0; j < t->micro_steps; j++) { /* ids and labels of a micro-step side by side: one copy brings them */
-        t->batches[j] = (struct batch){.ids = t->device_batch + 2 * j * elements,
-                                       .labels = t->device_batch + (2 * j + 1) * elements,
-                                       .batch_size = c->spec.batch_size,
-                                       .sequence_length = c->spec.sequence_length};
+    if (trainer_batch_open(t, err) != 0) {
+        return -1;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (dt_event_open(w->device, &t->pending[i].done, err) != 0) {
+            return -1;
+        }
     }
     if (gradients_made_whole(t)) {
         metrics_say(&t->metrics, "train: training.accumulate_sync=boundary keeps gradients whole on each rank (%s); every_micro_step keeps a share",
@@ -414,8 +411,10 @@ void trainer_close(struct trainer *t)
         (void)dt_stream_finish(t->world->compute, 30, NULL);
         (void)dt_stream_finish(t->world->communication, 30, NULL);
     }
-    if (t->done) {
-        dt_event_close(t->done);
+    trainer_batch_close(t);
+    dt_event_close(t->done);
+    for (int i = 0; i < 2; i++) {
+        dt_event_close(t->pending[i].done);
     }
     free(t->saved_path);
     trainer_pace_close(t);

@@ -30,7 +30,7 @@ int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, 
     int wanted = c->least_priority - priority; /* for the runtime the lower number runs first */
     wanted = wanted < c->greatest_priority ? c->greatest_priority : wanted > c->least_priority ? c->least_priority : wanted;
     cudaError_t rc = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, wanted);
-    if (rc == cudaSuccess) {
+    if (rc == cudaSuccess && priority >= 0) { /* below it is for copies alone */
         rc = cudaMalloc(&s->work, DT_CUDA_WORK_BYTES);
     }
     if (rc == cudaSuccess) {
@@ -98,6 +98,10 @@ bool dt_cuda_begin(struct dt_stream *base, struct dt_cuda_launch *out)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;
     if (cuda_lane_failed(s->device, s->lane, NULL)) {
+        return false;
+    }
+    if (s->work == NULL) {
+        dt_stream_fail(base, DT_INTERNAL, "a kernel on a stream for copies");
         return false;
     }
     cuda_device_use(s->device);

@@ -140,10 +140,10 @@ class Bare:
         for r in range(ranks):
             fd = os.memfd_create("page")
             os.write(fd, struct.pack("QII", 0x3147505444, 1, 1).ljust(training.STEP_AT, b"\0") + struct.pack("q", -1) + bytes(4096 - training.STEP_AT - 8))
-            env = dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+            own = dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                        DTRUN_PAGE=f"/proc/{os.getpid()}/fd/{fd}", **(env or {}))
             self.fds.append(fd)
-            self.processes.append(subprocess.Popen([str(place[0] / "bin" / "train"), *map(str, args)], env=env, stderr=subprocess.PIPE, text=True))
+            self.processes.append(subprocess.Popen([str(place[0] / "bin" / "train"), *map(str, args)], env=own, stderr=subprocess.PIPE, text=True))
             self.pages.append(training.Page(self.processes[r].pid, fd, r))
 
     def __enter__(self):
@@ -178,7 +178,7 @@ def test_a_lost_rank_is_noticed_while_the_host_is_far_ahead(place):
         noticed = time.monotonic() - begin
         code = ranks.processes[0].wait(support.DEADLINE_S)
     assert code == 111 and words in log.read_text(), (code, log.read_text())
-    assert noticed < 0.3, noticed  # 10 to 50 ms when nothing else runs
+    assert noticed < 1, noticed  # 70 ms on two cores with little else to do
     assert max(training.metrics(out)) == 1 and [x for x in os.listdir(out / "checkpoints") if x.startswith("step")] == ["step-00000001"]
 
 

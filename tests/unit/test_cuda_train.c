@@ -98,11 +98,13 @@ static void stopped_equals_uninterrupted(void **state)
     struct job job;
     struct ranks_outcome whole, first, second;
     make_job(&job, "full_shard", "bf16-mixed", 1);
+    job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
     job.output_dir = dt_arena_printf(&job.arena, "%s/run", folder);
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true, .stop_after = 1}, &first);
     assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
+    assert_int_equal(first.last_step, 4); /* one step was in when it was asked, and one more when it heard */
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &second);
     assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
     assert_true(second.hash == whole.hash);
@@ -112,11 +114,38 @@ static void stopped_equals_uninterrupted(void **state)
     dt_arena_clear(&job.arena);
 }
 
+/* A step's results are read when the next one is in, and the batches after that one; before a save and at the end nothing is. */
+static void the_device_always_has_work(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome gpu, saving, cpu;
+    make_job(&job, "single_device", "32-true", 2);
+    job.training.max_steps = 6;
+    train(&job, 1, &(struct ranks_options){.device = "cuda"}, &gpu);
+    assert_int_equal(gpu.ahead, 1);
+    assert_int_equal(gpu.read_before, 4); /* steps 1 to 4; when step 5 is known, the last one is in, and there is no other */
+    job.output_dir = dt_arena_printf(&job.arena, "%s/saving", folder);
+    job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+    job.checkpointing.save_every_n_steps = 2;
+    train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &saving);
+    assert_int_equal(saving.read_before, 2); /* steps 1 and 3 */
+    assert_true(saving.hash == gpu.hash);
+    assert_memory_equal(saving.loss, gpu.loss, 6 * sizeof(double));
+    train(&job, 1, &(struct ranks_options){.device = "cpu"}, &cpu);
+    assert_int_equal(cpu.ahead, 0);
+    ranks_clear(&gpu);
+    ranks_clear(&saving);
+    ranks_clear(&cpu);
+    dt_arena_clear(&job.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank),
         cmocka_unit_test(stopped_equals_uninterrupted),
+        cmocka_unit_test(the_device_always_has_work),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -223,7 +223,7 @@ static void test_clip(void **state)
                                                  .max_norm = item(row, "max_norm")->valuedouble,
                                                  .normalization = LOSS_LOCAL_MEAN});
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-        const struct clip_result *r = clip_read(&f.clip);
+        const struct clip_result *r = clip_read(&f.clip, f.clip.turn);
         double total = item(row, "total")->valuedouble;
         assert_true(fabs(r->grad_norm - total) <= 2e-6 * total);
         assert_true(r->loss == 1.5 && r->valid_count == 2 && r->bad_rank == -1 && r->norm_finite && r->stop_count == 0);
@@ -252,18 +252,18 @@ static void test_sums(void **state)
     struct clip_input in = {.loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .stop = true};
     clip_start(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-    assert_float_equal(clip_read(&f.clip)->loss, 2.5 / 3, 1e-15);
+    assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 2.5 / 3, 1e-15);
     assert_float_equal(*f.clip.factor, 1.0 / 3, 1e-15);
-    assert_int_equal(clip_read(&f.clip)->stop_count, 1);
+    assert_int_equal(clip_read(&f.clip, f.clip.turn)->stop_count, 1);
     in.normalization = LOSS_GLOBAL_TOKENS;
     clip_start(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-    assert_float_equal(clip_read(&f.clip)->loss, 11.0 / 13, 1e-15);
+    assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 11.0 / 13, 1e-15);
     assert_float_equal(*f.clip.factor, 1.0 / 13, 1e-15);
     loss[2] = NAN;
     clip_start(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-    assert_int_equal(clip_read(&f.clip)->bad_rank, 0);
+    assert_int_equal(clip_read(&f.clip, f.clip.turn)->bad_rank, 0);
     close_fixture(&f);
 }
 

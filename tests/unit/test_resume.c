@@ -66,11 +66,14 @@ static void test_stopped_equals_uninterrupted(void **state)
         train(&job, cases[i].size, &(struct ranks_options){.files = true, .device = cases[i].device, .stop_after = 2, .stop_rank = cases[i].size - 1},
               &first);
         assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
-        assert_int_equal(first.last_step, 3); /* the wish rides on the next step's sums */
+        /* The wish rides on the sums of the next step that begins; a device with memory of its own has two in by then, and one more when it is heard. */
+        int last = cases[i].device != NULL ? 5 : 3;
+        assert_int_equal(first.last_step, last);
+        assert_memory_equal(first.loss, whole.loss, (size_t)last * sizeof(double));
         train(&job, cases[i].size, &(struct ranks_options){.files = true, .device = cases[i].device}, &second);
         assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
-        assert_int_equal(second.step_count, 3);
-        assert_memory_equal(second.loss, whole.loss + 3, 3 * sizeof(double));
+        assert_int_equal(second.step_count, 6 - last);
+        assert_memory_equal(second.loss, whole.loss + last, (size_t)(6 - last) * sizeof(double));
         assert_true(second.hash == whole.hash);
         ranks_clear(&first);
         train(&job, cases[i].size, &files, &first); /* finished already */

@@ -147,6 +147,8 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
         out->norm[out->step_count] = r->grad_norm;
         out->lr[out->step_count++] = r->lr;
         count_collectives(t, out);
+        out->ahead = t->begun - t->step > out->ahead ? t->begun - t->step : out->ahead;
+        out->read_before += t->begun > t->step && t->feeds[t->begun % 2].full;
         static _Thread_local struct strategy_trace trace;
         if (o->trace) {
             size_t used = 0;

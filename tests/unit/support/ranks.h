@@ -24,6 +24,8 @@ struct ranks_outcome {
     struct dt_error err[RANKS_MAX];
     int step_count; /* seen by rank 0 */
     int64_t last_step;
+    int64_t ahead;   /* the most steps of rank 0 that were in when the results of one came */
+    int read_before; /* how many of these times the batches after them were read too */
     double loss[RANKS_STEPS_MAX], norm[RANKS_STEPS_MAX], lr[RANKS_STEPS_MAX];
     bool finished_before;
     float *weights; /* all tensors in registration order; freed by ranks_clear */

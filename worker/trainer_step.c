@@ -1,0 +1,333 @@
+/* One optimizer step: read trainer_begin first. It walks the chain once forward and once backward per micro-step and asks the strategy for
+ * weights and gradients; where they are and what travels is the strategy's business. Nothing in it allocates.
+ *
+ *   communication   gather 1 | gather 2 | ...               | reduce 2 | gather 0 | reduce 1 | ...| sums |
+ *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
+ *
+ * The host waits once a step. For a device with memory of its own it has put the next step in by then, and that one's batches are on their way: what a step came
+ * to is known one step late, while the device goes on. Before whatever needs a step's state (a save, an evaluation, the end) nothing more is put in. */
+#include "worker/trainer.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Between two looks of the host that waits. A device's peers are looked after by a thread (collectives/watch.h), and this is how soon the host hears of it. */
+#define WAIT_SLICE_S 0.25
+#define WAIT_SLICE_DEVICE_S 0.02
+/* A mark in one number that a double holds: which one, micro-step, phase. */
+enum { MARK_SHIFT = 16, MARK_MASK = 0xffff, MARK_ROUND = 0xfffff };
+
+/* ---- signs of life, in stream order ---- */
+
+struct mark {
+    struct dt_page *page;
+    enum dt_phase phase;
+    int64_t micro_step;
+};
+
+static void show_mark(const struct mark *m)
+{
+    atomic_store(&m->page->micro_step, m->micro_step);
+    dt_page_phase(m->page, m->phase);
+    dt_page_pulse(m->page);
+}
+
+static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    (void)err;
+    show_mark(args);
+    return 0;
+}
+
+static void look_at_marks(struct trainer *t)
+{
+    int64_t number = __atomic_load_n(t->progress, __ATOMIC_RELAXED);
+    if (number != t->progress_seen) {
+        t->progress_seen = number;
+        show_mark(&(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
+    }
+}
+
+/* A device with memory of its own would wait for a host function: it writes a number, which the host shows when it looks. The host may be far ahead, and sit in a
+ * launch for most of a step: it looks here too, and puts nothing more in when a peer was lost. */
+static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
+{
+    struct world *w = t->world;
+    struct mark m = {.page = w->page, .phase = phase, .micro_step = micro_step};
+    struct dt_error why = {0};
+    if (w->device->host_memory) {
+        dt_stream_call(w->compute, run_mark, &m, sizeof m);
+        return;
+    }
+    int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
+    look_at_marks(t);
+    if (dt_comm_stopped(w->comm, &why) != 0) {
+        t->lost = true;
+        dt_stream_fail(w->compute, why.status, "%s", why.text);
+    }
+}
+
+static int poll_peers(struct world *w, struct dt_error *err)
+{
+    struct dt_comm *all[] = {w->comm, w->shard != w->comm ? w->shard : NULL, w->replica};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i] != NULL && dt_comm_poll(all[i], err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err)
+{
+    struct world *w = t->world;
+    double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0; /* of many ranks the agent finds the silent one */
+    double slice_s = w->device->host_memory ? WAIT_SLICE_S : WAIT_SLICE_DEVICE_S;
+    while (dt_event_sync(event, slice_s, err) != 0) {
+        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) { /* why it failed, not that time went by */
+            return -1;
+        }
+        look_at_marks(t);
+        if (poll_peers(w, err) != 0) {
+            return -1;
+        }
+        if (atomic_load(&w->page->order) == DT_ORDER_ABORT) {
+            return dt_fail(err, DT_STOPPED, "rank %d: %s: told to stop, the round is over", t->rank, what);
+        }
+        if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
+            return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what, limit_s);
+        }
+    }
+    look_at_marks(t);
+    /* A stream on a device is let go when a peer is lost: then it ran dry, and what it computed is nothing. */
+    return w->device->host_memory ? 0 : poll_peers(w, err);
+}
+
+int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)
+{
+    strategy_land(&t->strategy);
+    dt_event_record(t->done, t->world->compute);
+    return trainer_wait(t, t->done, what, err);
+}
+
+/* ---- one micro-step ---- */
+
+static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch)
+{
+    return (struct pass){
+        .phase = phase,
+        .stream = t->world->compute,
+        .kernels = t->world->device->kernels,
+        .batch = batch,
+        .kept = t->kept[block],
+        .saved = t->saved[block],
+        .scratch = t->scratch,
+        .grad_type = t->strategy.grad_type,
+    };
+}
+
+/* The pair of the block before `block`: one pair of buffers serves all blocks, each overwrites what it has read. */
+static void set_input(struct trainer *t, struct pass *p, int block)
+{
+    p->x_residual = block > 0 ? t->residual : NULL;
+    p->x_branch = block > 0 && t->chain.blocks[block - 1].branch_out ? t->branch : NULL;
+}
+
+/* Runs all blocks, but in training not the last: its work is in backward. */
+static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, double *loss_sum)
+{
+    struct strategy *s = &t->strategy;
+    const struct weights_ops *weights = s->weights;
+    const struct chain *c = &t->chain;
+    int count = phase == PASS_EVAL ? c->block_count : c->block_count - 1;
+    for (int i = 0; i < count && !t->lost; i++) {
+        const struct block *b = &c->blocks[i];
+        const struct unit *u = &c->units[b->unit];
+        weights->fetch(s, b->unit);
+        if (s->forward_prefetch && i + 1 < count) {
+            weights->fetch(s, c->blocks[i + 1].unit);
+        }
+        struct pass p = new_pass(t, phase, i, batch);
+        p.weights = weights->get(s, b->unit);
+        p.y_residual = t->residual;
+        p.y_branch = t->branch;
+        p.loss_sum = loss_sum;
+        set_input(t, &p, i);
+        strategy_note(s, 'F', b->unit);
+        b->ops->forward(b, &p);
+        /* Backward comes from the other end: what it needs first stays. */
+        bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || i + 1 == count);
+        if (i == u->last_use && !stays) {
+            weights->drop(s, b->unit);
+        }
+    }
+}
+
+static void backward(struct trainer *t, const struct batch *batch, int64_t micro_step, int64_t micro_steps)
+{
+    struct strategy *s = &t->strategy;
+    const struct weights_ops *weights = s->weights;
+    const struct chain *c = &t->chain;
+    bool last_micro_step = micro_step + 1 == micro_steps;
+    double scale = 1;
+    if (t->job->training.loss_normalization == LOSS_LOCAL_MEAN) {
+        scale = batch->valid_count > 0 ? 1.0 / (double)batch->valid_count : 0;
+    }
+    for (int i = c->block_count - 1; i >= 0 && !t->lost; i--) {
+        const struct block *b = &c->blocks[i];
+        bool last_block = i + 1 == c->block_count;
+        weights->fetch(s, b->unit);
+        if (s->prefetch == PREFETCH_PRE && i > 0) {
+            weights->fetch(s, c->blocks[i - 1].unit);
+        }
+        struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch);
+        p.weights = weights->get(s, b->unit);
+        strategy_note(s, 'B', b->unit);
+        if (b->recompute) {
+            b->ops->forward(b, &p);
+        }
+        p.phase = PASS_BACKWARD;
+        p.grads = s->grads->get(s, b->unit, micro_step, &p.accumulate);
+        p.dy = last_block ? NULL : t->gradient;
+        p.dx = i > 0 ? t->gradient : NULL;
+        if (last_block) {
+            set_input(t, &p, i);
+            p.loss_scale = scale;
+            p.loss_sum = &t->loss_sum[micro_step];
+        }
+        b->ops->backward(b, &p);
+        mark(t, DT_PHASE_BACKWARD, micro_step);
+        if (s->prefetch == PREFETCH_POST && i > 0) {
+            weights->fetch(s, c->blocks[i - 1].unit);
+        }
+        if (i == c->units[b->unit].first_use) {
+            s->grads->reduce(s, b->unit, last_micro_step);
+            /* Kept weights stay for the next micro-step unless gradients travel at each one anyway. */
+            if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
+                weights->drop(s, b->unit);
+            }
+        }
+    }
+}
+
+/* ---- the step ---- */
+
+int trainer_begin(struct trainer *t, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct strategy *s = &t->strategy;
+    struct trainer_pending *p = &t->pending[t->begun % 2];
+    struct trainer_feed *f;
+    double begin_s = dt_now_s();
+    if (trainer_batch_take(t, &f, err) != 0) {
+        return -1;
+    }
+    p->begin_s = begin_s;
+    p->data_s = f->data_s;
+    p->rate = schedule_rate(&t->schedule, t->begun);
+    p->count = f->count;
+    p->epoch = f->epoch;
+    p->position = f->position;
+    p->riders = t->pace_due;
+    t->pace_due = false;
+
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
+    for (int64_t j = 0; j < f->count && !t->lost; j++) {
+        mark(t, DT_PHASE_FORWARD, j);
+        forward(t, PASS_FORWARD, &f->batches[j], NULL);
+        mark(t, DT_PHASE_BACKWARD, j);
+        backward(t, &f->batches[j], j, f->count);
+    }
+    trainer_batch_used(t, f);
+    strategy_land(s);
+
+    mark(t, DT_PHASE_STEP, f->count);
+    struct clip_input sums = {.loss_sum = t->loss_sum,
+                              .valid_count = f->valid,
+                              .micro_steps = f->count,
+                              .max_norm = t->job->training.max_grad_norm,
+                              .normalization = t->job->training.loss_normalization,
+                              .riders = p->riders ? t->pace.block_ns : NULL,
+                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
+    p->turn = clip_start(&t->clip, &sums);
+    optimizer_step(&t->optimizer, p->rate, t->clip.factor);
+    s->weights->publish(s);
+    dt_event_record(p->done, w->compute);
+    t->begun++;
+    bool more = t->begun < t->total_steps && !t->stop_wanted && !t->lost;
+    return t->ahead > 0 && more ? trainer_batch_prepare(t, p->done, err) : 0;
+}
+
+int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct trainer_pending *p = &t->pending[t->step % 2];
+    char what[48];
+    snprintf(what, sizeof what, "step %lld", (long long)t->step + 1);
+    if (trainer_wait(t, p->done, what, err) != 0) {
+        return -1;
+    }
+    const struct clip_result *r = clip_read(&t->clip, p->turn);
+    if (r->bad_rank >= 0) {
+        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data", r->bad_rank,
+                       (long long)t->step + 1);
+    }
+    if (!r->norm_finite) {
+        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
+                       (long long)t->step + 1);
+    }
+    t->step++;
+    t->epoch = p->epoch;
+    t->position = p->position;
+    t->stop_wanted = t->stop_wanted || r->stop_count > 0;
+    t->tokens += p->count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
+    atomic_store(&w->page->step, t->step);
+    double now_s = dt_now_s();
+    trainer_pace_keep(t, p->begin_s, p->data_s, now_s);
+    *out = (struct trainer_result){.loss = r->loss,
+                                   .grad_norm = r->grad_norm,
+                                   .lr = p->rate,
+                                   .step_s = now_s - fmax(p->begin_s, t->finished_s),
+                                   .valid_count = r->valid_count,
+                                   .micro_steps = p->count,
+                                   .pace = p->riders ? clip_riders(&t->clip, p->turn) : NULL};
+    t->finished_s = now_s;
+    return 0;
+}
+
+int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
+{
+    struct world *w = t->world;
+    int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
+    int64_t count = (t->val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
+    count = limit > 0 && limit < count ? limit : count;
+    int64_t valid = 0;
+    int turn = 0;
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
+    for (int64_t i = 0; i < count; i++) {
+        const struct batch *batch = trainer_batch_eval(t, i);
+        valid += batch->valid_count;
+        mark(t, DT_PHASE_EVAL, i);
+        forward(t, PASS_EVAL, batch, t->loss_sum);
+        /* The sums so far, of all ranks: the last are the result. With them travels the wish to stop, or a stop would wait for the end
+         * of a long evaluation. The next batch lies where this one does, so the host waits. */
+        turn = clip_start_sum(
+            &t->clip, &(struct clip_input){
+                          .loss_sum = t->loss_sum, .valid_count = &valid, .micro_steps = 1, .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
+        dt_event_record(t->done, w->compute);
+        if (trainer_wait(t, t->done, "evaluation", err) != 0) {
+            return -1;
+        }
+        if (clip_read(&t->clip, turn)->stop_count > 0 && i + 1 < count) {
+            t->stop_wanted = true;
+            *loss = NAN;
+            return 0;
+        }
+    }
+    *loss = count > 0 ? clip_read(&t->clip, turn)->loss : 0;
+    return 0;
+}
