@@ -7,6 +7,7 @@
 #endif
 #include "kernels/kernels.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -259,10 +260,19 @@ static int guard_now(struct dt_stream *s, void *args, struct dt_error *err)
     return 0;
 }
 
-void dt_guard(struct dt_stream *s, void *p, size_t size_bytes)
+static pthread_once_t guard_asked = PTHREAD_ONCE_INIT;
+static bool guard_wanted;
+
+static void ask_for_guard(void)
 {
     const char *wanted = getenv("DTRUN_GUARD");
-    if (!GUARD_ALWAYS && (wanted == NULL || strcmp(wanted, "1") != 0)) {
+    guard_wanted = GUARD_ALWAYS || (wanted != NULL && strcmp(wanted, "1") == 0);
+}
+
+void dt_guard(struct dt_stream *s, void *p, size_t size_bytes)
+{
+    (void)pthread_once(&guard_asked, ask_for_guard);
+    if (!guard_wanted) {
         return;
     }
     struct guarded g = {p, size_bytes};

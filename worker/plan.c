@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { GAP_BYTES = 256, ALIGN_BYTES = 4096 };
+enum { GAP_BYTES = 256, ALIGN_BYTES = 4096, FINISH_S = 60 };
 
 static const char *const purpose_names[PLAN_PURPOSE_COUNT] = {"weights",        "gradients",     "optimizer", "activations", "gather_slots",
                                                               "gradient_slots", "communication", "batch",     "scratch",     "staging"};
@@ -60,7 +60,7 @@ int plan_open(struct plan *p, struct world *w, struct dt_error *err)
             dt_guard(w->compute, (char *)p->base[piece->memory] + piece->offset + piece->size_bytes, GAP_BYTES);
         }
     }
-    return 0;
+    return dt_stream_finish(w->compute, FINISH_S, err); /* whoever clears the plan at once need not wait */
 }
 
 void *plan_at(const struct plan *p, int piece)

@@ -199,6 +199,7 @@ void dt_cpu_cast(const struct dt_cast_args *a)
         }                                                                                                                                            \
     }
 #define SUM(x, y) ((x) + (y))
+#define SUM_I64(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y))) /* wraps, as GPUs do */
 #define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y)) /* a nan stays: y is taken when x < y or y is nan */
 #define MIN(x, y) ((x) < (y) || (x) != (x) ? (x) : (y))
 TREE(float, sum_f32, SUM)
@@ -207,7 +208,7 @@ TREE(float, min_f32, MIN)
 TREE(double, sum_f64, SUM)
 TREE(double, max_f64, MAX)
 TREE(double, min_f64, MIN)
-TREE(int64_t, sum_i64, SUM)
+TREE(int64_t, sum_i64, SUM_I64)
 TREE(int64_t, max_i64, MAX)
 TREE(int64_t, min_i64, MIN)
 
