@@ -212,7 +212,7 @@ def test_killed_rank_changes_nothing(job, tmp_path):
     assert whole.code == 0, whole
     job(output_dir=str(tmp_path / "killed"))
     with Job(["--nproc-per-node", "2", "--max-restarts", "2", "train", job.path]) as running:
-        wait_until(lambda: list((tmp_path / "killed" / "checkpoints").glob("step-*0")) and len(workers(running.marker)) == 2, "a checkpoint")
+        wait_until(lambda: list((tmp_path / "killed" / "checkpoints").glob("step-????????")) and len(workers(running.marker)) == 2, "a checkpoint")
         os.kill(workers(running.marker)[1], signal.SIGKILL)
         done = running.finish(2 * DEADLINE_S)
     assert done.code == 0, done
