@@ -180,7 +180,8 @@ int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
         plans->tell(w->device, all.each, all.count, &text);
     }
     int rc = trainer_share(t, "train/products", &text, failed ? &failure : NULL, INFINITY, err);
-    if (rc == 0 && t->rank != 0 && !plans->take(w->device, dt_text_str(&text), w->local_rank == 0)) {
+    /* rank 0 too: what its file says of other products nobody else has */
+    if (rc == 0 && !plans->take(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
         metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans", t->rank);
     }
     dt_text_clear(&text);

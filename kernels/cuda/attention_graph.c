@@ -160,7 +160,7 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
 
 size_t dt_attention_backward_bytes(const struct dt_attention_shape *s)
 {
-    int64_t t = (s->positions + 63) / 64 * 64;                            /* a tile's edge */
-    int64_t grouped = s->heads != s->kv_heads ? 6 * t * s->head_size : 0; /* dk and dv per query head, and their sums */
-    return (size_t)(s->batch * s->heads * (2 * t * t + grouped)) + 4096;
+    int64_t queries = (s->positions + 63) / 64 * 64, keys = (s->positions + 127) / 128 * 128; /* edges of tiles */
+    int64_t grouped = s->heads != s->kv_heads ? 6 * keys * s->head_size : 0;                  /* dk and dv per query head, and their sums */
+    return (size_t)(s->batch * s->heads * (2 * queries * keys + grouped)) + 4096;
 }

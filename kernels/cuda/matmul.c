@@ -168,6 +168,11 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
         dt_stream_fail(s, DT_INVALID, "matmul: %s is not computed on the GPU", dt_dtype_name(a->type));
         return;
     }
+    if ((uintptr_t)a->bias % 16 != 0) { /* a plan knows nothing of it, and the library may read 16 bytes at once */
+        dt_cuda_matmul_plain(&l, a);
+        dt_cuda_end(s, "matmul");
+        return;
+    }
     const struct matmul_plan *p = find(s->device, a, &c);
     if (c->lt != NULL && c->handle == NULL) {
         dt_stream_fail(s, DT_IO, "cublasLt: cannot be started on this device; is its memory taken?");

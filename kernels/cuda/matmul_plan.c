@@ -126,7 +126,7 @@ struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct 
     cublasLtMatmulHeuristicResult_t found;
     struct matmul_plan *p = matmul_fits(c, key) ? matmul_plan_describe(c, key) : NULL;
     if (p != NULL && !remembered(c, p)) {
-        if (matmul_plan_propose(c, p, &found, 1) > 0) {
+        if (matmul_plan_propose(c, p, &found, 1) > 0 && found.state == CUBLAS_STATUS_SUCCESS) {
             p->algo = found.algo;
             p->workspace_bytes = found.workspaceSize;
         } else {

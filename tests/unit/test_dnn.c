@@ -225,7 +225,7 @@ static bool refused(const struct library *l, int device, void *described)
 /* Plans of the first engine: kernels compile, and the work they want is what attention_dnn.c cuts batches by. */
 static bool compiled(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_shape shapes[] = {{4, 1000, 12, 12, 64, true}, {2, 300, 8, 2, 128, true}};
+    static const struct dt_attention_shape shapes[] = {{4, 1000, 12, 12, 64, true}, {4, 320, 12, 12, 64, true}, {2, 300, 8, 2, 128, true}};
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const struct dt_attention_shape *s = &shapes[i];
