@@ -14,6 +14,105 @@ struct cuda_event {
     uint64_t life, record;
 };
 
+/* ---- how long a stream waits ---- */
+
+enum { TIMES = 512 }; /* waits of one stream that may be under way; of what is beyond nobody knows how long it takes */
+
+struct cuda_times {
+    pthread_mutex_t lock; /* who drives the stream, and who waits for an event of it */
+    cudaEvent_t around[TIMES][2];
+    uint64_t made, put, taken;
+};
+
+int cuda_times_open(struct cuda_stream *s)
+{
+    s->times = calloc(1, sizeof *s->times);
+    if (s->times != NULL) {
+        pthread_mutex_init(&s->times->lock, NULL);
+    }
+    return s->times != NULL ? 0 : -1;
+}
+
+void cuda_times_close(struct cuda_stream *s)
+{
+    struct cuda_times *x = s->times;
+    if (x == NULL) {
+        return;
+    }
+    for (uint64_t i = 0; i < x->made; i++) {
+        (void)cudaEventDestroy(x->around[i][0]);
+        (void)cudaEventDestroy(x->around[i][1]);
+    }
+    pthread_mutex_destroy(&x->lock);
+    free(x);
+    s->times = NULL;
+}
+
+/* Counts the waits that are over. Under the lock. */
+static void take_times(struct cuda_stream *s)
+{
+    struct cuda_times *x = s->times;
+    for (float ms = 0; x->taken < x->put; x->taken++) {
+        cudaEvent_t *around = x->around[x->taken % TIMES];
+        if (cudaEventQuery(around[1]) != cudaSuccess || cudaEventElapsedTime(&ms, around[0], around[1]) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return;
+        }
+        s->base.waited_s += (double)ms * 1e-3;
+    }
+}
+
+/* The place for one more pair, made when it is needed first; null: there is none. Under the lock. */
+static cudaEvent_t *next_times(struct cuda_times *x)
+{
+    cudaEvent_t *around = x->around[x->put % TIMES];
+    if (x->put - x->taken == TIMES) {
+        return NULL;
+    }
+    if (x->made < TIMES && x->put == x->made) {
+        if (cudaEventCreateWithFlags(&around[0], cudaEventDefault) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return NULL;
+        }
+        if (cudaEventCreateWithFlags(&around[1], cudaEventDefault) != cudaSuccess) {
+            (void)cudaGetLastError();
+            (void)cudaEventDestroy(around[0]);
+            return NULL;
+        }
+        x->made++;
+    }
+    return around;
+}
+
+/* The stream waits for an event of another one; how long it takes is taken down. */
+static cudaError_t wait_timed(struct cuda_stream *s, cudaEvent_t event)
+{
+    struct cuda_times *x = s->times;
+    pthread_mutex_lock(&x->lock);
+    take_times(s);
+    cudaEvent_t *around = next_times(x);
+    bool timed = around != NULL && cudaEventRecord(around[0], s->native) == cudaSuccess;
+    cudaError_t rc = cudaStreamWaitEvent(s->native, event, 0);
+    x->put += timed && rc == cudaSuccess && cudaEventRecord(around[1], s->native) == cudaSuccess;
+    pthread_mutex_unlock(&x->lock);
+    return rc;
+}
+
+/* For who has waited for this record: the time of its stream. */
+static void settle_times(struct cuda_device *c, int lane, uint64_t life)
+{
+    pthread_mutex_lock(&c->lock);
+    struct cuda_stream *s = c->lanes[lane].life == life ? c->lanes[lane].timed : NULL;
+    pthread_mutex_unlock(&c->lock);
+    if (s != NULL) {
+        pthread_mutex_lock(&s->times->lock);
+        take_times(s);
+        pthread_mutex_unlock(&s->times->lock);
+    }
+}
+
+/* ---- the rows ---- */
+
 int cuda_event_open(struct dt_device *d, struct dt_event **out, struct dt_error *err)
 {
     struct cuda_device *c = d->impl;
@@ -66,7 +165,8 @@ void cuda_wait(struct dt_event *base, struct dt_stream *stream)
         return;
     }
     cuda_device_use(e->device);
-    cudaError_t rc = cudaStreamWaitEvent(s->native, e->native, 0);
+    bool timed = s->times != NULL && s->device == e->device && s->lane != e->lane && !e->device->lanes[e->lane].copies;
+    cudaError_t rc = timed ? wait_timed(s, e->native) : cudaStreamWaitEvent(s->native, e->native, 0);
     if (rc != cudaSuccess) {
         struct dt_error why = {0};
         (void)cuda_fail(e->device, &why, rc, "event");
@@ -102,5 +202,6 @@ int cuda_sync(struct dt_event *base, double timeout_s, struct dt_error *err)
         (void)cuda_fail(e->device, &why, rc, "device");
         cuda_lane_fail(e->device, e->lane, 0, &why);
     }
+    settle_times(e->device, e->lane, e->life);
     return cuda_lane_verdict(e->device, e->lane, e->life, e->record, err);
 }

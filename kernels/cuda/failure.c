@@ -76,6 +76,7 @@ void cuda_lane_leave(struct cuda_device *c, int lane)
     settle(c);
     c->lanes[lane].used = false;
     c->lanes[lane].fault = NULL;
+    c->lanes[lane].timed = NULL;
     pthread_mutex_unlock(&c->lock);
 }
 

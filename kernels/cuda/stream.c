@@ -43,10 +43,14 @@ int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, 
     }
     memset(s->fault, 0, sizeof *s->fault);
     s->lane = cuda_lane_take(c, s->fault);
-    if (s->lane < 0) {
+    if (s->lane < 0 || (priority == 0 && cuda_times_open(s) != 0)) {
         cuda_stream_close(&s->base);
         return dt_fail(err, DT_INTERNAL, "stream: more than %d are open or have failed", DT_CUDA_STREAMS);
     }
+    pthread_mutex_lock(&c->lock);
+    c->lanes[s->lane].copies = priority < 0;
+    c->lanes[s->lane].timed = s->times != NULL ? s : NULL;
+    pthread_mutex_unlock(&c->lock);
     *out = &s->base;
     return 0;
 }
@@ -61,6 +65,7 @@ void cuda_stream_close(struct dt_stream *base)
     if (s->lane >= 0) {
         cuda_lane_leave(s->device, s->lane);
     }
+    cuda_times_close(s);
     if (s->native != NULL) {
         (void)cudaStreamDestroy(s->native);
     }

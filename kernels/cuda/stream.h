@@ -14,13 +14,17 @@
 struct cuda_lane {
     uint64_t life;
     bool used, failed;
+    bool copies; /* brings and takes data: who waits for it waits for no peer */
     struct dt_error why;
     struct dt_cuda_fault *fault;    /* of the open stream, or null */
+    struct cuda_stream *timed;      /* it, when its waits are timed */
     uint64_t recorded;              /* events so far */
     uint64_t done;                  /* of these the host knows that they came through well */
     uint64_t fails_from;            /* failed: records from this one on carry it */
     uint64_t seen[DT_CUDA_STREAMS]; /* of each other lane: the latest record that this stream waits for */
 };
+
+struct cuda_stream;
 
 struct cuda_device {
     int index, sm_count, shared_bytes;
@@ -73,6 +77,11 @@ void cuda_lane_wait(struct cuda_device *c, int lane, int of, uint64_t life, uint
 /* The record came through: 0, or -1 and why its stream had failed before. */
 int cuda_lane_verdict(struct cuda_device *c, int lane, uint64_t life, uint64_t record, struct dt_error *err);
 
+/* event.c: how long a stream has waited for others, from pairs of events around each wait. Streams of priority 0 have it: those that compute. */
+struct cuda_times;
+int cuda_times_open(struct cuda_stream *s);
+void cuda_times_close(struct cuda_stream *s);
+
 struct cuda_stream {
     struct dt_stream base;
     struct cuda_device *device;
@@ -80,7 +89,8 @@ struct cuda_stream {
     int lane;
     void *work;
     struct dt_cuda_fault *fault;
-    struct cuda_call *calls; /* ring of host functions */
+    struct cuda_times *times; /* null: nobody asks how long it waits */
+    struct cuda_call *calls;  /* ring of host functions */
     uint64_t call_count, called;
 };
 

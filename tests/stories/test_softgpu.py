@@ -210,6 +210,21 @@ exec "$0.real" "$@" """)
     assert len(line) == 1 and "GPU 0 (" in line[0], result
 
 
+@pytest.mark.skipif(GPU, reason="only the software GPU is late when it is told to be")
+def test_a_slow_gpu_is_named_and_who_waits_for_it_is_not(place, tmp_path):
+    slow = wrapped(place, tmp_path, """[ "$RANK" = 1 ] && export SOFTGPU_DELAY_US=30000
+exec "$0.real" "$@" """)
+    out = tmp_path / "out"
+    sets = ["model.n_layer=1", "training.batch_size_per_gpu=1", "training.max_steps=54", "checkpointing.save_every_n_steps=0", "logging.log_every_n_steps=54"]
+    _, losses = run(slow, out, 2, "ddp", sets)
+    assert max(losses) == 54
+    with open(out / "events.jsonl") as f:
+        events = [json.loads(line) for line in f]
+    found = [e for e in events if e["event"] == "slow"]
+    assert [(e["rank"], e["phase"]) for e in found] == [(1, "compute")], events
+    assert found[0]["communication_s"] < found[0]["compute_s"] / 2, found
+
+
 def anonymous_kb(pid):
     with open(f"/proc/{pid}/status") as f:
         return int(next(line for line in f if line.startswith("RssAnon")).split()[1])

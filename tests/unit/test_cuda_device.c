@@ -321,6 +321,58 @@ static void test_no_gpu(void **unused)
     }
 }
 
+static int sleep_long(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    (void)args;
+    (void)err;
+    dt_sleep_s(0.1);
+    return 0;
+}
+
+/* What a stream waits for another one is known when the host has waited for it; a stream that brings data is no peer, and more waits at once than are taken
+ * down lose their times only. */
+static void test_time_waited(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    struct dt_error err;
+    struct dt_stream *a = NULL, *b = NULL, *copies = NULL;
+    struct dt_event *e = NULL;
+    device_case_open(&d, &gpu);
+    assert_int_equal(dt_stream_open(&d, 1, &a, &err), 0);
+    assert_int_equal(dt_stream_open(&d, 0, &b, &err), 0);
+    assert_int_equal(dt_stream_open(&d, -1, &copies, &err), 0);
+    assert_int_equal(dt_event_open(&d, &e, &err), 0);
+    dt_stream_call(copies, sleep_long, NULL, 0);
+    dt_event_record(e, copies);
+    dt_event_wait(e, b);
+    assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
+    assert_true(b->waited_s < 0.05);
+    double before_s = b->waited_s;
+    for (int i = 0; i < 2; i++) {
+        dt_stream_call(a, sleep_long, NULL, 0);
+        dt_event_record(e, a);
+        dt_event_wait(e, b);
+    }
+    assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
+    assert_true(b->waited_s - before_s > 0.15 && b->waited_s - before_s < LONG_S);
+    before_s = b->waited_s;
+    dt_stream_call(a, sleep_long, NULL, 0);
+    dt_event_record(e, a);
+    for (int i = 0; i < 2000; i++) {
+        dt_event_wait(e, b);
+    }
+    assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
+    assert_true(b->waited_s - before_s > 0.05);
+    assert_true(a->waited_s == 0);
+    dt_event_close(e);
+    dt_stream_close(a);
+    dt_stream_close(b);
+    dt_stream_close(copies);
+    dt_device_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_fault_of_a_kernel),
         cmocka_unit_test(test_refused_work),
         cmocka_unit_test(test_many_streams),
+        cmocka_unit_test(test_time_waited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
