@@ -1,6 +1,6 @@
 /* Softmax cross entropy with its gradient in place: one block a row, which it reads once and writes once. The row waits in shared memory as it
  * came (50304 bf16 are 100 KB, so two blocks share a multiprocessor); of a wider one the rest waits in registers (128256 bf16: 226 KB and 25),
- * and only what is wider still (156000 bf16, 78000 fp32) is read again. Losses are then added by one block, in rows of 32, these in order: the
+ * and only what is wider still (146000 bf16, 73000 fp32) is read again. Losses are then added by one block, in rows of 32, these in order: the
  * sum does not depend on how rows were cut into chunks of a multiple of 32. */
 #include "kernels/cuda/vector.cuh"
 
@@ -12,9 +12,9 @@ template <typename T> struct entropy {
     const int32_t *targets;
     double *row_loss;
     int64_t *correct_count;
-    int64_t rows, ld;
-    int cols, width,
-        held; /* width: cols, rounded up to what a thread takes at once: what is behind cols counts as minus infinity. held: columns that wait in shared memory, a multiple of what a thread takes at once */
+    int64_t rows;
+    int ld, cols, whole; /* whole: cols, rounded down to what a thread takes at once; what is left of a row goes by itself */
+    int held;            /* columns that wait in shared memory, a multiple of that, too */
     double grad_scale;
     bool with_grad;
 };
@@ -23,7 +23,7 @@ template <typename T> struct entropy {
  * turns, the same in each pass, so that nobody needs another's. */
 template <typename T, int W, int REGS, int THREADS> struct row_parts {
     T *x, *shared;
-    int cols, width, held;
+    int whole, left, held;
     pack<T, W> own[REGS > 0 ? REGS : 1];
 
     DT_METHOD void load()
@@ -41,7 +41,7 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
         for (int r = 0; r < REGS; r++) {
             int c = held + (r * THREADS + threadIdx.x) * W;
             own[r].clear();
-            if (c < width) {
+            if (c < whole) {
                 own[r].load(x + c);
             }
         }
@@ -62,27 +62,35 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
 #pragma unroll
         for (int r = 0; r < REGS; r++) {
             int c = held + (r * THREADS + threadIdx.x) * W;
-            if (c < width) {
+            if (c < whole) {
                 piece(f, own[r], c);
             }
         }
 #pragma unroll(REGS > 0 ? 1 : 4)
-        for (int c = held + (REGS * THREADS + threadIdx.x) * W; c < width; c += THREADS * W) {
+        for (int c = held + (REGS * THREADS + threadIdx.x) * W; c < whole; c += THREADS * W) {
             pack<T, W> p;
             p.load(x + c);
             piece(f, p, c);
+        }
+        if (W > 1 && left > 0 && threadIdx.x == THREADS - 1) { /* what is behind the last column counts as minus infinity */
+            pack<T, W> p;
+            float v[W];
+            p.load(x + whole);
+            p.get(v);
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                v[k] = k < left ? v[k] : -INFINITY;
+            }
+            if (f(v, whole)) {
+                p.set(v);
+                p.store(x + whole);
+            }
         }
     }
     template <typename F> DT_METHOD void piece(F &f, pack<T, W> p, int c)
     {
         float v[W];
         p.get(v);
-        if (W > 1 && c + W > cols) {
-#pragma unroll
-            for (int k = 0; k < W; k++) {
-                v[k] = c + k < cols ? v[k] : -INFINITY;
-            }
-        }
         if (f(v, c)) {
             p.set(v);
             p.store(x + c);
@@ -138,14 +146,14 @@ template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bou
     DT_SHARED(int, first_part, [THREADS / 32]);
     for (int64_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
         row_parts<T, W, REGS, THREADS> x;
-        x.x = e.logits + row * e.ld;
+        x.x = e.logits + row * (int64_t)e.ld;
         x.shared = shared;
-        x.cols = e.cols;
-        x.width = e.width;
+        x.whole = e.whole;
+        x.left = e.cols - e.whole;
         x.held = e.held;
         int target = e.targets[row];
         if (target < 0 || target >= e.cols) { /* ignored; whether it may be, entropy_sums finds out */
-            for (int c = threadIdx.x * W; e.with_grad && c < e.width; c += THREADS * W) {
+            for (int c = threadIdx.x * W; e.with_grad && c < e.cols; c += THREADS * W) {
                 pack<T, W> p;
                 p.clear();
                 p.store(x.x + c);
@@ -237,18 +245,20 @@ __global__ void __launch_bounds__(SUMS_THREADS) entropy_sums(const double *row_l
     }
 }
 
-enum { NARROW_THREADS = 512, WIDE_THREADS = 1024, WIDE_REGS = 5, STATIC_BYTES = 1024, COLS_MOST = 1 << 30 };
+enum { NARROW_THREADS = 512, WIDE_THREADS = 768, WIDE_REGS = 5, STATIC_BYTES = 1024, COLS_MOST = 1 << 30 };
 
 template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy<T> e)
 {
     int room = (l->shared_bytes - STATIC_BYTES) / (int)sizeof(T) / W * W;
-    e.width = (e.cols + W - 1) / W * W;
-    if (e.width <= room || W == 1) {
-        e.held = e.width < room ? e.width : room;
+    e.whole = e.cols / W * W;
+    if (e.whole <= room || W == 1) {
+        e.held = e.whole < room ? e.whole : room;
         size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
         unsigned grid = walkers(l, e.rows, 16);
         DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native, e);
-    } else {
+        return;
+    }
+    if constexpr (W > 1) {
         e.held = room;
         unsigned grid = walkers(l, e.rows, 1);
         DT_LAUNCH((entropy_rows<T, W, WIDE_REGS, WIDE_THREADS>), grid, WIDE_THREADS, (size_t)room * sizeof(T), (cudaStream_t)l->native, e);
@@ -257,7 +267,7 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy
 
 template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
 {
-    entropy<T> e = {(T *)a->logits,    a->targets, a->row_loss, a->correct_count, a->row_count, a->ld != 0 ? a->ld : a->col_count,
+    entropy<T> e = {(T *)a->logits,    a->targets, a->row_loss, a->correct_count, a->row_count, (int)(a->ld != 0 ? a->ld : a->col_count),
                     (int)a->col_count, 0,          0,           a->grad_scale,    a->with_grad};
     const int W = 16 / (int)sizeof(T);
     if (aligned16(e.logits) && e.ld % W == 0) {
@@ -298,7 +308,7 @@ extern "C" void dt_cuda_cross_entropy(struct dt_stream *s, const struct dt_cross
     if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
         return;
     }
-    if (a->col_count > COLS_MOST) {
+    if (a->col_count > COLS_MOST || a->ld > COLS_MOST) {
         dt_stream_fail(s, DT_INVALID, "cross_entropy: %lld columns: a device takes %d", (long long)a->col_count, (int)COLS_MOST);
     } else if (a->type == DT_F32) {
         run<float>(&l, a);
