@@ -425,8 +425,11 @@ static double attend(struct bench *b, bool go, bool back)
     void *qkv = buffer(b, 0, 3 * b->rows * b->cols, b->type), *out = buffer(b, 1, b->rows * b->cols, b->type);
     void *lse = buffer(b, 2, b->rows * heads, DT_F32), *dout = buffer(b, 3, b->rows * b->cols, b->type);
     void *dqkv = back ? buffer(b, 4, 3 * b->rows * b->cols, b->type) : NULL;
+    void *work = back ? buffer(b, 5, 2 * b->rows * b->cols, b->type) : NULL; /* as much as a layer has to spare */
     if (go && back) {
         b->k->attention_backward(b->s, &(struct dt_attention_backward_args){.dqkv = dqkv,
+                                                                            .work = work,
+                                                                            .work_bytes = (size_t)(2 * b->rows * b->cols) * dt_dtype_size(b->type),
                                                                             .dout = dout,
                                                                             .out = out,
                                                                             .qkv = qkv,

@@ -131,9 +131,10 @@ struct dt_attention_args {
     bool causal;
     enum dt_dtype type;
 };
-struct dt_attention_backward_args { /* dqkv is overwritten; it may not be qkv */
-    void *dqkv;
+struct dt_attention_backward_args { /* dqkv is overwritten; it may not be qkv. work: memory that may be used meanwhile, for speed; or null */
+    void *dqkv, *work;
     const void *dout, *out, *qkv, *lse;
+    size_t work_bytes;
     int64_t batch, positions, heads, kv_heads, head_size;
     double scale;
     bool causal;

@@ -1,6 +1,38 @@
-/* The rows `attention` and `attention_backward`: which implementation a shape takes. It depends on type and shape alone, so forward, a
- * forward made again, and another start choose alike. */
+/* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN, otherwise kernels of our own. It depends on type, shape and
+ * what is installed, so forward, a forward made again, and another start choose alike.
+ * DTRUN_ATTENTION, to measure and to test: cudnn (as without it), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the reference). */
 #include "kernels/cuda/attention.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum way { CUDNN, FAST, OWN, PLAIN, WAYS };
+static const char *const way_names[WAYS] = {"cudnn", "fast", "own", "plain"};
+static pthread_once_t chosen = PTHREAD_ONCE_INIT;
+static enum way way = CUDNN;
+static bool unknown;
+
+static void choose(void)
+{
+    const char *wanted = getenv("DTRUN_ATTENTION");
+    if (wanted == NULL || *wanted == '\0') {
+        return;
+    }
+    unknown = true;
+    for (int i = 0; i < WAYS; i++) {
+        if (strcmp(wanted, way_names[i]) == 0) {
+            way = (enum way)i;
+            unknown = false;
+        }
+    }
+}
+
+int dt_cuda_attention_open(struct dt_error *err)
+{
+    (void)pthread_once(&chosen, choose);
+    return unknown ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use cudnn, fast, own or plain", getenv("DTRUN_ATTENTION")) : 0;
+}
 
 static bool check(struct dt_stream *s, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, enum dt_dtype type)
 {
@@ -24,7 +56,9 @@ void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
     if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
-    dt_cuda_attention_plain(&l, a);
+    if (way > FAST || !dt_cuda_attention_dnn(s, &l, a)) {
+        dt_cuda_attention_plain(&l, a);
+    }
     dt_cuda_end(s, "attention");
 }
 
@@ -34,6 +68,8 @@ void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_b
     if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
-    dt_cuda_attention_backward_plain(&l, a);
+    if (way > FAST || !dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
+        dt_cuda_attention_backward_plain(&l, a);
+    }
     dt_cuda_end(s, "attention_backward");
 }

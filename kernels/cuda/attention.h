@@ -8,6 +8,16 @@
 extern "C" {
 #endif
 
+/* attention.c: device.c calls it when a device is opened: is DTRUN_ATTENTION known? 0, or -1. */
+int dt_cuda_attention_open(struct dt_error *err);
+
+/* attention_dnn.c: cuDNN, where it is here and takes the shape: bf16, head sizes up to 128 that are multiples of 8. False: nothing was done. sums: gradients
+ * of queries may be added up in no order. */
+bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a);
+bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, bool sums);
+/* device.c calls it when a device is closed: forgets its plans. */
+void dt_cuda_attention_dnn_close(struct dt_device *d);
+
 /* attention_plain.cu: fp32 and bf16, head sizes up to 256. */
 bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_size);
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a);

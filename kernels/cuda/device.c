@@ -1,5 +1,6 @@
 /* The device "cuda": one GPU, its memory, and what the runtime's results mean. Streams are in stream.c, events in event.c, how failures travel
  * in failure.c. The driver is asked for the first time here: programs that open another device never touch it. */
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.h"
 
@@ -113,6 +114,7 @@ static void cuda_close(struct dt_device *d)
     cuda_device_use(c);
     dt_cuda_matmul_close(d);
     cuda_shares_close(c);
+    dt_cuda_attention_dnn_close(d);
     if (c->own != NULL) {
         (void)cudaStreamDestroy(c->own);
     }
@@ -149,7 +151,7 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
         (void)cuda_fail(c, err, rc, "device cuda");
         goto failed;
     }
-    if (dt_cuda_kernels_open(c->shared_bytes, err) != 0) {
+    if (dt_cuda_kernels_open(c->shared_bytes, err) != 0 || dt_cuda_attention_open(err) != 0) {
         goto failed;
     }
     return 0;

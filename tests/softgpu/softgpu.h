@@ -2,7 +2,7 @@
  *
  * Variables: SOFTGPU_ORDER (schedule of threads: 0, 1, 2+), SOFTGPU_SEED, SOFTGPU_DELAY_US (lateness of streams), SOFTGPU_MEMORY_MB,
  * SOFTGPU_DEVICES (0: none), SOFTGPU_SM (multiprocessors), SOFTGPU_DRIVER (its version, as 12080), SOFTGPU_ALIAS (1: streams reach registered host memory
- * at addresses of their own), SOFTGPU_LOST_COPY (bytes: a copy of so many to the host finds the device broken). */
+ * at addresses of their own), SOFTGPU_LOST_COPY (bytes: a copy of so many to the host finds the device broken), SOFTGPU_CUDNN (cudnn.cc). */
 #ifndef DT_TESTS_SOFTGPU_SOFTGPU_H
 #define DT_TESTS_SOFTGPU_SOFTGPU_H
 
@@ -18,6 +18,9 @@ extern "C" {
 void softgpu_hold(const char *name);
 int softgpu_held(void);
 void softgpu_go_on(void);
+
+/* Graphs that cuDNN was asked to execute in this process. */
+int softgpu_dnn_executions(void);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ SOFT_KERNELS := $(patsubst %,$(SOFT)/obj/%.o,$(basename $(wildcard kernels/cuda/
 SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train)
 unit: $(SOFT_PROGRAMS)
 
-$(SOFT)/obj/tests/softgpu/copies.o: SOFT_SAN_RUNTIME := $(SOFT_SAN)
+$(SOFT)/obj/tests/softgpu/copies.o $(SOFT)/obj/tests/softgpu/dnn_run.o: SOFT_SAN_RUNTIME := $(SOFT_SAN)
 $(SOFT)/obj/tests/softgpu/%.o: tests/softgpu/%.cc Makefile tests/softgpu/softgpu.mk
 	@mkdir -p $(@D)
 	$(SOFT_CXX) $(SOFT_FLAGS) $(SOFT_SAN_RUNTIME) -MMD -MP -c $< -o $@

@@ -18,6 +18,8 @@
 
 static char *folder;
 
+int softgpu_dnn_executions(void) __attribute__((weak)); /* graphs that cuDNN ran; on a real GPU nobody counts them */
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -39,6 +41,7 @@ static void make_job(struct job *job, const char *row, const char *precision, in
     ranks_job(job, folder);
     job->training.strategy = row;
     job->training.precision = precision;
+    job->precision.compute = job->precision.reduce = strcmp(precision, "bf16-mixed") == 0 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
     job->training.max_steps = 3;
     job->training.gradient_accumulation_steps = micro_steps;
     job->text = NULL;
@@ -89,7 +92,9 @@ static void one_rank(void **state)
 {
     (void)state;
     check_rows((const char *const[]){"single_device", "ddp", "full_shard", NULL}, 1, "32-true", 2, 1e-5);
+    int before = softgpu_dnn_executions != NULL ? softgpu_dnn_executions() : -1;
     check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 2e-2);
+    assert_true(before < 0 || softgpu_dnn_executions() > before);
 }
 
 static void stopped_equals_uninterrupted(void **state)

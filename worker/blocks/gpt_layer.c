@@ -28,8 +28,8 @@ struct saved {
 };
 struct scratch {
     void *norm;        /* (R, C): n1, n2 and their gradients, one after the other */
-    void *sum;         /* (R, C): h2 */
     void *wide;        /* (R, I) or (R, 3C): gelu, then its gradient; later dqkv */
+    void *sum;         /* (R, C): h2; behind `wide`, so that what dqkv leaves of both is one piece */
     void *mean, *rstd; /* (R) */
 };
 
@@ -50,8 +50,8 @@ static size_t cut_scratch(const struct model_spec *m, int64_t rows, void *base, 
     struct cutter c = {.base = base};
     size_t e = dt_dtype_size(m->type);
     out->norm = cut(&c, rows * m->channels, e);
-    out->sum = cut(&c, rows * m->channels, e);
     out->wide = cut(&c, rows * (m->inner > 3 * m->channels ? m->inner : 3 * m->channels), e);
+    out->sum = cut(&c, rows * m->channels, e);
     out->mean = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
     out->rstd = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
     return c.used;
@@ -250,17 +250,21 @@ static void backward(const struct block *b, const struct pass *p)
     /* attention; from here dx holds the gradient of h2 */
     bias_backward(b, p, PROJ_B, p->dx, c);
     linear_backward(b, p, PROJ_W, s.norm, f.att, p->dx, c, c);
-    p->kernels->attention_backward(p->stream, &(struct dt_attention_backward_args){.dqkv = s.wide,
-                                                                                   .dout = s.norm,
-                                                                                   .out = f.att,
-                                                                                   .qkv = f.qkv,
-                                                                                   .lse = f.lse,
-                                                                                   .batch = p->batch->batch_size,
-                                                                                   .positions = p->batch->sequence_length,
-                                                                                   .heads = m->heads,
-                                                                                   .head_size = c / m->heads,
-                                                                                   .causal = true,
-                                                                                   .type = m->type});
+    size_t dqkv_bytes = (size_t)(rows * 3 * c) * dt_dtype_size(m->type);
+    p->kernels->attention_backward(p->stream,
+                                   &(struct dt_attention_backward_args){.dqkv = s.wide,
+                                                                        .work = (char *)s.wide + dqkv_bytes,
+                                                                        .work_bytes = (size_t)((char *)s.mean - (char *)s.wide) - dqkv_bytes,
+                                                                        .dout = s.norm,
+                                                                        .out = f.att,
+                                                                        .qkv = f.qkv,
+                                                                        .lse = f.lse,
+                                                                        .batch = p->batch->batch_size,
+                                                                        .positions = p->batch->sequence_length,
+                                                                        .heads = m->heads,
+                                                                        .head_size = c / m->heads,
+                                                                        .causal = true,
+                                                                        .type = m->type});
     norm(b, p, &s, LN1_W, p->kept, NULL, NULL);
     bias_backward(b, p, QKV_B, s.wide, 3 * c);
     linear_backward(b, p, QKV_W, s.norm, s.norm, s.wide, 3 * c, c);

@@ -1,0 +1,618 @@
+/* cuDNN for tests: the backend functions that kernels/cuda uses, under their own names, on the software GPU's streams. It takes descriptors apart as the
+ * library does: attributes of the wrong type or count, tensors that do not fit together, operations that read what nothing wrote and packs that lack an address
+ * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one has an engine for
+ * every graph, and runs it operation by operation (dnn_run.cc).
+ * SOFTGPU_CUDNN: a version (91000), "part" (one of its libraries is missing), "broken" (its driver calls fail), or "work N": an engine wants N MiB for each
+ * sequence. */
+#include "tests/softgpu/dnn_run.h"
+#include "tests/softgpu/executor.h"
+#include "tests/softgpu/softgpu.h"
+
+#include <cuda_runtime_api.h>
+#include <new>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace
+{
+
+enum {
+    BAD = DT_DNN_BAD_PARAM,
+    NOT_FINALIZED = 2004,
+    EXECUTION_FAILED = 5000,
+    DRIVER_FAILED = 5001,
+    NOTHING_SUCH = DT_DNN_NOT_SUPPORTED,
+    MAGIC = 0x646e6e
+};
+
+struct descriptor;
+
+/* An operation or a part of one, before it is looked at whole. */
+struct parts {
+    int mode, type;
+    int64_t axis;
+    bool has_mode, has_axis;
+    descriptor *how, *in[3], *out;
+};
+
+struct descriptor {
+    int magic, type;
+    bool final;
+    unsigned set; /* tensors: which attributes were given */
+    softgpu_dnn_tensor tensor;
+    parts op;
+    softgpu_dnn_graph *graph; /* of a graph, a configuration, a plan */
+    descriptor *of;           /* a question's graph; a plan's configuration */
+    void *handle;
+    size_t work_bytes;
+    int64_t count;
+    int64_t uids[SOFTGPU_DNN_TENSORS];
+    void *addresses[SOFTGPU_DNN_TENSORS], *work;
+};
+
+struct handle {
+    int magic;
+    cudaStream_t stream;
+};
+
+__thread char last_error[200];
+int executions; /* atomic */
+
+int refuse(int status, const char *why)
+{
+    (void)snprintf(last_error, sizeof last_error, "%s", why);
+    return status;
+}
+
+const char *wish(void)
+{
+    const char *text = getenv("SOFTGPU_CUDNN");
+    return text != nullptr ? text : "";
+}
+
+descriptor *known(void *p)
+{
+    descriptor *d = (descriptor *)p;
+    if (d == nullptr || d->magic != MAGIC) {
+        softgpu_die("cuDNN: %p is no descriptor", p);
+    }
+    return d;
+}
+
+/* ---- attributes ---- */
+
+template <typename T> bool take(T *to, int kind, int wanted, int64_t count, const void *from)
+{
+    if (kind != wanted || count != 1 || from == nullptr) {
+        return false;
+    }
+    memcpy(to, from, sizeof *to);
+    return true;
+}
+
+bool take_descriptor(descriptor **to, int wanted, int kind, int64_t count, const void *from)
+{
+    void *p = nullptr;
+    if (!take(&p, kind, DT_DNN_TYPE_DESCRIPTOR, count, from)) {
+        return false;
+    }
+    *to = known(p);
+    return (*to)->final && (*to)->type == wanted;
+}
+
+bool set_tensor(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    softgpu_dnn_tensor *t = &d->tensor;
+    switch (name) {
+    case DT_DNN_TENSOR_UNIQUE_ID:
+        d->set |= 1;
+        return take(&t->uid, kind, DT_DNN_TYPE_INT64, count, values);
+    case DT_DNN_TENSOR_DATA_TYPE:
+        d->set |= 2;
+        return take(&t->type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) &&
+               (t->type == DT_DNN_FLOAT || t->type == DT_DNN_BFLOAT16 || t->type == DT_DNN_INT32 || t->type == DT_DNN_BOOLEAN);
+    case DT_DNN_TENSOR_BYTE_ALIGNMENT:
+        d->set |= 4;
+        return take(&t->alignment, kind, DT_DNN_TYPE_INT64, count, values) && t->alignment > 0 && (t->alignment & (t->alignment - 1)) == 0;
+    case DT_DNN_TENSOR_DIMENSIONS:
+    case DT_DNN_TENSOR_STRIDES:
+        d->set |= name == DT_DNN_TENSOR_DIMENSIONS ? 8 : 16;
+        if (kind != DT_DNN_TYPE_INT64 || count != 4) {
+            return false;
+        }
+        memcpy(name == DT_DNN_TENSOR_DIMENSIONS ? t->dims : t->strides, values, 4 * sizeof(int64_t));
+        return true;
+    case DT_DNN_TENSOR_IS_VIRTUAL:
+        return take(&t->nowhere, kind, DT_DNN_TYPE_BOOLEAN, count, values);
+    case DT_DNN_TENSOR_IS_BY_VALUE:
+        return take(&t->by_value, kind, DT_DNN_TYPE_BOOLEAN, count, values);
+    default:
+        return false;
+    }
+}
+
+/* Descriptors that say how: a mode and a type that is computed in. */
+bool set_how(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    switch (name) {
+    case DT_DNN_POINTWISE_MODE:
+        d->op.has_mode = true;
+        return d->type == DT_DNN_POINTWISE && take(&d->op.mode, kind, DT_DNN_TYPE_POINTWISE_MODE, count, values);
+    case DT_DNN_POINTWISE_AXIS:
+        d->op.has_axis = true;
+        return d->type == DT_DNN_POINTWISE && take(&d->op.axis, kind, DT_DNN_TYPE_INT64, count, values) && d->op.axis >= 0 && d->op.axis < 4;
+    case DT_DNN_REDUCTION_OPERATOR:
+        d->op.has_mode = true;
+        return d->type == DT_DNN_REDUCTION && take(&d->op.mode, kind, DT_DNN_TYPE_REDUCTION, count, values);
+    case DT_DNN_POINTWISE_MATH_PREC:
+        return d->type == DT_DNN_POINTWISE && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values);
+    case DT_DNN_REDUCTION_COMP_TYPE:
+        return d->type == DT_DNN_REDUCTION && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) && d->op.type == DT_DNN_FLOAT;
+    case DT_DNN_MATMUL_COMP_TYPE:
+        return d->type == DT_DNN_MATMUL && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) && d->op.type == DT_DNN_FLOAT;
+    default:
+        return false;
+    }
+}
+
+bool set_operation(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    static const struct {
+        int name, type, place, refers; /* place: 0 to 2 inputs, 3 the output, 4 how */
+    } all[] = {
+        {DT_DNN_OPERATION_MATMUL_ADESC, DT_DNN_OPERATION_MATMUL, 0, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_MATMUL_BDESC, DT_DNN_OPERATION_MATMUL, 1, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_MATMUL_CDESC, DT_DNN_OPERATION_MATMUL, 3, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_MATMUL_DESC, DT_DNN_OPERATION_MATMUL, 4, DT_DNN_MATMUL},
+        {DT_DNN_OPERATION_POINTWISE_XDESC, DT_DNN_OPERATION_POINTWISE, 0, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_POINTWISE_BDESC, DT_DNN_OPERATION_POINTWISE, 1, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_POINTWISE_TDESC, DT_DNN_OPERATION_POINTWISE, 2, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_POINTWISE_YDESC, DT_DNN_OPERATION_POINTWISE, 3, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_POINTWISE_PW_DESCRIPTOR, DT_DNN_OPERATION_POINTWISE, 4, DT_DNN_POINTWISE},
+        {DT_DNN_OPERATION_REDUCTION_XDESC, DT_DNN_OPERATION_REDUCTION, 0, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_REDUCTION_YDESC, DT_DNN_OPERATION_REDUCTION, 3, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_REDUCTION_DESC, DT_DNN_OPERATION_REDUCTION, 4, DT_DNN_REDUCTION},
+        {DT_DNN_OPERATION_RESHAPE_XDESC, DT_DNN_OPERATION_RESHAPE, 0, DT_DNN_TENSOR},
+        {DT_DNN_OPERATION_RESHAPE_YDESC, DT_DNN_OPERATION_RESHAPE, 3, DT_DNN_TENSOR},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].name == name && all[i].type == d->type) {
+            descriptor **to = all[i].place == 3 ? &d->op.out : all[i].place == 4 ? &d->op.how : &d->op.in[all[i].place];
+            return take_descriptor(to, all[i].refers, kind, count, values);
+        }
+    }
+    return false;
+}
+
+int number_of(softgpu_dnn_graph *g, const descriptor *t)
+{
+    for (int i = 0; i < g->tensor_count; i++) {
+        if (g->tensors[i].uid == t->tensor.uid) {
+            return memcmp(&g->tensors[i], &t->tensor, sizeof t->tensor) == 0 ? i : -1;
+        }
+    }
+    if (g->tensor_count == SOFTGPU_DNN_TENSORS) {
+        return -1;
+    }
+    g->tensors[g->tensor_count] = t->tensor;
+    return g->tensor_count++;
+}
+
+bool add_operation(softgpu_dnn_graph *g, const descriptor *d)
+{
+    if (g->op_count == SOFTGPU_DNN_OPS) {
+        return false;
+    }
+    softgpu_dnn_op *op = &g->ops[g->op_count];
+    op->kind = d->type == DT_DNN_OPERATION_MATMUL      ? SOFTGPU_DNN_MATMUL
+               : d->type == DT_DNN_OPERATION_POINTWISE ? SOFTGPU_DNN_POINTWISE
+               : d->type == DT_DNN_OPERATION_REDUCTION ? SOFTGPU_DNN_REDUCTION
+                                                       : SOFTGPU_DNN_RESHAPE;
+    op->mode = d->op.how != nullptr ? d->op.how->op.mode : 0;
+    op->axis = d->op.how != nullptr ? d->op.how->op.axis : 0;
+    for (int i = 0; i < 3; i++) {
+        op->inputs[i] = d->op.in[i] != nullptr ? number_of(g, d->op.in[i]) : -1;
+        if (d->op.in[i] != nullptr && op->inputs[i] < 0) {
+            return false;
+        }
+        bool written = false;
+        for (int k = 0; k < g->op_count; k++) {
+            written = written || g->ops[k].output == op->inputs[i];
+        }
+        if (op->inputs[i] >= 0 && g->tensors[op->inputs[i]].nowhere && !written) {
+            return false; /* it reads what nothing wrote */
+        }
+    }
+    op->output = number_of(g, d->op.out);
+    for (int k = 0; k < g->op_count; k++) {
+        if (g->ops[k].output == op->output) {
+            return false; /* two write it */
+        }
+    }
+    g->op_count++;
+    return op->output >= 0 && !g->tensors[op->output].by_value;
+}
+
+int set_graph(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    if (name == DT_DNN_OPERATIONGRAPH_HANDLE) {
+        return take(&d->handle, kind, DT_DNN_TYPE_HANDLE, count, values) ? 0 : refuse(BAD, "a graph's handle");
+    }
+    if (name != DT_DNN_OPERATIONGRAPH_OPS || kind != DT_DNN_TYPE_DESCRIPTOR || d->graph != nullptr) {
+        return refuse(BAD, "a graph has a handle and operations");
+    }
+    d->graph = new softgpu_dnn_graph();
+    for (int64_t i = 0; i < count; i++) {
+        descriptor *op = known(((void *const *)values)[i]);
+        if (!op->final) {
+            return refuse(NOT_FINALIZED, "an operation of a graph is not finalized");
+        }
+        if (!add_operation(d->graph, op)) {
+            return refuse(BAD, "an operation of a graph reads what nothing wrote, or two tensors have one number");
+        }
+    }
+    return 0;
+}
+
+int set_pack(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    if (name == DT_DNN_VARIANT_PACK_WORKSPACE) {
+        return take(&d->work, kind, DT_DNN_TYPE_VOID_PTR, count, values) ? 0 : refuse(BAD, "a pack's work memory");
+    }
+    bool uids = name == DT_DNN_VARIANT_PACK_UNIQUE_IDS;
+    if ((!uids && name != DT_DNN_VARIANT_PACK_DATA_POINTERS) || kind != (uids ? (int)DT_DNN_TYPE_INT64 : (int)DT_DNN_TYPE_VOID_PTR) ||
+        count > SOFTGPU_DNN_TENSORS || (d->count != 0 && d->count != count)) {
+        return refuse(BAD, "a pack's attribute");
+    }
+    d->count = count;
+    memcpy(uids ? (void *)d->uids : (void *)d->addresses, values, (size_t)count * 8);
+    return 0;
+}
+
+/* ---- finalizing ---- */
+
+bool same_or_one(const softgpu_dnn_tensor *x, const softgpu_dnn_tensor *y)
+{
+    for (int i = 0; i < 4; i++) {
+        if (x->dims[i] != y->dims[i] && x->dims[i] != 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool is_real(const softgpu_dnn_tensor *t)
+{
+    return t->type == DT_DNN_FLOAT || t->type == DT_DNN_BFLOAT16;
+}
+
+bool fits_pointwise(const descriptor *d)
+{
+    const parts *p = &d->op;
+    if (p->how == nullptr || p->in[0] == nullptr || p->out == nullptr) {
+        return false;
+    }
+    const softgpu_dnn_tensor *x = &p->in[0]->tensor, *y = &p->out->tensor;
+    int mode = p->how->op.mode;
+    bool one = mode == DT_DNN_EXP || mode == DT_DNN_LOG || mode == DT_DNN_IDENTITY || mode == DT_DNN_GEN_INDEX, select = mode == DT_DNN_BINARY_SELECT;
+    bool two = mode == DT_DNN_ADD || mode == DT_DNN_SUB || mode == DT_DNN_MUL || mode == DT_DNN_DIV || mode == DT_DNN_CMP_GE || select;
+    if (!(one || two) || (p->in[1] != nullptr) != two || (p->in[2] != nullptr) != select || !same_or_one(x, y) ||
+        (two && !same_or_one(&p->in[1]->tensor, y))) {
+        return false;
+    }
+    if (mode == DT_DNN_GEN_INDEX) {
+        return p->how->op.has_axis && y->type == DT_DNN_INT32 && p->how->op.type == DT_DNN_INT32;
+    }
+    if (mode == DT_DNN_CMP_GE) {
+        return x->type == DT_DNN_INT32 && p->in[1]->tensor.type == DT_DNN_INT32 && y->type == DT_DNN_BOOLEAN && p->how->op.type == DT_DNN_BOOLEAN;
+    }
+    return is_real(x) && is_real(y) && (!two || is_real(&p->in[1]->tensor)) && p->how->op.type == DT_DNN_FLOAT &&
+           (!select || (p->in[2]->tensor.type == DT_DNN_BOOLEAN && same_or_one(&p->in[2]->tensor, y)));
+}
+
+bool fits_matmul(const descriptor *d)
+{
+    const parts *p = &d->op;
+    if (p->how == nullptr || p->in[0] == nullptr || p->in[1] == nullptr || p->out == nullptr) {
+        return false;
+    }
+    const softgpu_dnn_tensor *a = &p->in[0]->tensor, *b = &p->in[1]->tensor, *c = &p->out->tensor;
+    return a->dims[0] == c->dims[0] && b->dims[0] == c->dims[0] && a->dims[1] == c->dims[1] && c->dims[1] % b->dims[1] == 0 &&
+           a->dims[2] == c->dims[2] && b->dims[3] == c->dims[3] && a->dims[3] == b->dims[2] && is_real(a) && b->type == DT_DNN_BFLOAT16 && is_real(c);
+}
+
+bool fits_reduction(const descriptor *d)
+{
+    const parts *p = &d->op;
+    if (p->how == nullptr || !p->how->op.has_mode || (p->how->op.mode != DT_DNN_SUM && p->how->op.mode != DT_DNN_MAX) || p->in[0] == nullptr ||
+        p->out == nullptr) {
+        return false;
+    }
+    for (int i = 0; i < 4; i++) {
+        if (p->in[0]->tensor.dims[i] % p->out->tensor.dims[i] != 0) {
+            return false;
+        }
+    }
+    return is_real(&p->in[0]->tensor) && is_real(&p->out->tensor);
+}
+
+/* Here it always swaps the last two dimensions; of a tensor in memory the strides must say the same. */
+bool fits_reshape(const descriptor *d)
+{
+    if (d->op.in[0] == nullptr || d->op.out == nullptr) {
+        return false;
+    }
+    const softgpu_dnn_tensor *x = &d->op.in[0]->tensor, *y = &d->op.out->tensor;
+    return x->dims[0] == y->dims[0] && x->dims[1] == y->dims[1] && x->dims[2] == y->dims[3] && x->dims[3] == y->dims[2] &&
+           x->strides[2] == y->strides[3] && x->strides[3] == y->strides[2] && x->strides[0] == y->strides[0] && x->strides[1] == y->strides[1];
+}
+
+bool fits_tensor(const descriptor *d)
+{
+    for (int i = 0; i < 4; i++) {
+        if (d->tensor.dims[i] < 1 || d->tensor.strides[i] < 1) {
+            return false;
+        }
+    }
+    return d->set == 31 && (d->tensor.nowhere || is_real(&d->tensor));
+}
+
+/* What an engine of the library would want: backward that does not add up in fp32 keeps the gradient of the scores. */
+size_t work_of(const softgpu_dnn_graph *g)
+{
+    int each = 0;
+    (void)sscanf(wish(), "work %d", &each);
+    size_t bytes = 256 + ((size_t)each << 20) * (size_t)g->tensors[0].dims[0];
+    for (int i = 0; i < g->op_count; i++) {
+        const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0], *y = &g->tensors[g->ops[i].output];
+        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == DT_DNN_BFLOAT16) { /* dq, from keys that were turned */
+            size_t t = (size_t)(y->dims[2] + 63) / 64 * 64;
+            bytes += (size_t)(y->dims[0] * y->dims[1]) * t * t * 2;
+        }
+    }
+    return bytes;
+}
+
+int finalize_plan(descriptor *d)
+{
+    if (d->of == nullptr || d->handle == nullptr) {
+        return refuse(BAD, "a plan has a configuration and a handle");
+    }
+    d->graph = new softgpu_dnn_graph(*d->of->graph);
+    d->work_bytes = work_of(d->graph);
+    return 0;
+}
+
+/* ---- execution ---- */
+
+int look_at_tensor(softgpu_dnn_job *j, int i, void *address)
+{
+    const softgpu_dnn_tensor *t = &j->graph.tensors[i];
+    cudaPointerAttributes kind;
+    if (t->by_value) {
+        if (cudaPointerGetAttributes(&kind, address) != cudaSuccess || kind.type == cudaMemoryTypeDevice) {
+            softgpu_die("cuDNN: tensor %d is by value, and its address not the host's", (int)t->uid);
+        }
+        j->numbers[i] = (double)*(const float *)address;
+        return 0;
+    }
+    softgpu_check_pointer("cuDNN", (int)t->uid, address);
+    if ((uintptr_t)address % (uintptr_t)t->alignment != 0) {
+        softgpu_die("cuDNN: tensor %d at %p is not aligned to %d bytes", (int)t->uid, address, (int)t->alignment);
+    }
+    j->memory[i] = address;
+    return 0;
+}
+
+} // namespace
+
+extern "C" {
+
+int softgpu_dnn_executions(void)
+{
+    return __atomic_load_n(&executions, __ATOMIC_RELAXED);
+}
+
+size_t cudnnGetVersion(void)
+{
+    int version = atoi(wish());
+    return version > 0 ? (size_t)version : 91900;
+}
+
+const char *cudnnGetErrorString(int status)
+{
+    return status == DT_DNN_SUCCESS                     ? "CUDNN_STATUS_SUCCESS"
+           : status == DT_DNN_SUBLIBRARY_LOADING_FAILED ? "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
+           : status == DRIVER_FAILED                    ? "CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER"
+                                                        : "CUDNN_STATUS_OTHER";
+}
+
+void cudnnGetLastErrorString(char *message, size_t size)
+{
+    (void)snprintf(message, size, "%s", last_error);
+}
+
+int cudnnCreate(void **out)
+{
+    if (strcmp(wish(), "part") == 0) {
+        return refuse(DT_DNN_SUBLIBRARY_LOADING_FAILED, "libcudnn_graph.so.9 is missing");
+    }
+    *out = new handle{MAGIC, nullptr};
+    return 0;
+}
+
+int cudnnDestroy(void *h)
+{
+    delete (handle *)h;
+    return 0;
+}
+
+int cudnnSetStream(void *h, void *stream)
+{
+    ((handle *)h)->stream = (cudaStream_t)stream;
+    return 0;
+}
+
+int cudnnBackendCreateDescriptor(int type, void **out)
+{
+    descriptor *d = new descriptor();
+    d->magic = MAGIC;
+    d->type = type;
+    *out = d;
+    return 0;
+}
+
+int cudnnBackendDestroyDescriptor(void *p)
+{
+    descriptor *d = known(p);
+    delete d->graph;
+    d->magic = 0;
+    delete d;
+    return 0;
+}
+
+int cudnnBackendSetAttribute(void *p, int name, int kind, int64_t count, const void *values)
+{
+    descriptor *d = known(p);
+    bool good = false;
+    if (d->final) {
+        return refuse(BAD, "a descriptor is finalized already");
+    }
+    switch (d->type) {
+    case DT_DNN_TENSOR:
+        good = set_tensor(d, name, kind, count, values);
+        break;
+    case DT_DNN_POINTWISE:
+    case DT_DNN_MATMUL:
+    case DT_DNN_REDUCTION:
+        good = set_how(d, name, kind, count, values);
+        break;
+    case DT_DNN_OPERATIONGRAPH:
+        return set_graph(d, name, kind, count, values);
+    case DT_DNN_VARIANT_PACK:
+        return set_pack(d, name, kind, count, values);
+    case DT_DNN_ENGINEHEUR:
+        good = name == DT_DNN_ENGINEHEUR_OPERATION_GRAPH
+                   ? take_descriptor(&d->of, DT_DNN_OPERATIONGRAPH, kind, count, values)
+                   : name == DT_DNN_ENGINEHEUR_MODE && take(&d->op.mode, kind, DT_DNN_TYPE_HEUR_MODE, count, values);
+        break;
+    case DT_DNN_EXECUTION_PLAN:
+        good = name == DT_DNN_EXECUTION_PLAN_HANDLE
+                   ? take(&d->handle, kind, DT_DNN_TYPE_HANDLE, count, values)
+                   : name == DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG && take_descriptor(&d->of, DT_DNN_ENGINECFG, kind, count, values);
+        break;
+    default:
+        good = set_operation(d, name, kind, count, values);
+        break;
+    }
+    return good ? 0 : refuse(BAD, "an attribute is unknown to its descriptor, or of another type or count");
+}
+
+int cudnnBackendFinalize(void *p)
+{
+    descriptor *d = known(p);
+    bool good = true;
+    switch (d->type) {
+    case DT_DNN_TENSOR:
+        good = fits_tensor(d);
+        break;
+    case DT_DNN_OPERATION_POINTWISE:
+        good = fits_pointwise(d);
+        break;
+    case DT_DNN_OPERATION_MATMUL:
+        good = fits_matmul(d);
+        break;
+    case DT_DNN_OPERATION_REDUCTION:
+        good = fits_reduction(d);
+        break;
+    case DT_DNN_OPERATION_RESHAPE:
+        good = fits_reshape(d);
+        break;
+    case DT_DNN_OPERATIONGRAPH:
+        good = d->graph != nullptr;
+        break;
+    case DT_DNN_ENGINEHEUR:
+        good = d->of != nullptr && d->of->handle != nullptr; /* without a description of a device */
+        break;
+    case DT_DNN_EXECUTION_PLAN:
+        if (strcmp(wish(), "broken") == 0) {
+            return refuse(DRIVER_FAILED, "cuLibraryLoadData");
+        }
+        if (finalize_plan(d) != 0) {
+            return BAD;
+        }
+        break;
+    case DT_DNN_VARIANT_PACK:
+        good = d->count > 0;
+        break;
+    default:
+        break;
+    }
+    d->final = good;
+    return good ? 0 : refuse(BAD, "a descriptor is not whole, or its tensors do not fit together");
+}
+
+int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, int64_t *count, void *values)
+{
+    descriptor *d = known((void *)(uintptr_t)p);
+    if (!d->final) {
+        return refuse(NOT_FINALIZED, "asked before it is finalized");
+    }
+    if (d->type == DT_DNN_ENGINEHEUR && name == DT_DNN_ENGINEHEUR_RESULTS && kind == DT_DNN_TYPE_DESCRIPTOR) {
+        /* One proposal; shapes that the library does not take have none. */
+        const softgpu_dnn_tensor *q = &d->of->graph->tensors[d->of->graph->ops[0].inputs[0]];
+        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && d->op.mode == DT_DNN_HEUR_A ? 1 : 0;
+        for (int64_t i = 0; i < *count && i < room; i++) {
+            descriptor *to = known(((void **)values)[i]);
+            to->graph = new softgpu_dnn_graph(*d->of->graph);
+            to->final = true;
+        }
+        return 0;
+    }
+    if (d->type == DT_DNN_EXECUTION_PLAN && name == DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE && kind == DT_DNN_TYPE_INT64 && room == 1) {
+        *(int64_t *)values = (int64_t)d->work_bytes;
+        *count = 1;
+        return 0;
+    }
+    return refuse(BAD, "an attribute that cannot be asked for");
+}
+
+int cudnnBackendExecute(void *h, void *plan, void *pack)
+{
+    handle *owner = (handle *)h;
+    descriptor *p = known(plan), *k = known(pack);
+    if (!p->final || !k->final || owner->magic != MAGIC || p->type != DT_DNN_EXECUTION_PLAN || k->type != DT_DNN_VARIANT_PACK) {
+        return refuse(NOT_FINALIZED, "a plan or a pack is not finalized");
+    }
+    softgpu_dnn_job *j = new softgpu_dnn_job();
+    j->graph = *p->graph;
+    j->work = k->work;
+    j->work_bytes = p->work_bytes;
+    int64_t used = 0;
+    for (int i = 0; i < j->graph.tensor_count; i++) {
+        int64_t n = 0;
+        while (n < k->count && k->uids[n] != j->graph.tensors[i].uid) {
+            n++;
+        }
+        if (!j->graph.tensors[i].nowhere && n == k->count) {
+            delete j;
+            return refuse(BAD, "a pack lacks a tensor's address");
+        }
+        if (!j->graph.tensors[i].nowhere) {
+            (void)look_at_tensor(j, i, k->addresses[n]);
+            used++;
+        }
+    }
+    if (used != k->count) {
+        softgpu_die("cuDNN: a pack has %d addresses for %d tensors", (int)k->count, (int)used);
+    }
+    softgpu_check_pointer("cuDNN", 0, j->work);
+    if ((uintptr_t)j->work % 256 != 0) {
+        softgpu_die("cuDNN: work memory at %p is not aligned", j->work);
+    }
+    (void)__atomic_fetch_add(&executions, 1, __ATOMIC_RELAXED);
+    return cudaLaunchHostFunc(owner->stream, softgpu_dnn_run, j) == cudaSuccess ? 0 : refuse(EXECUTION_FAILED, "the stream takes nothing");
+}
+
+} /* extern "C" */
