@@ -30,6 +30,14 @@ enum dt_phase {
     DT_PHASE_COUNT
 };
 
+/* Of the worker's GPU, a second old at most; memory_total_bytes 0: there is none, or nobody looks; -1: not known. */
+struct dt_page_gpu {
+    _Atomic double busy, memory_bytes, memory_total_bytes, clock_mhz, clock_max_mhz, temperature, power_w;
+    _Atomic int64_t throttle; /* as dt_nvml_throttle_text takes it */
+    _Atomic int32_t xid;      /* the latest error that the driver told; 0: none */
+    char bus[32];             /* "0000:3b:00.0"; a plain copy, read for reports only */
+};
+
 struct dt_page {
     uint64_t magic;
     uint32_t version, round;
@@ -52,6 +60,7 @@ struct dt_page {
     /* where a step's time goes, the mean of the last ten; all 0 before */
     _Atomic double data_s, compute_s, communication_s;
     _Atomic double ready_s; /* when it was first ready for the others: store and communicators are open; 0: not yet */
+    struct dt_page_gpu gpu;
 };
 
 const char *dt_phase_name(enum dt_phase phase);

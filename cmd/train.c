@@ -294,11 +294,17 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     local = local > size ? size : local;
     struct trainer t;
     struct dt_text text;
+    const char *device = "cpu";
+    struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
+    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may do so elsewhere */
+    if (print && world_check_device(&wishes, here, &device, err) != 0) {
+        return -1;
+    }
     dt_text_init(&text);
     int rc = trainer_prepare(&t, job, 0, size, local, DT_F32, strcmp(world_device_name(job->training.device), "cuda") == 0, err);
     if (rc == 0) {
         if (print) {
-            trainer_print_plan(&t, local, o->json, &text);
+            trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
         }
         rc = trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
@@ -357,6 +363,7 @@ static int run(const struct job *job)
     dt_crash_open(who);
     atomic_store(&signal_page, w.page);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
+        world_explain(&w, &err);
         code = trainer_exit_code(&err);
         atomic_store(&failed_code, code);
         code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));

@@ -80,6 +80,12 @@ int dt_device_count(const char *name, int *out, struct dt_error *err)
     return row == NULL ? -1 : row->ops->count != NULL ? row->ops->count(out, err) : 0;
 }
 
+bool dt_device_place(const char *name, int index, struct dt_device_place *out)
+{
+    const struct device_row *row = find_row(name, NULL);
+    return row != NULL && row->ops->place != NULL && row->ops->place(index, out);
+}
+
 bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes)
 {
     return d->ops->memory != NULL && d->ops->memory(d, free_bytes, total_bytes);

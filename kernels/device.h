@@ -72,10 +72,18 @@ struct dt_device_plans {
     void (*none)(struct dt_device *d);
 };
 
+/* Which device of the machine it is, in the driver's words. */
+struct dt_device_place {
+    char bus[32];   /* as sysfs writes it, "0000:3b:00.0" */
+    char uuid[64];  /* without "GPU-" or "MIG-" */
+    char name[160]; /* as messages name it */
+};
+
 struct dt_device_ops {
     const char *name;
     int (*count)(int *out, struct dt_error *err);                     /* null: one */
     bool (*memory)(struct dt_device *d, size_t *free, size_t *total); /* null: the host's */
+    bool (*place)(int index, struct dt_device_place *out);            /* null: none */
     int (*open)(struct dt_device *d, const struct dt_device_options *o, struct dt_error *err);
     void (*close)(struct dt_device *d);
     int (*alloc)(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err);
@@ -115,6 +123,8 @@ bool dt_device_known(const char *name);
 int dt_device_count(const char *name, int *out, struct dt_error *err);
 /* Bytes of the device's memory that are free now, and all of them; false where it is the host's memory, or the device does not say. */
 bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes);
+/* Which one of the machine's it is, before it is open, too. False where it is the CPU, or the driver does not say. */
+bool dt_device_place(const char *name, int index, struct dt_device_place *out);
 /* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */
 void dt_device_close(struct dt_device *d);
 

@@ -197,6 +197,9 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     if (o->virtual_local_rank && set_device(&b, w, inherited, err) != 0) {
         return -1;
     }
+    if (o->virtual_local_rank && o->bundled) {
+        set(&b, "DTRUN_OWN_GPU", "1"); /* the list has one entry because it is this worker's own */
+    }
     set(&b, "DTRUN_HOST_OF_RANK", host_of_rank(arena, w->sizes));
     set_int(&b, "DTRUN_ROUND", w->round);
     set(&b, "DTRUN_LAUNCH", w->launch);

@@ -168,11 +168,32 @@ static void follow(struct failures *f, struct report_failure *x)
     x->follows = named;
 }
 
+/* "rank 1 aborted ...", "rank 1: the connection ended": who a rank lost; -1: it says nothing of another one. */
+static int rank_lost(const struct report_failure *x)
+{
+    int rank = -1;
+    return sscanf(x->note, "rank %d", &rank) == 1 && rank != x->rank ? rank : -1;
+}
+
+/* Who merely lost a rank is not the cause when that rank is here, too, and has words of its own: that its GPU failed, say. It may take longer to end. */
+static void yield(struct failures *f, struct report_failure *x)
+{
+    int lost = x->exit_code == DT_EXIT_TEMPORARY ? rank_lost(x) : -1;
+    for (int i = 0; lost >= 0 && i < f->count; i++) {
+        struct report_failure *cause = &f->list[i];
+        if (cause->rank == lost && cause->exit_code == DT_EXIT_TEMPORARY && cause->note[0] != '\0' && strncmp(cause->note, "rank ", 5) != 0) {
+            cause->stopped_by_us = false;
+            x->stopped_by_us = true;
+        }
+    }
+}
+
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)
 {
     bool other_cause = false;
     for (int i = 0; bundled && i < f->count; i++) {
         follow(f, &f->list[i]);
+        yield(f, &f->list[i]);
     }
     for (int i = 0; i < f->count; i++) {
         struct report_failure *x = &f->list[i];

@@ -36,12 +36,14 @@ bool plan_is_all(const struct options *o)
     return o->arg_count == 0; /* its own usage line is better than ours */
 }
 
-static char *read_output_dir(const struct dt_text *text, bool *is_json)
+static char *read_output_dir(const struct dt_text *text, bool *is_json, bool *on_gpus)
 {
     cJSON *root = cJSON_ParseWithLength(dt_text_str(text), text->size);
     const cJSON *dir = cJSON_GetObjectItemCaseSensitive(root, "output_dir");
     char *out = cJSON_IsString(dir) && dir->valuestring[0] != 0 ? dt_strdup(dir->valuestring) : NULL;
+    const cJSON *device = cJSON_GetObjectItemCaseSensitive(root, "device");
     *is_json = cJSON_IsObject(root);
+    *on_gpus = cJSON_IsString(device) && strcmp(device->valuestring, "cuda") == 0;
     cJSON_Delete(root);
     return out;
 }
@@ -66,7 +68,7 @@ static char **plan_argv(struct dt_arena *arena, char **argv, bool all)
     return out;
 }
 
-int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir)
+int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir, bool *on_gpus)
 {
     struct dt_error err;
     struct dt_arena arena;
@@ -77,6 +79,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     pid_t pid = 0;
     bool all = plan_is_all(o), is_json = false;
     *output_dir = NULL;
+    *on_gpus = false;
     dt_arena_init(&arena);
     dt_text_init(&text);
     int world_size = o->nproc * o->nnodes_max;
@@ -123,7 +126,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     if (code != 0 || all) {
         goto out;
     }
-    *output_dir = read_output_dir(&text, &is_json);
+    *output_dir = read_output_dir(&text, &is_json, on_gpus);
     if (is_json) {
         code = -1;
     } else { /* it had something else to say */

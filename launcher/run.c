@@ -612,7 +612,7 @@ int run_job(const struct options *o, char *const *env)
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
     if (r->is_train) {
-        int code = plan_run(o, &r->workers, env, r->signal_fd, &r->output_dir);
+        int code = plan_run(o, &r->workers, env, r->signal_fd, &r->output_dir, &r->on_gpus);
         if (code >= 0) {
             workers_close(&r->workers);
             return code;

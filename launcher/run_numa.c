@@ -1,5 +1,5 @@
 /* --numa_binding: a mask for each worker, found once before the first round, so that a machine where it cannot be done starts nothing. Without GPUs, and
- * for the bundled programs, which use none, workers are spread evenly over the NUMA nodes; torchrun refuses there. */
+ * for bundled programs that use none, workers are spread evenly over the NUMA nodes; torchrun refuses there. */
 #include "base/log.h"
 #include "launcher/gpus.h"
 #include "launcher/numa.h"
@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SYS "/sys"
 #define DRIVER_S 60.0 /* without persistence mode each GPU takes a second or two to wake up */
@@ -77,6 +78,15 @@ static int fill_masks(struct run *r, const struct gpus *gpus, int *nodes, struct
     return 0;
 }
 
+/* Ranks of `train` that share GPUs take them in turn, as it does itself. */
+static void share(struct gpus *gpus, int workers)
+{
+    int here = gpus->count;
+    for (; here > 0 && gpus->count < workers && gpus->count < GPUS_MAX; gpus->count++) {
+        memcpy(gpus->address[gpus->count], gpus->address[gpus->count % here], sizeof gpus->address[0]);
+    }
+}
+
 int run_numa_open(struct run *r)
 {
     const struct options *o = r->o;
@@ -89,8 +99,11 @@ int run_numa_open(struct run *r)
     int *nodes = dt_alloc((size_t)(OPTIONS_MAX_LOCAL + GPUS_MAX) * sizeof *nodes);
     r->bindings = dt_alloc((size_t)o->nproc * sizeof *r->bindings);
     err.text[0] = '\0';
-    if (!o->bundled) {
+    if (!o->bundled || r->on_gpus) {
         code = gpus_read(gpus, r->signal_fd, DRIVER_S / o->time_scale, &err);
+    }
+    if (r->on_gpus) {
+        share(gpus, o->local_first + o->nproc);
     }
     if (gpus->trouble[0] != '\0') {
         (void)fprintf(stderr, "dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n", gpus->trouble);

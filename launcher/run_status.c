@@ -1,5 +1,6 @@
 /* The state of the agent's process as JSON, for `dtrun --status` (status.h). Reads the pages and /proc; changes nothing. */
 #include "base/clock.h"
+#include "base/nvml.h"
 #include "launcher/process.h"
 #include "launcher/run_parts.h"
 
@@ -29,6 +30,39 @@ static void add_command(const struct options *o, struct dt_text *out)
     dt_text_clear(&command);
 }
 
+static void add_known(struct dt_text *out, const char *name, double value)
+{
+    if (value >= 0) {
+        dt_text_printf(out, ",\"%s\":%.10g", name, value);
+    }
+}
+
+/* What the worker's look at its GPU found; nothing where there is none. */
+static void add_gpu(const struct dt_page_gpu *g, struct dt_text *out)
+{
+    char bus[sizeof g->bus], why[160];
+    memcpy(bus, g->bus, sizeof bus);
+    bus[sizeof bus - 1] = '\0';
+    int xid = atomic_load(&g->xid);
+    if (atomic_load(&g->memory_total_bytes) <= 0) {
+        return;
+    }
+    dt_text_puts(out, ",\"gpu\":{\"bus\":");
+    dt_text_json(out, bus, strlen(bus));
+    add_known(out, "busy", atomic_load(&g->busy));
+    add_known(out, "memory_bytes", atomic_load(&g->memory_bytes));
+    add_known(out, "memory_total_bytes", atomic_load(&g->memory_total_bytes));
+    add_known(out, "clock_mhz", atomic_load(&g->clock_mhz));
+    add_known(out, "clock_max_mhz", atomic_load(&g->clock_max_mhz));
+    add_known(out, "temperature", atomic_load(&g->temperature));
+    add_known(out, "power_w", atomic_load(&g->power_w));
+    add_string(out, "slowed_by", dt_nvml_throttle_text(atomic_load(&g->throttle), false, why, sizeof why));
+    if (xid != 0) {
+        dt_text_printf(out, ",\"xid\":%d", xid);
+    }
+    dt_text_puts(out, "}");
+}
+
 /* What the worker itself says; a program that knows no page says nothing. */
 static void add_page(const struct dt_page *p, double now_s, struct dt_text *out)
 {
@@ -52,6 +86,7 @@ static void add_page(const struct dt_page *p, double now_s, struct dt_text *out)
         add_string(out, "collective", name);
         dt_text_printf(out, ",\"collective_s\":%.1f", now_s - atomic_load(&p->collective_s));
     }
+    add_gpu(&p->gpu, out);
 }
 
 static void add_rank(const struct run *r, int i, double now_s, struct dt_text *out)

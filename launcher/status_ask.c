@@ -199,6 +199,41 @@ static void add_rank(struct dt_text *out, const cJSON *r)
     dt_text_clear(&line);
 }
 
+/* "87%", or "-" */
+static const char *or_dash(double value, double unit, const char *end, char out[16])
+{
+    (void)snprintf(out, 16, value < 0 ? "-" : "%.0f%s", value * unit, end);
+    return out;
+}
+
+/* Of ranks whose worker looks at its GPU. The memory is the whole GPU's. */
+static void add_gpus(struct dt_text *out, const cJSON *const *list, int count)
+{
+    bool heading = false;
+    for (int i = 0; i < count; i++) {
+        const cJSON *g = cJSON_GetObjectItemCaseSensitive(list[i], "gpu");
+        struct dt_text line;
+        char busy_text[16], clock[16], heat[16], used[32], all[32];
+        if (!cJSON_IsObject(g)) {
+            continue;
+        }
+        if (!heading) {
+            dt_text_puts(out, "  rank gpu          busy               memory   MHz   C slowed by\n");
+            heading = true;
+        }
+        dt_text_init(&line);
+        dt_text_printf(&line, "%6.0f %-12.12s %4s %9s of %8s %5s %3s %s", number_of(list[i], "rank", 0), text_of(g, "bus"),
+                       or_dash(number_of(g, "busy", -1), 100, "%", busy_text), dt_text_bytes(number_of(g, "memory_bytes", 0), used, sizeof used),
+                       dt_text_bytes(number_of(g, "memory_total_bytes", 0), all, sizeof all), or_dash(number_of(g, "clock_mhz", -1), 1, "", clock),
+                       or_dash(number_of(g, "temperature", -1), 1, "", heat), text_of(g, "slowed_by"));
+        if (number_of(g, "xid", 0) > 0) {
+            dt_text_printf(&line, "%sXid %.0f", text_of(g, "slowed_by")[0] != '\0' ? ", " : "", number_of(g, "xid", 0));
+        }
+        add_line(out, &line, false);
+        dt_text_clear(&line);
+    }
+}
+
 static void add_ranks(struct dt_text *out, const cJSON *job)
 {
     const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(job, "ranks"), *r;
@@ -221,6 +256,7 @@ static void add_ranks(struct dt_text *out, const cJSON *job)
     if (count > ROWS) {
         dt_text_printf(out, "  ... and %d more, which are further or newer (--json shows all)\n", count - ROWS);
     }
+    add_gpus(out, list, count < ROWS ? count : ROWS);
     free(list);
 }
 

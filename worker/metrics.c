@@ -5,6 +5,7 @@
 #include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/nvml.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -75,6 +76,32 @@ static void number(struct dt_text *t, const char *key, double value)
     } else {
         dt_text_printf(t, ", \"%s\": null", key);
     }
+}
+
+/* Of this rank's GPU, a second old at most. */
+static void add_gpu(struct dt_text *t, struct gpu_watch *watch)
+{
+    struct gpu_sample s;
+    char why[160];
+    if (!gpu_watch_sample(watch, &s)) {
+        return;
+    }
+    const struct {
+        const char *key;
+        double value;
+    } all[] = {{"gpu_busy", s.busy},
+               {"gpu_memory_bytes", s.memory_bytes},
+               {"gpu_clock_mhz", s.clock_mhz},
+               {"gpu_temperature", s.temperature},
+               {"gpu_power_w", s.power_w}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].value >= 0) {
+            number(t, all[i].key, all[i].value);
+        }
+    }
+    dt_text_puts(t, ", \"gpu_slowed_by\": ");
+    (void)dt_nvml_throttle_text(s.throttle, false, why, sizeof why);
+    dt_text_json(t, why, strlen(why));
 }
 
 static void add_time(struct dt_text *t)
@@ -157,6 +184,7 @@ void metrics_step(struct metrics *m, const struct metrics_step *x, bool log)
         number(t, "step_s", x->step_s);
         number(t, "tokens_per_s", x->tokens_per_s);
         number(t, "mfu", x->mfu);
+        add_gpu(t, m->gpu);
         dt_text_printf(t, ", \"loss_scale\": 1, \"memory_bytes\": %.0f, \"round\": %d, ", x->memory_bytes, x->round);
         add_time(t);
         dt_text_puts(t, "}");

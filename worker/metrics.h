@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "worker/clip.h"
+#include "worker/gpu_watch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@ struct metrics {
     char *path, *events_path, *logs_dir, *log_path; /* of the output folder; the first two only on rank 0 */
     double begin_s, shown_s, val_loss;
     int64_t begin_step;
+    struct gpu_watch *gpu; /* null: nothing is said of a GPU */
     struct dt_text line;
 };
 

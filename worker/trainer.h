@@ -118,7 +118,7 @@ void trainer_count(struct trainer *t);
 /* The job does not fit: DT_NO_MEMORY with what to change. device: the one that is open, or null; then the host's memory counts, for local_size ranks. */
 int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err);
 /* Table of the plan (80 columns), or one JSON object. */
-void trainer_print_plan(const struct trainer *t, int local_size, bool json, struct dt_text *out);
+void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
 /* products.c: how the device computes the job's products, the same on all ranks; before anything is allocated. All ranks together. */
 int trainer_products(struct trainer *t, struct world *w, struct dt_error *err);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */

@@ -301,11 +301,12 @@ static bool gradients_made_whole(const struct trainer *t)
     return !t->strategy.alone && t->strategy.row->grads == &grads_sliced && t->strategy.grads == &grads_whole;
 }
 
-static void print_json(const struct trainer *t, int local_size, struct dt_text *out)
+static void print_json(const struct trainer *t, const char *device, int local_size, struct dt_text *out)
 {
     const struct job *job = t->job;
     dt_text_puts(out, "{\"output_dir\": ");
     dt_text_json(out, job->output_dir, strlen(job->output_dir));
+    dt_text_printf(out, ", \"device\": \"%s\"", device);
     dt_text_printf(out, ", \"strategy\": \"%s\", \"ranks\": %d, \"local_ranks\": %d, \"shards\": %d, \"parameters\": %lld, \"total_steps\": %lld",
                    t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count, (long long)t->total_steps);
     dt_text_printf(out, ", \"precision\": \"%s\"", t->chain.spec.type == DT_BF16 ? "bf16-mixed" : "32-true");
@@ -318,10 +319,10 @@ static void print_json(const struct trainer *t, int local_size, struct dt_text *
     dt_text_printf(out, "}, \"total\": %zu, \"available\": %.0f}\n", plan_total(&t->plan), plan_available(local_size, what, sizeof what));
 }
 
-void trainer_print_plan(const struct trainer *t, int local_size, bool json, struct dt_text *out)
+void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out)
 {
     if (json) {
-        print_json(t, local_size, out);
+        print_json(t, device, local_size, out);
         return;
     }
     const struct job *job = t->job;
@@ -359,6 +360,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     const struct chain *c = &t->chain;
     char bytes[32];
     t->world = w;
+    t->metrics.gpu = w->gpu;
     if (t->shards != t->size && !w->replica && world_split(w, t->shards, err) != 0) {
         return -1;
     }

@@ -2,8 +2,11 @@
 #include "worker/world.h"
 
 #include "base/clock.h"
+#include "base/gpu_visible.h"
 #include "base/log.h"
+#include "worker/gpu_blame.h"
 
+#include <dirent.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +50,54 @@ const char *world_device_name(const char *wanted)
     return strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;
 }
 
+/* " visible (CUDA_VISIBLE_DEVICES=0,1)" */
+static const char *by_variable(char *out, size_t out_bytes)
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    (void)snprintf(out, out_bytes, "%s%.100s%s", list != NULL ? " visible (CUDA_VISIBLE_DEVICES=" : "", list != NULL ? list : "",
+                   list != NULL ? ")" : "");
+    return out;
+}
+
+static int too_few(int ranks, int count, struct dt_error *err)
+{
+    char variable[160], start[128] = "";
+    if (count > 0) {
+        (void)snprintf(start, sizeof start, "start fewer (--nproc_per_node=%d), let ranks share one with training.share_gpu=true, or ", count);
+    }
+    return dt_fail(err, DT_INVALID, "training.device: %d rank%s on this host and %d GPU%s%s; %suse training.device=cpu", ranks, ranks == 1 ? "" : "s",
+                   count, count == 1 ? "" : "s", by_variable(variable, sizeof variable), start);
+}
+
+/* GPUs by their files, where they have some: asking the driver takes seconds when it has to wake up. -1: not known so. */
+static int count_files(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/dev");
+    for (const struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+        count += strncmp(e->d_name, "nvidia", 6) == 0 && e->d_name[6] >= '0' && e->d_name[6] <= '9';
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
+    }
+    return count > 0 ? count : -1;
+}
+
+int world_check_device(const struct world_options *o, int local_size, const char **name, struct dt_error *err)
+{
+    struct dt_gpu_visible seen;
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int count = count_files();
+    *name = world_device_name(o->device);
+    if (strcmp(*name, "cuda") != 0) {
+        return 0;
+    }
+    local_size = getenv("DTRUN_OWN_GPU") != NULL ? 1 : local_size;
+    dt_gpu_visible(list, NULL, -1, &seen);
+    count = list != NULL && (count < 0 || seen.count < count) ? seen.count : count;
+    return count < 0 || count >= local_size || (o->share_gpu && count > 0) ? 0 : too_few(local_size, count, err);
+}
+
 /* Name and index of this rank's device: of several GPUs the one of its number. */
 static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index, struct dt_error *err)
 {
@@ -57,14 +108,14 @@ static int choose_device(const struct world *w, const struct world_options *o, c
     }
     int count = 0;
     if (dt_device_count(*name, &count, err) != 0) {
+        gpu_blame(NULL, err);
         return -1;
     }
     *index = w->local_rank;
     if (w->local_rank >= count && !o->share_gpu) {
-        return dt_fail(err, DT_INVALID,
-                       "training.device: %d ranks on this host and %d GPU%s; start fewer (--nproc_per_node=%d), let ranks share one with "
-                       "training.share_gpu=true, or use training.device=cpu",
-                       w->local_size, count, count == 1 ? "" : "s", count);
+        (void)too_few(w->local_size, count, err);
+        gpu_blame(NULL, err);
+        return -1;
     }
     *index %= count;
     return 0;
@@ -89,6 +140,10 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     }
     w->device = dt_alloc(sizeof *w->device);
     if (dt_device_open(w->device, name, &device, err) != 0) {
+        struct dt_device_place place;
+        if (dt_device_place(name, device.index, &place)) {
+            gpu_blame(place.bus, err);
+        }
         return -1;
     }
     if (dt_stream_open(w->device, 0, &w->compute, err) != 0) {
@@ -99,6 +154,7 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         w->communication = w->compute;
         return -1;
     }
+    w->gpu = gpu_watch_open(w->device, w->page, w->compute);
     double timeout_s = o->collective_timeout_s > 0 ? o->collective_timeout_s : FOR_EVER_S;
     struct dt_comm_options comm = {.rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = timeout_s};
     char host[32];
@@ -226,6 +282,7 @@ int world_split(struct world *w, int shards, struct dt_error *err)
 
 void world_close(struct world *w)
 {
+    gpu_watch_close(w->gpu);
     if (w->failed && w->comm) {
         if (w->shard && w->shard != w->comm) {
             dt_comm_abort(w->shard);
@@ -253,6 +310,11 @@ void world_close(struct world *w)
         dt_page_close(w->page, w->page_fd);
     }
     memset(w, 0, sizeof *w);
+}
+
+void world_explain(struct world *w, struct dt_error *err)
+{
+    gpu_watch_explain(w->gpu, err);
 }
 
 bool world_tell_cause(struct world *w, const struct dt_error *why)

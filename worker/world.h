@@ -7,6 +7,7 @@
 #include "collectives/comm.h"
 #include "collectives/store.h"
 #include "kernels/device.h"
+#include "worker/gpu_watch.h"
 
 #include <stdbool.h>
 
@@ -19,6 +20,7 @@ struct world {
     struct dt_store *store; /* null for a lone rank */
     struct dt_device *device;
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
+    struct gpu_watch *gpu;                     /* null: none, or nobody looks */
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
     char uneven[256];                          /* how many ranks each host has, "3,1", when they have different numbers; "": alike, or not known */
@@ -38,6 +40,9 @@ struct world_options {
     int shards;                  /* size of a shard group; 0 or world size: no split */
 };
 
+/* Before anything is started, without asking a driver: the device that ranks will compute on, and whether there are enough for those of this host as far as
+ * files and variables tell. *name: "cpu", "cuda". */
+int world_check_device(const struct world_options *o, int local_size, const char **name, struct dt_error *err);
 /* Reads RANK, WORLD_SIZE, ... (a lone worker without them is rank 0 of 1), attaches the page, connects to the store, opens device and
  * communicators. Every wait has a deadline; err names for whom. */
 int world_open(struct world *w, const struct world_options *o, struct dt_error *err);
@@ -48,6 +53,8 @@ const char *world_device_name(const char *wanted);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
 void world_close(struct world *w);
+/* Adds to the error what is known of it besides: of a GPU that failed, what the driver tells. */
+void world_explain(struct world *w, struct dt_error *err);
 /* Leaves on the page why this rank fails. True: the agent says so, in its cause line, and nobody else needs to. It does not after a wish to stop. */
 bool world_tell_cause(struct world *w, const struct dt_error *why);
 

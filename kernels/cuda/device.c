@@ -28,6 +28,12 @@ static enum dt_status status_of(cudaError_t rc)
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNotPermitted:
         return DT_INTERNAL;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+        return DT_INVALID;
     default:
         return DT_IO; /* the device is lost, or in use: another try may work */
     }
@@ -36,7 +42,7 @@ static enum dt_status status_of(cudaError_t rc)
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what)
 {
     (void)cudaGetLastError();
-    return dt_fail(err, status_of(rc), "%s: %s: %s (%s)", what, c->name, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return dt_fail(err, status_of(rc), "%s: %s: %s (%s)%s", what, c->name, cudaGetErrorString(rc), cudaGetErrorName(rc), cuda_advice(rc));
 }
 
 /* ---- finding the GPU ---- */
@@ -61,17 +67,18 @@ static int count_devices(int *count, struct dt_error *err)
     (void)cudaRuntimeGetVersion(&toolkit);
     (void)cudaGetLastError();
     if (driver == 0) {
-        return dt_fail(err, DT_NOT_FOUND, "device cuda: no NVIDIA driver is here; install one, or use training.device cpu");
+        return dt_fail(err, DT_NOT_FOUND, "device cuda: no NVIDIA driver is here; install one, or use training.device=cpu");
     }
     if (rc == cudaErrorInsufficientDriver) {
         return dt_fail(err, DT_INVALID, "device cuda: the driver is made for CUDA %d.%d, this program for %d.%d; install a newer driver",
                        driver / 1000, driver % 1000 / 10, toolkit / 1000, toolkit % 1000 / 10);
     }
     if (rc == cudaErrorNoDevice || (rc == cudaSuccess && *count == 0)) {
-        return dt_fail(err, DT_NOT_FOUND, "device cuda: no GPU is visible%s", visible());
+        return dt_fail(err, DT_NOT_FOUND, "device cuda: no GPU is visible%s; %s, or use training.device=cpu", visible(),
+                       getenv("CUDA_VISIBLE_DEVICES") != NULL ? "correct or unset that" : "see whether nvidia-smi names one");
     }
     if (rc != cudaSuccess) {
-        return dt_fail(err, DT_IO, "device cuda: %s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
+        return dt_fail(err, status_of(rc), "device cuda: %s (%s)%s", cudaGetErrorString(rc), cudaGetErrorName(rc), cuda_advice(rc));
     }
     return 0;
 }
@@ -82,16 +89,41 @@ static int attribute(const struct cuda_device *c, enum cudaDeviceAttr which, int
     return rc == cudaSuccess ? 0 : cuda_fail(c, err, rc, "device cuda");
 }
 
+static void describe(const struct cudaDeviceProp *p, int index, struct dt_device_place *out)
+{
+    unsigned char id[16];
+    memcpy(id, p->uuid.bytes, sizeof id);
+    (void)snprintf(out->bus, sizeof out->bus, "%04x:%02x:%02x.0", (unsigned)p->pciDomainID, (unsigned)p->pciBusID, (unsigned)p->pciDeviceID);
+    (void)snprintf(out->name, sizeof out->name, "GPU %d (%.100s, bus %s)", index, p->name, out->bus);
+    size_t at = 0;
+    for (int i = 0; i < 16; i++) { /* 8-4-4-4-12 digits */
+        bool dash = i == 4 || i == 6 || i == 8 || i == 10;
+        at += (size_t)snprintf(out->uuid + at, sizeof out->uuid - at, "%s%02x", dash ? "-" : "", id[i]);
+    }
+}
+
+static bool cuda_place(int index, struct dt_device_place *out)
+{
+    struct cudaDeviceProp p;
+    bool known = cudaGetDeviceProperties(&p, index) == cudaSuccess;
+    (void)cudaGetLastError();
+    if (known) {
+        describe(&p, index, out);
+    }
+    return known;
+}
+
 static int look_at_device(struct cuda_device *c, struct dt_error *err)
 {
     struct cudaDeviceProp p;
+    struct dt_device_place place;
     (void)snprintf(c->name, sizeof c->name, "GPU %d", c->index);
     cudaError_t rc = cudaGetDeviceProperties(&p, c->index);
     if (rc != cudaSuccess) {
         return cuda_fail(c, err, rc, "device cuda");
     }
-    (void)snprintf(c->name, sizeof c->name, "GPU %d (%.100s, bus %04x:%02x:%02x.0)", c->index, p.name, (unsigned)p.pciDomainID, (unsigned)p.pciBusID,
-                   (unsigned)p.pciDeviceID);
+    describe(&p, c->index, &place);
+    memcpy(c->name, place.name, sizeof c->name);
     if (p.major < 8) {
         return dt_fail(err, DT_INVALID, "device cuda: %s: has compute capability %d.%d; 8.0 is the least", c->name, p.major, p.minor);
     }
@@ -100,6 +132,10 @@ static int look_at_device(struct cuda_device *c, struct dt_error *err)
         return -1;
     }
     rc = cudaSetDevice(c->index);
+    if (rc == cudaErrorMemoryAllocation) { /* nothing of ours is there yet */
+        (void)cudaGetLastError();
+        return dt_fail(err, DT_IO, "device cuda: %s: others hold so much of its memory that nothing can start there", c->name);
+    }
     if (rc != cudaSuccess) { /* the first thing that needs the device for itself */
         return cuda_fail(c, err, rc, "device cuda");
     }
@@ -228,6 +264,7 @@ const struct dt_device_ops dt_cuda_device_ops = {
     .name = "cuda",
     .count = count_devices,
     .memory = cuda_memory,
+    .place = cuda_place,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,

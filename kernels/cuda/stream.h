@@ -41,6 +41,8 @@ struct cuda_device {
 void cuda_device_use(const struct cuda_device *c);
 /* Sets err to "what: GPU...: cause" with a status by the kind of the error. -1. Takes the runtime's last error away. */
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what);
+/* errors.c: what to do about it, with "; " before it, or "". */
+const char *cuda_advice(cudaError_t rc);
 
 extern const struct dt_device_sharing dt_cuda_sharing; /* share.c */
 int cuda_shares_open(struct cuda_device *c, struct dt_error *err);

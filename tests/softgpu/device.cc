@@ -1,4 +1,7 @@
 /* Devices, versions, errors, attributes of kernels. */
+extern "C" {
+#include "base/gpu_visible.h"
+}
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/shared.h"
@@ -62,12 +65,40 @@ size_t softgpu_shared_limit(const void *kernel)
     return limit;
 }
 
+cudaError_t softgpu_fails(const char *function)
+{
+    static int calls, broken;
+    const char *wish = getenv("SOFTGPU_FAIL"), *rank = getenv("LOCAL_RANK");
+    char name[64];
+    int error = 0, after = 0, of = -1, now = __atomic_load_n(&broken, __ATOMIC_RELAXED);
+    if (wish == nullptr || now != 0) {
+        return (cudaError_t)now;
+    }
+    if (sscanf(wish, "%63[^:]:%d:%d:%d", name, &error, &after, &of) < 2 || strcmp(name, function) != 0 ||
+        (of >= 0 && rank != nullptr && atoi(rank) != of) || __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) < after) {
+        return cudaSuccess;
+    }
+    __atomic_store_n(&broken, error >= 200 ? error : 0, __ATOMIC_RELAXED);
+    return (cudaError_t)error;
+}
+
+/* What CUDA_VISIBLE_DEVICES leaves of SOFTGPU_DEVICES. */
+static int device_count(void)
+{
+    struct dt_gpu_visible seen;
+    int count = (int)softgpu_setting("SOFTGPU_DEVICES", 1);
+    const char *ids[DT_GPU_VISIBLE_MAX];
+    for (int i = 0; i < count; i++) {
+        ids[i] = "GPU-softgpu";
+    }
+    dt_gpu_visible(getenv("CUDA_VISIBLE_DEVICES"), ids, count, &seen);
+    return seen.count;
+}
+
 static bool no_device(cudaError_t *rc)
 {
     long driver = softgpu_setting("SOFTGPU_DRIVER", CUDART_VERSION);
-    *rc = driver < CUDART_VERSION / 1000 * 1000       ? cudaErrorInsufficientDriver
-          : softgpu_setting("SOFTGPU_DEVICES", 1) < 1 ? cudaErrorNoDevice
-                                                      : cudaSuccess;
+    *rc = driver < CUDART_VERSION / 1000 * 1000 ? cudaErrorInsufficientDriver : device_count() < 1 ? cudaErrorNoDevice : cudaSuccess;
     return *rc != cudaSuccess;
 }
 
@@ -86,17 +117,19 @@ cudaError_t cudaPeekAtLastError(void)
 }
 
 #define NAMES(row)                                                                                                                                   \
-    row(cudaSuccess, "no error") row(cudaErrorInvalidValue, "invalid argument") row(cudaErrorMemoryAllocation, "out of memory")                      \
-        row(cudaErrorInvalidConfiguration, "invalid configuration argument") row(cudaErrorInvalidDevice, "invalid device ordinal")                   \
-            row(cudaErrorInvalidResourceHandle, "invalid resource handle") row(cudaErrorNotReady, "device not ready")                                \
-                row(cudaErrorNotSupported, "operation not supported") row(cudaErrorNotPermitted, "operation not permitted")                          \
-                    row(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                                     \
-                        row(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                             \
-                            row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")                                                   \
-                                row(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                             \
-                                    row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                       \
-                                        row(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                     \
-                                            row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
+    row(cudaSuccess, "no error") row(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable") row(                          \
+        cudaErrorECCUncorrectable, "uncorrectable ECC error encountered") row(cudaErrorIllegalAddress, "an illegal memory access was encountered")   \
+        row(cudaErrorSystemDriverMismatch, "system has unsupported display driver / cuda driver combination") row(cudaErrorUnknown, "unknown error") \
+            row(cudaErrorInvalidValue, "invalid argument") row(cudaErrorMemoryAllocation, "out of memory")                                           \
+                row(cudaErrorInvalidConfiguration, "invalid configuration argument") row(cudaErrorInvalidDevice, "invalid device ordinal")           \
+                    row(cudaErrorInvalidResourceHandle, "invalid resource handle") row(cudaErrorNotReady, "device not ready")                        \
+                        row(cudaErrorNotSupported, "operation not supported") row(cudaErrorNotPermitted, "operation not permitted")                  \
+                            row(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                             \
+                                row(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                     \
+                                    row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")                                           \
+                                        row(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                     \
+                                            row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")               \
+                                                row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
 
 const char *cudaGetErrorName(cudaError_t rc)
 {
@@ -126,8 +159,12 @@ const char *cudaGetErrorString(cudaError_t rc)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    cudaError_t rc;
-    *count = no_device(&rc) ? 0 : (int)softgpu_setting("SOFTGPU_DEVICES", 1);
+    cudaError_t rc = softgpu_fails("cudaGetDeviceCount");
+    if (rc != cudaSuccess) {
+        *count = 0;
+        return softgpu_error(rc);
+    }
+    *count = no_device(&rc) ? 0 : device_count();
     return softgpu_error(rc);
 }
 
@@ -137,7 +174,7 @@ cudaError_t cudaSetDevice(int device)
     if (no_device(&rc)) {
         return softgpu_error(rc);
     }
-    if (device < 0 || device >= softgpu_setting("SOFTGPU_DEVICES", 1)) {
+    if (device < 0 || device >= device_count()) {
         return softgpu_error(cudaErrorInvalidDevice);
     }
     current = device;
@@ -168,7 +205,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     if (no_device(&rc)) {
         return softgpu_error(rc);
     }
-    if (device < 0 || device >= softgpu_setting("SOFTGPU_DEVICES", 1)) {
+    if (device < 0 || device >= device_count()) {
         return softgpu_error(cudaErrorInvalidDevice);
     }
     switch (attribute) {
@@ -257,7 +294,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned)
 {
-    if (peer == current || peer < 0 || peer >= softgpu_setting("SOFTGPU_DEVICES", 1)) {
+    if (peer == current || peer < 0 || peer >= device_count()) {
         return softgpu_error(cudaErrorInvalidDevice);
     }
     return softgpu_enter("cudaDeviceEnablePeerAccess");

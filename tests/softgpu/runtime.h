@@ -14,6 +14,9 @@ cudaError_t softgpu_refuse(cudaError_t rc, const char *fmt, ...) __attribute__((
 long softgpu_setting(const char *name, long fallback);
 /* Names the function in the refusal where nothing of the runtime may be called: in host functions of a stream. cudaSuccess if it may. */
 cudaError_t softgpu_enter(const char *function);
+/* The error that SOFTGPU_FAIL=FUNCTION:ERROR[:AFTER[:LOCAL_RANK]] wants from it: after so many calls that went well, of that rank only. An error of 200
+ * and above is a broken device: then every function gives it, for good. */
+cudaError_t softgpu_fails(const char *function);
 
 /* ---- memory ---- */
 

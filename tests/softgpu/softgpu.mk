@@ -32,7 +32,7 @@ $(SOFT)/libsoftgpu.a: $(SOFT_RUNTIME)
 	@rm -f $@
 	@ar rcs $@ $^
 # Objects in front, so that nothing of the real backend is taken from the library.
-SOFT_LINK = $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a -Wl,--whole-archive $(SOFT)/libsoftgpu.a -Wl,--no-whole-archive -Wl,--as-needed $(filter-out %cudart_static.a,$(LIBS))
+SOFT_LINK = $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a -Wl,--whole-archive $(SOFT)/libsoftgpu.a -Wl,--no-whole-archive $(B)/libdtrun.a -Wl,--as-needed $(filter-out %cudart_static.a,$(LIBS))
 $(B)/tests/%: tests/unit/%.cu $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a Makefile
 	@mkdir -p $(@D)
 	$(SOFT_CXX) $(SOFT_FLAGS) $(SOFT_SAN) -MMD -MP -MF $@.d -c $< -o $(SOFT)/obj/$*.o

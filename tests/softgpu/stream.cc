@@ -391,5 +391,5 @@ cudaError_t softgpu_enter(const char *function)
     if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) != 0) {
         return softgpu_error(cudaErrorIllegalAddress);
     }
-    return cudaSuccess;
+    return softgpu_error(softgpu_fails(function));
 }

@@ -74,6 +74,16 @@ static void test_named_rank(void **state)
     add(&f, 1, 111, "rank 0: the connection ended");
     cause_is(&f, true, 0, "exit code 111: rank 1: the connection ended; 1 other rank failed, too");
 
+    failures_begin(&f); /* who was lost says why, later than those who lost it */
+    add(&f, 0, 111, "rank 1 aborted communicator world (noticed by rank 1)");
+    add(&f, 1, 111, "GPU 1: Xid 79 (fell off the bus)");
+    cause_is(&f, true, 1, "exit code 111: GPU 1: Xid 79 (fell off the bus); 1 other rank stopped because of it");
+    failures_begin(&f);
+    add(&f, 0, 111, "rank 1: the connection ended");
+    add(&f, 1, 111, "rank 1: step 3: told to stop, the round is over"); /* these are no words of its own */
+    f.list[1].stopped_by_us = true;
+    cause_is(&f, true, 0, "exit code 111: rank 1: the connection ended; 1 other rank stopped because of it");
+
     failures_begin(&f); /* a foreign program's words mean nothing to us */
     add(&f, 1, 100, "rank 0: words");
     add(&f, 0, 100, "rank 0: words");
