@@ -1,24 +1,13 @@
 /* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have, and as their reference. A warp takes one row:
  * of queries in the forward pass and for dq, of keys for dk and dv. Its lanes take one key (or query) each of a tile of 32, then each a few
  * channels of the sum. Every sum has a fixed order and no two warps write the same element, so the bits are the same always.
- * not hot: what is to be fast has a kernel of its own.
- * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV) D long. */
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/vector.cuh"
-
-#include <math.h>
+ * not hot: what is to be fast has a kernel of its own. */
+#include "kernels/cuda/attention.cuh"
 
 namespace
 {
 
 enum { WARPS = 4, TILE = 32, HEAD_MAX = 256 };
-
-struct shape {
-    int64_t positions, row; /* row: elements of a row of qkv */
-    int heads, kv_heads, head_size;
-    float scale;
-    bool causal;
-};
 
 /* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared memory; rows beyond `end` become zero. */
 template <typename T>
@@ -195,27 +184,9 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
-struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale, bool causal)
-{
-    struct shape s;
-    s.positions = positions;
-    s.heads = (int)heads;
-    s.kv_heads = (int)(kv_heads != 0 ? kv_heads : heads);
-    s.head_size = (int)head_size;
-    s.row = (s.heads + 2 * s.kv_heads) * head_size;
-    s.scale = (float)(scale != 0.0 ? scale : 1.0 / sqrt((double)head_size));
-    s.causal = causal;
-    return s;
-}
-
 size_t shared_bytes(int tiles, int rows, int head_size)
 {
     return ((size_t)tiles * TILE * (size_t)(head_size + 1) + (size_t)rows * WARPS * (size_t)head_size) * sizeof(float);
-}
-
-template <typename K> bool allow(K kernel, size_t bytes)
-{
-    return bytes <= 48 << 10 || cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
 }
 
 unsigned blocks(int64_t rows)
@@ -266,14 +237,6 @@ template <typename T> void backward_of(const struct dt_cuda_launch *l, const str
     }
 }
 
-/* Sequences per launch: the grid's limit, and for backward the room for delta. */
-int64_t batch_part(int64_t batch, size_t bytes_each)
-{
-    int64_t most = bytes_each > 0 ? (int64_t)(DT_CUDA_WORK_BYTES / bytes_each) : 65535;
-    most = most < 65535 ? most : 65535;
-    return batch < most ? batch : most;
-}
-
 } // namespace
 
 bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_size)
@@ -283,39 +246,24 @@ bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_
 
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
-    struct shape s = shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
-    size_t size = dt_dtype_size(a->type);
-    for (int64_t b = 0, n; b < a->batch; b += n) {
-        struct dt_attention_args part = *a;
-        part.batch = n = batch_part(a->batch - b, 0);
-        part.qkv = (const char *)a->qkv + (size_t)(b * s.positions * s.row) * size;
-        part.out = (char *)a->out + (size_t)(b * s.positions * s.heads * s.head_size) * size;
-        part.lse = (float *)a->lse + b * s.heads * s.positions;
+    struct shape s = shape_of(a);
+    forward_parts(a, s, [&](const struct dt_attention_args *part) {
         if (a->type == DT_F32) {
-            forward_of<float>(l, &part, s);
+            forward_of<float>(l, part, s);
         } else {
-            forward_of<dt_bf16>(l, &part, s);
+            forward_of<dt_bf16>(l, part, s);
         }
-    }
+    });
 }
 
 void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a)
 {
-    struct shape s = shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
-    size_t size = dt_dtype_size(a->type);
-    for (int64_t b = 0, n; b < a->batch; b += n) {
-        struct dt_attention_backward_args part = *a;
-        size_t qkv = (size_t)(b * s.positions * s.row) * size, out = (size_t)(b * s.positions * s.heads * s.head_size) * size;
-        part.batch = n = batch_part(a->batch - b, (size_t)(s.positions * s.heads) * sizeof(float));
-        part.qkv = (const char *)a->qkv + qkv;
-        part.dqkv = (char *)a->dqkv + qkv;
-        part.out = (const char *)a->out + out;
-        part.dout = (const char *)a->dout + out;
-        part.lse = (const float *)a->lse + b * s.heads * s.positions;
+    struct shape s = shape_of(a);
+    backward_parts(a, s, [&](const struct dt_attention_backward_args *part) {
         if (a->type == DT_F32) {
-            backward_of<float>(l, &part, s);
+            backward_of<float>(l, part, s);
         } else {
-            backward_of<dt_bf16>(l, &part, s);
+            backward_of<dt_bf16>(l, part, s);
         }
-    }
+    });
 }
