@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build")
 OUT = os.environ.get("OUT") or os.path.join(BUILD, "gpu")
 RESULTS = os.path.join(OUT, "results.jsonl")
-UNIT = ["test_cuda_kernels", "test_cuda_dnn", "test_cuda_train"]
+UNIT = ["test_cuda_kernels", "test_cuda_attention", "test_cuda_dnn", "test_cuda_train"]
 # name, layers, heads, channels, micro-batch: GPT-2 at 1024 tokens, the batches of the twin (tests/peers/models.py)
 STEPS = [("124M", 12, 12, 768, 64), ("350M", 24, 16, 1024, 32), ("774M", 36, 20, 1280, 32), ("1558M", 48, 25, 1600, 24)]
 MEMORY_GIB = {"124M": 40, "350M": 60, "774M": 100, "1558M": 120}

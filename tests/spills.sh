@@ -14,7 +14,7 @@ for f in "$build"/obj/kernels/cuda/*.ptxas; do
     hot=1
     head -n 30 "$source" | grep -q 'not hot:' && hot=0
     c++filt <"$f" | awk -v file="$source" -v hot=$hot '
-        /Compiling entry function/ { split($0, q, "\047"); name = q[2]; target = q[4]; sub(/^void /, "", name); sub(/\(.*\)$/, "", name) }
+        /Compiling entry function/ { split($0, q, "\047"); name = q[2]; target = q[4]; sub(/^void /, "", name); gsub(/\(anonymous namespace\)::/, "", name); sub(/\(.*\)$/, "", name) }
         /bytes stack frame/ { stack = $1; stores = $5; loads = $9 }
         /Used [0-9]+ registers/ {
             regs = $0; sub(/.*Used /, "", regs); sub(/ .*/, "", regs)

@@ -1,5 +1,6 @@
-/* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN, otherwise kernels of our own. It depends on type, shape and
- * what is installed, so forward, a forward made again, and another start choose alike.
+/* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN, otherwise kernels of our own, on tensor cores where these
+ * take the shape. It depends on type, shape and what is installed (tensors of a model are all aligned), so forward, a forward made again, and another
+ * start choose alike.
  * DTRUN_ATTENTION, to measure and to test: cudnn (as without it), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the reference). */
 #include "kernels/cuda/attention.h"
 
@@ -50,13 +51,23 @@ static bool check(struct dt_stream *s, int64_t positions, int64_t heads, int64_t
     return true;
 }
 
+static bool aligned(const void *a, const void *b, const void *c, const void *d)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
+}
+
 void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
 {
     struct dt_cuda_launch l;
     if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
-    if (way > FAST || !dt_cuda_attention_dnn(s, &l, a)) {
+    bool flash = way != PLAIN && dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type);
+    if (way <= FAST && dt_cuda_attention_dnn(s, &l, a)) {
+        /* cuDNN has done it */
+    } else if (flash && aligned(a->qkv, a->out, NULL, NULL)) {
+        dt_cuda_attention_flash(&l, a);
+    } else {
         dt_cuda_attention_plain(&l, a);
     }
     dt_cuda_end(s, "attention");
@@ -68,7 +79,12 @@ void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_b
     if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
-    if (way > FAST || !dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
+    bool flash = way != PLAIN && dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type);
+    if (way <= FAST && dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
+        /* cuDNN has done it */
+    } else if (flash && aligned(a->qkv, a->out, a->dout, a->dqkv)) {
+        dt_cuda_attention_backward_flash(&l, a);
+    } else {
         dt_cuda_attention_backward_plain(&l, a);
     }
     dt_cuda_end(s, "attention_backward");

@@ -23,6 +23,12 @@ bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a);
 void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a);
 
+/* attention_flash.cu, attention_flash_backward.cu: bf16 on tensor cores, head sizes up to 128 that are multiples of 8, fewer than 2^31 elements a
+ * sequence. scale as in the args. The same bits whatever the batch is. Tensors are aligned to 16 bytes. */
+bool dt_cuda_attention_flash_can(int64_t positions, int64_t heads, int64_t head_size, double scale, enum dt_dtype type);
+void dt_cuda_attention_flash(const struct dt_cuda_launch *l, const struct dt_attention_args *a);
+void dt_cuda_attention_backward_flash(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,7 +4,7 @@
  *   DT_LAUNCH((k<1>), grid, block, shared_bytes, stream, args...);   the kernel in parentheses, so that template commas pass
  *   DT_SHARED(float, part, [8][64]);                                 shared memory of the block; scalars as [1]; aligned to 16
  *   DT_SHARED_DYNAMIC(dt_bf16, row);                                 dt_bf16 *row: the launch's shared_bytes; aligned to 16
- *   dt_mma_bf16, dt_ldmatrix_x4, dt_cp_async16, dt_cp_commit, dt_cp_wait
+ *   dt_mma_bf16, dt_ldmatrix_x4, dt_cp_async16, dt_cp_commit, dt_cp_wait, dt_exp2
  *
  * Rules for kernels: no thread returns before the last barrier of its block; all lanes that a mask names reach the same warp operation on
  * the same line, and the block has these lanes; shuffles order no memory, __syncwarp does; dt_cp_wait<0> before the end; pointers among
@@ -76,6 +76,9 @@ static __device__ __forceinline__ void dt_cp_commit();
 /* Waits until at most PENDING of this thread's committed groups are not there yet. */
 template <int PENDING> static __device__ __forceinline__ void dt_cp_wait();
 
+/* 2^x in one instruction: to 2 ulp, results below 2^-126 are 0; 2^-infinity is 0. */
+static __device__ __forceinline__ float dt_exp2(float x);
+
 #ifndef DT_SOFTGPU
 
 static __device__ __forceinline__ void dt_mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
@@ -121,6 +124,13 @@ static __device__ __forceinline__ void dt_cp_commit()
 template <int PENDING> static __device__ __forceinline__ void dt_cp_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+static __device__ __forceinline__ float dt_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 #else
@@ -229,6 +239,12 @@ template <int PENDING> static inline void dt_cp_wait()
         }
         *(uint4 *)c.dst = x;
     }
+}
+
+static inline float dt_exp2(float x)
+{
+    float y = exp2f(x);
+    return y < 1.17549435e-38f ? 0.0f : y;
 }
 
 #endif

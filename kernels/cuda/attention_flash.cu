@@ -1,0 +1,187 @@
+/* Attention on tensor cores, bf16, forward: a block takes 128 queries of a head and walks over the keys with a running maximum and sum (Dao:
+ * FlashAttention-2, 2023), so no score is ever in memory. Keys come in ascending order and each query has its own sums: what a row becomes depends
+ * neither on the batch nor on other rows, and has the same bits always.
+ *
+ * A warp has 32 queries: each piece of keys or values that it reads from shared memory serves two products of 16 rows, without which tensor cores
+ * wait for shared memory. While it multiplies queries and keys, the values are on their way; while it does the rest, the next keys are.
+ * Two blocks of 4 warps on a multiprocessor, so that one multiplies while the other takes exponentials: at most 255 registers, and 32 KiB of
+ * shared memory (D = 64) to 64 KiB (D = 128).
+ *
+ * Any length: rows that are not there are zeros, and are masked or not written. Head sizes between those below have columns of zeros. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace
+{
+
+enum { WARPS = 4, MT = 2, ROWS = WARPS * MT * 16 };
+
+/* Keys of a tile: as many as registers are for. */
+template <int D> struct tile_of {
+    enum { KEYS = D <= 64 ? 64 : D <= 96 ? 48 : 32 };
+};
+
+/* What of a query's row is known so far; a lane has two rows of each product, each shared by four lanes. */
+struct running {
+    float most[MT][2], total[MT][2]; /* of the scores before scaling; total: this lane's part */
+};
+
+/* Scores of keys that a row does not see become -infinity. The lane's first row sees `seen` keys of the tile, a row below it `per_row` more. */
+template <int NT> DT_FN void mask(float (&c)[MT][NT][4], int seen, int per_row)
+{
+    int column = (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int limit = seen + per_row * (16 * m + i / 2 * 8);
+                c[m][n][i] = 8 * n + column + i % 2 < limit ? c[m][n][i] : -INFINITY;
+            }
+        }
+    }
+}
+
+/* Scores become weights 2^(factor (score - most)), and `sum` is brought to the new most. */
+template <int NT, int OT> DT_FN void softmax(float (&c)[MT][NT][4], struct running &r, float (&sum)[MT][OT][4], float factor)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = r.most[m][half];
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                most = fmaxf(most, fmaxf(c[m][n][2 * half], c[m][n][2 * half + 1]));
+            }
+            most = fmaxf(most, __shfl_xor_sync(DT_WARP, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(DT_WARP, most, 2));
+            float shrink = dt_exp2((r.most[m][half] - most) * factor), shift = most * factor, total = 0.0f;
+            r.most[m][half] = most;
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    c[m][n][i] = dt_exp2(fmaf(c[m][n][i], factor, -shift));
+                    total += c[m][n][i];
+                }
+            }
+            r.total[m][half] = fmaf(r.total[m][half], shrink, total);
+#pragma unroll
+            for (int n = 0; n < OT; n++) {
+                sum[m][n][2 * half] *= shrink;
+                sum[m][n][2 * half + 1] *= shrink;
+            }
+        }
+    }
+}
+
+template <int D> __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *lse, const bf16 *qkv, struct shape s)
+{
+    enum { KEYS = tile_of<D>::KEYS };
+    DT_SHARED_DYNAMIC(bf16, shared);
+    int step = (int)s.row;
+    bf16 *query_tile = shared, *key_tile = query_tile + ROWS * D, *value_tile = key_tile + KEYS * D;
+    int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16; /* row: the warp's first in the tile */
+    int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads), T = (int)s.positions;
+    int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS; /* what has most keys begins first */
+    int64_t batch = blockIdx.z;
+    const bf16 *rows = qkv + batch * s.positions * s.row;
+    const bf16 *keys = rows + (s.heads + kv) * s.head_size, *values = keys + s.kv_heads * s.head_size;
+    mma_copy<ROWS, D, WARPS * 32>(query_tile, rows + head * s.head_size, step, first, T, s.head_size);
+    dt_cp_commit();
+    mma_copy<KEYS, D, WARPS * 32>(key_tile, keys, step, 0, T, s.head_size);
+    dt_cp_commit();
+    dt_cp_wait<1>();
+    __syncthreads(); /* the queries are there */
+
+    mma_rows<MT, D, (D <= 64)> queries;
+    queries.begin(query_tile, row);
+    struct running r;
+    float sum[MT][D / 8][4], factor = s.scale * 1.44269504f; /* log2 e */
+    mma_clear(sum);
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        r.most[m][0] = r.most[m][1] = -INFINITY;
+        r.total[m][0] = r.total[m][1] = 0.0f;
+    }
+    int end = s.causal && first + ROWS < T ? first + ROWS : T, last = first + row + MT * 16 - 1; /* last: of the warp's queries */
+    for (int begin = 0; begin < end; begin += KEYS) {
+        bool seen = !s.causal || begin <= last;
+        float c[MT][KEYS / 8][4];
+        dt_cp_wait<0>();
+        __syncthreads(); /* the keys are there; nobody reads the values before any more */
+        mma_copy<KEYS, D, WARPS * 32>(value_tile, values, step, begin, T, s.head_size);
+        dt_cp_commit();
+        if (seen) {
+            mma_product_of_rows<MT, KEYS / 8, D>(c, queries, key_tile, 0);
+        }
+        dt_cp_wait<0>();
+        __syncthreads(); /* the values are there; nobody reads these keys any more */
+        if (begin + KEYS < end) {
+            mma_copy<KEYS, D, WARPS * 32>(key_tile, keys, step, begin + KEYS, T, s.head_size);
+            dt_cp_commit();
+        }
+        if (seen) {
+            uint32_t weights[KEYS / 16][MT][4];
+            if (begin + KEYS > (s.causal ? first + row + 1 : T)) {
+                mask(c, (s.causal ? first + row + lane / 4 + 1 : T) - begin, s.causal);
+            }
+            softmax(c, r, sum, factor);
+            mma_round(weights, c);
+            mma_add_product<MT, KEYS / 16, D>(sum, weights, value_tile, 0);
+        }
+    }
+
+    float inverse[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float total = r.total[m][half];
+            total += __shfl_xor_sync(DT_WARP, total, 1);
+            total += __shfl_xor_sync(DT_WARP, total, 2);
+            inverse[m][half] = 1.0f / total;
+            int t = first + row + 16 * m + 8 * half + lane / 4;
+            if (lane % 4 == 0 && t < T) { /* the logarithm of what the weights above were multiples of, its rounding included */
+                lse[(batch * s.heads + head) * s.positions + t] = fmaf(r.most[m][half] * factor, 0.693147181f, logf(total));
+            }
+        }
+    }
+    mma_store<MT, D>(out + (batch * s.positions * s.heads + head) * s.head_size, (int64_t)s.heads * s.head_size, first + row, T, s.head_size,
+                     query_tile, row, sum, inverse);
+}
+
+template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
+{
+    size_t bytes = (size_t)(ROWS + 2 * tile_of<D>::KEYS) * D * sizeof(bf16);
+    if (allow(flash_forward<D>, bytes)) {
+        DT_LAUNCH((flash_forward<D>), dim3((unsigned)parts_of(s.positions, ROWS), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
+                  (cudaStream_t)l->native, (bf16 *)a->out, (float *)a->lse, (const bf16 *)a->qkv, s);
+    }
+}
+
+} // namespace
+
+bool dt_cuda_attention_flash_can(int64_t positions, int64_t heads, int64_t head_size, double scale, enum dt_dtype type)
+{
+    return type == DT_BF16 && head_size % 8 == 0 && head_size <= 128 && scale >= 0.0 && 3 * positions * heads * head_size <= INT32_MAX &&
+           dt_cuda_attention_plain_can(positions, heads, head_size);
+}
+
+void dt_cuda_attention_flash(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
+{
+    struct shape s = shape_of(a);
+    forward_parts(a, s, [&](const struct dt_attention_args *part) {
+        if (s.head_size <= 32) {
+            forward<32>(l, part, s);
+        } else if (s.head_size <= 64) {
+            forward<64>(l, part, s);
+        } else if (s.head_size <= 96) {
+            forward<96>(l, part, s);
+        } else {
+            forward<128>(l, part, s);
+        }
+    });
+}
