@@ -1,46 +1,59 @@
-/* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have, and as their reference. A warp takes one row:
+/* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have, and as their reference. A warp takes EACH rows:
  * of queries in the forward pass and for dq, of keys for dk and dv. Its lanes take one key (or query) each of a tile of 32, then each a few
- * channels of the sum. Every sum has a fixed order and no two warps write the same element, so the bits are the same always.
+ * channels of the sums; what they read of the tile serves all rows of the warp. Every sum has a fixed order and no two warps write the same element, so the bits are the same always.
  * not hot: what is to be fast has a kernel of its own. */
 #include "kernels/cuda/attention.cuh"
 
 namespace
 {
 
-enum { WARPS = 4, TILE = 32, HEAD_MAX = 256 };
+enum { WARPS = 4, EACH = 4, ROWS = WARPS * EACH, TILE = 32, HEAD_MAX = 256 };
 
-/* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared memory; rows beyond `end` become zero. */
+/* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared memory; rows beyond `end` become zero. A warp reads row by row. */
 template <typename T>
 __device__ __forceinline__ void load_rows(float *to, int pitch, const T *from, int64_t step, int64_t first, int64_t end, int count, int head_size)
 {
-    for (int i = (int)threadIdx.x; i < count * head_size; i += WARPS * 32) {
-        int row = i / head_size, d = i % head_size;
-        to[row * pitch + d] = first + row < end ? widen(from[(first + row) * step + d]) : 0.0f;
-    }
-}
-
-__device__ __forceinline__ float dot(const float *x, const float *y, int head_size)
-{
-    float sum = 0.0f;
-    for (int d = 0; d < head_size; d++) {
-        sum = fmaf(x[d], y[d], sum);
-    }
-    return sum;
-}
-
-/* sum[r] += x of each lane times row[lane][lane's channel r], lane after lane */
-template <int CHANNELS> __device__ __forceinline__ void add_rows(float *sum, float x, const float *rows, int pitch, int lane, int head_size)
-{
-    for (int j = 0; j < TILE; j++) {
-        float factor = __shfl_sync(0xffffffffu, x, j);
-        for (int r = 0; r < CHANNELS; r++) {
-            int d = lane + 32 * r;
-            sum[r] = d < head_size ? fmaf(factor, rows[j * pitch + d], sum[r]) : 0.0f;
+    for (int row = (int)threadIdx.x / 32; row < count; row += WARPS) {
+        for (int d = (int)threadIdx.x % 32; d < head_size; d += 32) {
+            to[row * pitch + d] = first + row < end ? widen(from[(first + row) * step + d]) : 0.0f;
         }
     }
 }
 
-/* Shared: keys and values (or queries and gradients) of a tile, then one or two rows per warp. */
+/* out[r] = row r of x (head_size apart) times y */
+__device__ __forceinline__ void dots(float (&out)[EACH], const float *x, const float *y, int head_size)
+{
+    for (int r = 0; r < EACH; r++) {
+        out[r] = 0.0f;
+    }
+#pragma unroll 4
+    for (int d = 0; d < head_size; d++) {
+        float own = y[d];
+        for (int r = 0; r < EACH; r++) {
+            out[r] = fmaf(x[r * head_size + d], own, out[r]);
+        }
+    }
+}
+
+/* sum[r][c] += x[r] of each lane times row[lane][lane's channel c], lane after lane */
+template <int CHANNELS>
+__device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const float (&x)[EACH], const float *rows, int pitch, int lane, int head_size)
+{
+    for (int j = 0; j < TILE; j++) {
+        float factor[EACH];
+        for (int r = 0; r < EACH; r++) {
+            factor[r] = __shfl_sync(0xffffffffu, x[r], j);
+        }
+        for (int c = 0; c < CHANNELS; c++) {
+            float own = lane + 32 * c < head_size ? rows[j * pitch + lane + 32 * c] : 0.0f;
+            for (int r = 0; r < EACH; r++) {
+                sum[r][c] = fmaf(factor[r], own, sum[r][c]);
+            }
+        }
+    }
+}
+
+/* Shared: keys and values (or queries and gradients) of a tile, then the block's own rows, or two of each. */
 __device__ __forceinline__ int pitch_of(int head_size)
 {
     return head_size + 1; /* lanes that read a row each meet different banks */
@@ -50,148 +63,171 @@ template <typename T, int CHANNELS> __global__ void __launch_bounds__(WARPS * 32
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float *tile = shared, *query = shared + TILE * pitch + warp * s.head_size;
+    float *tile = shared, *block = shared + TILE * pitch, *query = block + warp * EACH * s.head_size;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads);
-    int64_t first = (int64_t)blockIdx.x * WARPS, t = first + warp, batch = blockIdx.z;
+    int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
     const T *rows = qkv + batch * s.positions * s.row;
     const T *keys = rows + (s.heads + kv) * s.head_size, *values = rows + (s.heads + s.kv_heads + kv) * s.head_size;
-    for (int d = lane; d < s.head_size; d += 32) {
-        query[d] = t < s.positions ? widen(rows[t * s.row + head * s.head_size + d]) : 0.0f;
+    load_rows(block, s.head_size, rows + head * s.head_size, s.row, first, s.positions, ROWS, s.head_size);
+    float most[EACH], total[EACH] = {}, sum[EACH][CHANNELS] = {};
+    for (int r = 0; r < EACH; r++) {
+        most[r] = -INFINITY;
     }
-    float most = -INFINITY, total = 0.0f, sum[CHANNELS] = {};
-    int64_t end = s.causal && first + WARPS < s.positions ? first + WARPS : s.positions;
+    int64_t end = s.causal && first + ROWS < s.positions ? first + ROWS : s.positions;
     for (int64_t begin = 0; begin < end; begin += TILE) {
+        float weight[EACH];
         __syncthreads();
         load_rows(tile, pitch, keys, s.row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
-        int64_t key = begin + lane;
-        bool seen = key < s.positions && t < s.positions && (!s.causal || key <= t);
-        float score = seen ? s.scale * dot(query, tile + lane * pitch, s.head_size) : -INFINITY;
-        float higher = fmaxf(most, warp_max(score));
-        float weight = score > -INFINITY ? expf(score - higher) : 0.0f, shrink = most > -INFINITY ? expf(most - higher) : 0.0f;
-        total = total * shrink + warp_sum(weight);
-        most = higher;
-        for (int r = 0; r < CHANNELS; r++) {
-            sum[r] *= shrink;
+        dots(weight, query, tile + lane * pitch, s.head_size);
+        for (int r = 0; r < EACH; r++) {
+            int64_t key = begin + lane, t = own + r;
+            bool seen = key < s.positions && t < s.positions && (!s.causal || key <= t);
+            float score = seen ? s.scale * weight[r] : -INFINITY;
+            float higher = fmaxf(most[r], warp_max(score)), shrink = most[r] > -INFINITY ? expf(most[r] - higher) : 0.0f;
+            weight[r] = score > -INFINITY ? expf(score - higher) : 0.0f;
+            total[r] = total[r] * shrink + warp_sum(weight[r]);
+            most[r] = higher;
+            for (int c = 0; c < CHANNELS; c++) {
+                sum[r][c] *= shrink;
+            }
         }
         __syncthreads();
         load_rows(tile, pitch, values, s.row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
         add_rows<CHANNELS>(sum, weight, tile, pitch, lane, s.head_size);
     }
-    if (t < s.positions) {
-        for (int r = 0; r < CHANNELS; r++) {
-            int d = lane + 32 * r;
+    for (int r = 0; r < EACH && own + r < s.positions; r++) {
+        int64_t t = own + r;
+        for (int c = 0; c < CHANNELS; c++) {
+            int d = lane + 32 * c;
             if (d < s.head_size) {
-                out[((batch * s.positions + t) * s.heads + head) * s.head_size + d] = narrow<T>(sum[r] / total);
+                out[((batch * s.positions + t) * s.heads + head) * s.head_size + d] = narrow<T>(sum[r][c] / total[r]);
             }
         }
         if (lane == 0) {
-            lse[(batch * s.heads + head) * s.positions + t] = most + logf(total);
+            lse[(batch * s.heads + head) * s.positions + t] = most[r] + logf(total[r]);
         }
     }
 }
 
-/* dq of a row of queries, and delta = sum of dout * out, which dk and dv need as well. */
+/* dq of rows of queries, and delta = sum of dout * out, which dk and dv need as well. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
     attention_backward_queries(T *dqkv, float *delta, const T *dout, const T *out, const T *qkv, const float *lse, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float *key_tile = shared, *value_tile = shared + TILE * pitch, *query = shared + 2 * TILE * pitch + 2 * warp * s.head_size;
-    float *above = query + s.head_size;
+    float *key_tile = shared, *value_tile = shared + TILE * pitch, *block = shared + 2 * TILE * pitch, *block_above = block + ROWS * s.head_size;
+    float *query = block + warp * EACH * s.head_size, *above = block_above + warp * EACH * s.head_size;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads);
-    int64_t first = (int64_t)blockIdx.x * WARPS, t = first + warp, batch = blockIdx.z;
+    int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
     const T *rows = qkv + batch * s.positions * s.row;
     const T *keys = rows + (s.heads + kv) * s.head_size, *values = rows + (s.heads + s.kv_heads + kv) * s.head_size;
-    int64_t at = ((batch * s.positions + t) * s.heads + head) * s.head_size, at_row = (batch * s.heads + head) * s.positions + t;
-    bool here = t < s.positions;
-    float own = 0.0f;
-    for (int d = lane; d < s.head_size; d += 32) {
-        query[d] = here ? widen(rows[t * s.row + head * s.head_size + d]) : 0.0f;
-        above[d] = here ? widen(dout[at + d]) : 0.0f;
-        own = here ? fmaf(above[d], widen(out[at + d]), own) : 0.0f;
+    int64_t out_step = (int64_t)s.heads * s.head_size, at = batch * s.positions * out_step + head * s.head_size;
+    int64_t at_row = (batch * s.heads + head) * s.positions;
+    load_rows(block, s.head_size, rows + head * s.head_size, s.row, first, s.positions, ROWS, s.head_size);
+    load_rows(block_above, s.head_size, dout + at, out_step, first, s.positions, ROWS, s.head_size);
+    __syncthreads();
+    float less[EACH], log_sum[EACH], sum[EACH][CHANNELS] = {};
+    for (int r = 0; r < EACH; r++) {
+        bool here = own + r < s.positions;
+        less[r] = 0.0f;
+        for (int d = lane; d < s.head_size; d += 32) {
+            less[r] = here ? fmaf(above[r * s.head_size + d], widen(out[at + (own + r) * out_step + d]), less[r]) : 0.0f;
+        }
+        less[r] = warp_sum(less[r]);
+        log_sum[r] = here ? lse[at_row + own + r] : 0.0f;
     }
-    own = warp_sum(own);
-    float log_sum = here ? lse[at_row] : 0.0f, sum[CHANNELS] = {};
-    int64_t end = s.causal && first + WARPS < s.positions ? first + WARPS : s.positions;
+    int64_t end = s.causal && first + ROWS < s.positions ? first + ROWS : s.positions;
     for (int64_t begin = 0; begin < end; begin += TILE) {
+        float weight[EACH], change[EACH];
         __syncthreads();
         load_rows(key_tile, pitch, keys, s.row, begin, s.positions, TILE, s.head_size);
         load_rows(value_tile, pitch, values, s.row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
-        int64_t key = begin + lane;
-        bool seen = here && key < s.positions && (!s.causal || key <= t);
-        float weight = seen ? expf(s.scale * dot(query, key_tile + lane * pitch, s.head_size) - log_sum) : 0.0f;
-        float change = seen ? weight * (dot(above, value_tile + lane * pitch, s.head_size) - own) * s.scale : 0.0f;
+        dots(weight, query, key_tile + lane * pitch, s.head_size);
+        dots(change, above, value_tile + lane * pitch, s.head_size);
+        for (int r = 0; r < EACH; r++) {
+            int64_t key = begin + lane, t = own + r;
+            bool seen = t < s.positions && key < s.positions && (!s.causal || key <= t);
+            weight[r] = seen ? expf(s.scale * weight[r] - log_sum[r]) : 0.0f;
+            change[r] = seen ? weight[r] * (change[r] - less[r]) * s.scale : 0.0f;
+        }
         add_rows<CHANNELS>(sum, change, key_tile, pitch, lane, s.head_size);
     }
-    if (here) {
-        for (int r = 0; r < CHANNELS; r++) {
-            int d = lane + 32 * r;
+    for (int r = 0; r < EACH && own + r < s.positions; r++) {
+        int64_t t = own + r;
+        for (int c = 0; c < CHANNELS; c++) {
+            int d = lane + 32 * c;
             if (d < s.head_size) {
-                dqkv[(batch * s.positions + t) * s.row + head * s.head_size + d] = narrow<T>(sum[r]);
+                dqkv[(batch * s.positions + t) * s.row + head * s.head_size + d] = narrow<T>(sum[r][c]);
             }
         }
         if (lane == 0) {
-            delta[at_row] = own;
+            delta[at_row + t] = less[r];
         }
     }
 }
 
-/* dk and dv of a row of keys: over all query heads of its group, each over the queries that see it. */
+/* dk and dv of rows of keys: over all query heads of its group, each over the queries that see it. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
     attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *lse, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float *query_tile = shared, *above_tile = shared + TILE * pitch, *key = shared + 2 * TILE * pitch + 2 * warp * s.head_size;
-    float *value = key + s.head_size;
+    float *query_tile = shared, *above_tile = shared + TILE * pitch, *block = shared + 2 * TILE * pitch, *block_values = block + ROWS * s.head_size;
+    float *key = block + warp * EACH * s.head_size, *value = block_values + warp * EACH * s.head_size;
     int kv = (int)blockIdx.y, group = s.heads / s.kv_heads;
-    int64_t first = (int64_t)blockIdx.x * WARPS, t = first + warp, batch = blockIdx.z;
+    int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
     const T *rows = qkv + batch * s.positions * s.row;
-    int64_t at_key = t * s.row + (s.heads + kv) * s.head_size, at_value = at_key + s.kv_heads * s.head_size;
-    bool here = t < s.positions;
-    for (int d = lane; d < s.head_size; d += 32) {
-        key[d] = here ? widen(rows[at_key + d]) : 0.0f;
-        value[d] = here ? widen(rows[at_value + d]) : 0.0f;
-    }
-    float key_sum[CHANNELS] = {}, value_sum[CHANNELS] = {};
+    int64_t at_key = (s.heads + kv) * s.head_size, at_value = at_key + s.kv_heads * s.head_size;
+    load_rows(block, s.head_size, rows + at_key, s.row, first, s.positions, ROWS, s.head_size);
+    load_rows(block_values, s.head_size, rows + at_value, s.row, first, s.positions, ROWS, s.head_size);
+    float key_sum[EACH][CHANNELS] = {}, value_sum[EACH][CHANNELS] = {};
     for (int head = kv * group; head < (kv + 1) * group; head++) {
         const T *aboves = dout + (batch * s.positions * s.heads + head) * s.head_size;
         int64_t at_row = (batch * s.heads + head) * s.positions;
         for (int64_t begin = s.causal ? first / TILE * TILE : 0; begin < s.positions; begin += TILE) {
+            float weight[EACH], change[EACH];
             __syncthreads();
             load_rows(query_tile, pitch, rows + head * s.head_size, s.row, begin, s.positions, TILE, s.head_size);
             load_rows(above_tile, pitch, aboves, (int64_t)s.heads * s.head_size, begin, s.positions, TILE, s.head_size);
             __syncthreads();
+            dots(weight, key, query_tile + lane * pitch, s.head_size);
+            dots(change, value, above_tile + lane * pitch, s.head_size);
             int64_t query = begin + lane;
-            bool seen = here && query < s.positions && (!s.causal || t <= query);
-            float weight = seen ? expf(s.scale * dot(query_tile + lane * pitch, key, s.head_size) - lse[at_row + query]) : 0.0f;
-            float change = seen ? weight * (dot(above_tile + lane * pitch, value, s.head_size) - delta[at_row + query]) * s.scale : 0.0f;
+            float log_sum = query < s.positions ? lse[at_row + query] : 0.0f, less = query < s.positions ? delta[at_row + query] : 0.0f;
+            for (int r = 0; r < EACH; r++) {
+                int64_t t = own + r;
+                bool seen = t < s.positions && query < s.positions && (!s.causal || t <= query);
+                weight[r] = seen ? expf(s.scale * weight[r] - log_sum) : 0.0f;
+                change[r] = seen ? weight[r] * (change[r] - less) * s.scale : 0.0f;
+            }
             add_rows<CHANNELS>(value_sum, weight, above_tile, pitch, lane, s.head_size);
             add_rows<CHANNELS>(key_sum, change, query_tile, pitch, lane, s.head_size);
         }
     }
-    for (int r = 0; here && r < CHANNELS; r++) {
-        int d = lane + 32 * r;
-        if (d < s.head_size) {
-            dqkv[batch * s.positions * s.row + at_key + d] = narrow<T>(key_sum[r]);
-            dqkv[batch * s.positions * s.row + at_value + d] = narrow<T>(value_sum[r]);
+    for (int r = 0; r < EACH && own + r < s.positions; r++) {
+        int64_t to = (batch * s.positions + own + r) * s.row + lane;
+        for (int c = 0; c < CHANNELS; c++) {
+            if (lane + 32 * c < s.head_size) {
+                dqkv[to + at_key + 32 * c] = narrow<T>(key_sum[r][c]);
+                dqkv[to + at_value + 32 * c] = narrow<T>(value_sum[r][c]);
+            }
         }
     }
 }
 
 size_t shared_bytes(int tiles, int rows, int head_size)
 {
-    return ((size_t)tiles * TILE * (size_t)(head_size + 1) + (size_t)rows * WARPS * (size_t)head_size) * sizeof(float);
+    return ((size_t)tiles * TILE * (size_t)(head_size + 1) + (size_t)rows * ROWS * (size_t)head_size) * sizeof(float);
 }
 
 unsigned blocks(int64_t rows)
 {
-    return (unsigned)((rows + WARPS - 1) / WARPS);
+    return (unsigned)((rows + ROWS - 1) / ROWS);
 }
 
 template <typename T, int CHANNELS> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
