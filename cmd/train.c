@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/folder.h"
+#include "worker/gpu_blame.h"
 #include "worker/trainer.h"
 
 #include <errno.h>
@@ -297,7 +298,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     const char *device = "cpu";
     struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
     int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may do so elsewhere */
-    if (print && world_check_device(&wishes, here, &device, err) != 0) {
+    if (world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
         return -1;
     }
     dt_text_init(&text);
@@ -307,7 +308,9 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
             trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
         }
-        rc = trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
+        bool on_gpu = strcmp(device, "cuda") == 0;
+        rc = on_gpu ? trainer_check_total(&t, gpu_least_total(), local, err)
+                    : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
     }
     if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
                     folder_check("checkpointing.checkpoint_dir", job->checkpointing.checkpoint_dir, err) != 0)) {

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BLAME_S 2.0
 
@@ -20,6 +21,7 @@ struct blame {
     int users;
     bool ready;
     char bus[32], text[300];
+    double least_total;
 };
 
 static void add_users(struct blame *b, struct dt_nvml *n, struct dt_nvml_gpu *gpu)
@@ -32,18 +34,20 @@ static void add_users(struct blame *b, struct dt_nvml *n, struct dt_nvml_gpu *gp
     if (strcmp(bus, b->bus) != 0 || count <= 0) {
         return;
     }
-    (void)snprintf(b->text + size, sizeof b->text - size, "; it is used by");
+    int named = 0;
     for (int i = 0; i < count && i < 4; i++) {
         size = strlen(b->text);
-        (void)snprintf(b->text + size, sizeof b->text - size, "%s pid %lld%s%s%s%s%s", i > 0 ? "," : "", (long long)users[i].pid,
-                       users[i].name[0] != '\0' ? " (" : "", users[i].name, users[i].name[0] != '\0' ? ")" : "", users[i].bytes > 0 ? " " : "",
-                       users[i].bytes > 0 ? dt_text_bytes((double)users[i].bytes, bytes, sizeof bytes) : "");
+        if (users[i].pid != getpid()) {
+            (void)snprintf(b->text + size, sizeof b->text - size, "%s pid %lld%s%s%s%s%s", named++ == 0 ? "; it is used by" : ",",
+                           (long long)users[i].pid, users[i].name[0] != '\0' ? " (" : "", users[i].name, users[i].name[0] != '\0' ? ")" : "",
+                           users[i].bytes > 0 ? " " : "", users[i].bytes > 0 ? dt_text_bytes((double)users[i].bytes, bytes, sizeof bytes) : "");
+        }
     }
 }
 
 static void *ask(void *argument)
 {
-    struct blame *b = argument, own = {.ready = true};
+    struct blame *b = argument, own = {.ready = true, .least_total = -1};
     struct dt_nvml *n = NULL;
     struct dt_error err;
     memcpy(own.bus, b->bus, sizeof own.bus); /* written before the thread began */
@@ -55,7 +59,9 @@ static void *ask(void *argument)
                 size_t size = strlen(own.text);
                 (void)snprintf(own.text + size, sizeof own.text - size, "; GPU %d of this host (nvidia-smi's number) is %s", i,
                                cause != NULL ? cause + 2 : "lost");
-            } else if (own.bus[0] != '\0') {
+            } else {
+                double total = (double)dt_nvml_value(n, gpu, DT_NVML_MEMORY_TOTAL);
+                own.least_total = total > 0 && (own.least_total < 0 || total < own.least_total) ? total : own.least_total;
                 add_users(&own, n, gpu);
             }
         }
@@ -65,6 +71,7 @@ static void *ask(void *argument)
     }
     (void)pthread_mutex_lock(&b->lock);
     memcpy(b->text, own.text, sizeof b->text);
+    b->least_total = own.least_total;
     b->ready = true;
     (void)pthread_cond_broadcast(&b->done);
     bool last = --b->users == 0;
@@ -75,9 +82,10 @@ static void *ask(void *argument)
     return NULL;
 }
 
-void gpu_blame(const char *bus, struct dt_error *err)
+/* Null: no word within the time. Freed by the caller with `free`. */
+static struct blame *ask_within(const char *bus)
 {
-    struct blame *b = dt_alloc(sizeof *b);
+    struct blame *b = dt_alloc(sizeof *b), *answer = NULL;
     pthread_t thread;
     pthread_condattr_t clock;
     struct timespec until;
@@ -93,19 +101,37 @@ void gpu_blame(const char *bus, struct dt_error *err)
     (void)pthread_condattr_destroy(&clock);
     if (pthread_create(&thread, NULL, ask, b) != 0) {
         free(b);
-        return;
+        return NULL;
     }
     (void)pthread_detach(thread);
     (void)pthread_mutex_lock(&b->lock);
     while (!b->ready && pthread_cond_timedwait(&b->done, &b->lock, &until) != ETIMEDOUT) {
     }
     if (b->ready) {
-        size_t size = strlen(err->text);
-        (void)snprintf(err->text + size, sizeof err->text - size, "%s", b->text);
+        answer = dt_alloc(sizeof *answer);
+        memcpy(answer->text, b->text, sizeof answer->text);
+        answer->least_total = b->least_total;
     }
     bool last = --b->users == 0;
     (void)pthread_mutex_unlock(&b->lock);
     if (last) {
         free(b);
     }
+    return answer;
+}
+
+void gpu_blame(const char *bus, struct dt_error *err)
+{
+    struct blame *b = ask_within(bus);
+    size_t size = strlen(err->text);
+    (void)snprintf(err->text + size, sizeof err->text - size, "%s", b != NULL ? b->text : "");
+    free(b);
+}
+
+double gpu_least_total(void)
+{
+    struct blame *b = ask_within(NULL);
+    double bytes = b != NULL ? b->least_total : -1;
+    free(b);
+    return bytes;
 }

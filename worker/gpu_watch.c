@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SAMPLE_S 1.0
 #define THROTTLE_S 5.0
@@ -54,11 +55,27 @@ static double known(int64_t value, double unit)
     return value < 0 ? -1 : (double)value * unit;
 }
 
+/* Our own number must be among them: of a container the driver may give other ones. */
+static double others(struct dt_nvml *n, struct dt_nvml_gpu *gpu)
+{
+    enum { ROOM = 64 };
+    struct dt_nvml_process users[ROOM];
+    double bytes = 0;
+    bool own = false;
+    int count = dt_nvml_processes(n, gpu, users, ROOM);
+    for (int i = 0; i < count && i < ROOM; i++) {
+        own = own || users[i].pid == getpid();
+        bytes += users[i].pid != getpid() && users[i].bytes > 0 ? (double)users[i].bytes : 0;
+    }
+    return own ? bytes : -1;
+}
+
 static struct gpu_sample take_sample(struct gpu_watch *w, struct dt_nvml *n, struct dt_nvml_gpu *gpu)
 {
     struct gpu_sample s = {.busy = known(dt_nvml_value(n, gpu, DT_NVML_BUSY), 0.01),
                            .memory_bytes = known(dt_nvml_value(n, gpu, DT_NVML_MEMORY_USED), 1),
                            .memory_total_bytes = known(dt_nvml_value(n, gpu, DT_NVML_MEMORY_TOTAL), 1),
+                           .others_bytes = others(n, gpu),
                            .clock_mhz = known(dt_nvml_value(n, gpu, DT_NVML_CLOCK), 1),
                            .clock_max_mhz = known(dt_nvml_value(n, gpu, DT_NVML_CLOCK_MAX), 1),
                            .temperature = known(dt_nvml_value(n, gpu, DT_NVML_TEMPERATURE), 1),

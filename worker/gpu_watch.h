@@ -15,6 +15,7 @@ struct gpu_watch;
 struct gpu_sample {
     double busy;                             /* share of the last moments in which a kernel ran, 0 to 1 */
     double memory_bytes, memory_total_bytes; /* of the whole GPU, others' included */
+    double others_bytes;                     /* of memory_bytes, other programs'; -1 where ours cannot be told from theirs */
     double clock_mhz, clock_max_mhz, temperature, power_w;
     int64_t throttle; /* as dt_nvml_throttle_text takes it */
 };

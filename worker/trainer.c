@@ -82,7 +82,7 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
         .step_s = r->step_s,
         .tokens_per_s = r->step_s > 0 ? (double)tokens / r->step_s : 0,
         .mfu = (double)tokens * flops_per_token(&t->chain) / r->step_s / (t->peak_flops * t->size),
-        .memory_bytes = metrics_memory(),
+        .memory_bytes = trainer_memory(t),
         .round = t->world->round,
     };
 }
@@ -162,7 +162,7 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
 static void compare_memory(struct trainer *t, double measured_bytes)
 {
     char fields[96];
-    snprintf(fields, sizeof fields, "\"planned_bytes\": %zu, \"measured_bytes\": %.0f, \"round\": %d", plan_total(&t->plan), measured_bytes,
+    snprintf(fields, sizeof fields, "\"planned_bytes\": %.0f, \"measured_bytes\": %.0f, \"round\": %d", trainer_planned_bytes(t), measured_bytes,
              t->world->round);
     metrics_event(&t->metrics, "memory", fields);
 }

@@ -75,6 +75,7 @@ struct trainer {
     bool inspecting;                   /* tests: opened without output folder */
     int64_t named_step;                /* rank 0: of this run's checkpoint that checkpointing.resume names; -1: none */
     int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
+    double context_bytes;              /* of a device with memory of its own: what was in use of it before the plan, streams and libraries */
     double longest_step_s, peak_flops; /* peak_flops: of one rank, measured by rank 0; NaN unknown */
     struct pace_clock pace;
     bool pace_due;           /* a block of it is complete and travels with the next step */
@@ -115,8 +116,16 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                     struct dt_error *err);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
-/* The job does not fit: DT_NO_MEMORY with what to change. device: the one that is open, or null; then the host's memory counts, for local_size ranks. */
+/* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */
+/* Into the host's memory, with local_size ranks. device: the one that is open, or null; of one with memory of its own trainer_check_device says it. */
 int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err);
+/* One rank into a GPU of so many bytes (0 or less: not known, which fits), before anything is started. */
+int trainer_check_total(const struct trainer *t, double total_bytes, int local_size, struct dt_error *err);
+/* Into the open device, whose libraries have taken what they take. DT_IO: it would, but others hold the memory; waits a while when nobody is known to. */
+int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *err);
+/* Bytes that this rank holds now, and what it was planned to hold: of the device where that has memory of its own, with what CUDA takes for itself. */
+double trainer_memory(const struct trainer *t);
+double trainer_planned_bytes(const struct trainer *t);
 /* Table of the plan (80 columns), or one JSON object. */
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
 /* products.c: how the device computes the job's products, the same on all ranks; before anything is allocated. All ranks together. */

@@ -182,119 +182,6 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     return 0;
 }
 
-/* ---- what to change when it does not fit ---- */
-
-enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7 };
-
-/* Bytes of one rank with some changes, on `size` ranks; infinite when the job cannot be so. Batches become `divisor` times smaller, and
- * micro-steps as many times more. `out`: the changes as they are written. */
-static double changed_bytes(const struct trainer *t, int changes, int64_t divisor, int size, int local_size, struct dt_text *out)
-{
-    struct job job = *t->job;
-    struct trainer other;
-    dt_text_reset(out);
-    if (changes & CHANGE_SHARD) {
-        job.training.strategy = "full_shard";
-        dt_text_puts(out, "training.strategy=full_shard");
-    }
-    if (changes & CHANGE_RECOMPUTE) {
-        job.recompute.enabled = true;
-        job.recompute.every_n_layers = 1;
-        dt_text_printf(out, "%sactivation_checkpointing.enabled=true", out->size > 0 ? ", " : "");
-    }
-    if (changes & CHANGE_BATCH) {
-        job.training.gradient_accumulation_steps *= divisor;
-        job.training.batch_size_per_gpu /= divisor;
-        dt_text_printf(out, "%straining.batch_size_per_gpu=%lld, training.gradient_accumulation_steps=%lld", out->size > 0 ? ", " : "",
-                       (long long)job.training.batch_size_per_gpu, (long long)job.training.gradient_accumulation_steps);
-    }
-    struct dt_error err;
-    double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
-                       ? (double)plan_total(&other.plan)
-                       : INFINITY;
-    trainer_close(&other);
-    return bytes;
-}
-
-/* The fewest changes that make the job fit, each with what it then needs; otherwise how far all of them together get, and on how many hosts
- * that would fit. */
-static void add_advice(const struct trainer *t, int local_size, double have, struct dt_text *out)
-{
-    const struct job *job = t->job;
-    int open = 0, found = 0;
-    char bytes[32];
-    struct dt_text what;
-    dt_text_init(&what);
-    open |= job->training.batch_size_per_gpu > 1 ? CHANGE_BATCH : 0;
-    open |= !job->recompute.enabled || job->recompute.every_n_layers > 1 ? CHANGE_RECOMPUTE : 0;
-    open |= t->size > 1 && (t->strategy.weights == &weights_whole || t->shards < t->size) ? CHANGE_SHARD : 0;
-    for (int count = 1; count <= 3 && found == 0; count++) {
-        for (int changes = 1; changes <= CHANGE_ALL; changes++) {
-            if (__builtin_popcount((unsigned)changes) != count || (changes & ~open) != 0) {
-                continue;
-            }
-            int64_t batch = job->training.batch_size_per_gpu, last = changes & CHANGE_BATCH ? batch : 1;
-            double need = INFINITY;
-            for (int64_t d = changes & CHANGE_BATCH ? 2 : 1; d <= last && need > have; d++) {
-                need = batch % d == 0 ? changed_bytes(t, changes, d, t->size, local_size, &what) * local_size : need;
-            }
-            if (need <= have) {
-                dt_text_printf(out, "%s%s (%s)", found++ ? " or " : "fits with ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
-            }
-        }
-    }
-    if (found == 0) {
-        double need = open ? changed_bytes(t, open, job->training.batch_size_per_gpu, t->size, local_size, &what) * local_size : INFINITY;
-        if (isfinite(need)) {
-            dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
-        }
-        dt_text_puts(out, "use a smaller model (model.n_layer, model.n_embd) or data.sequence_length");
-        for (int hosts = 2; hosts <= 1024; hosts *= 2) {
-            if (changed_bytes(t, CHANGE_SHARD, 1, hosts * local_size, local_size, &what) * local_size <= have) {
-                dt_text_printf(out, ", or %d hosts like this one and %s", hosts, dt_text_str(&what));
-                break;
-            }
-        }
-    }
-    dt_text_clear(&what);
-}
-
-#define DEVICE_OVERHEAD_BYTES 0x8p20 /* of streams, beside their work memory */
-
-int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err)
-{
-    char what[64], need_text[32], have_text[32], part[32];
-    double have, need = (double)plan_total(&t->plan) * local_size;
-    size_t free_bytes, total_bytes;
-    if (device != NULL && dt_device_memory(device, &free_bytes, &total_bytes)) {
-        (void)snprintf(what, sizeof what, "free memory of the GPU");
-        have = (double)free_bytes - DEVICE_OVERHEAD_BYTES;
-        need -= (double)t->plan.bytes[PLAN_STAGING];
-    } else {
-        have = plan_available(local_size, what, sizeof what);
-    }
-    if (need <= have) {
-        return 0;
-    }
-    struct dt_text parts, advice;
-    dt_text_init(&parts);
-    dt_text_init(&advice);
-    for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
-        double bytes = (double)t->plan.bytes[i] * local_size;
-        if (bytes > need / 20) {
-            dt_text_printf(&parts, "%s%s %s", parts.size > 0 ? ", " : "", plan_purpose_name((enum plan_purpose)i),
-                           dt_text_bytes(bytes, part, sizeof part));
-        }
-    }
-    add_advice(t, local_size, have, &advice);
-    (void)dt_fail(err, DT_NO_MEMORY, "plan: %d rank%s %s (%s), %s is %s; %s", local_size,
-                  local_size == 1 ? " on this host needs" : "s on this host need", dt_text_bytes(need, need_text, sizeof need_text),
-                  dt_text_str(&parts), what, dt_text_bytes(have, have_text, sizeof have_text), dt_text_str(&advice));
-    dt_text_clear(&parts);
-    dt_text_clear(&advice);
-    return -1;
-}
-
 /* A choice of the job that costs memory which the strategy's name does not show. */
 static bool gradients_made_whole(const struct trainer *t)
 {
@@ -350,6 +237,11 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     }
     size_t total = plan_total(&t->plan);
     dt_text_printf(out, "    %-16s %18zu   %10s\n", "total", total, dt_text_bytes((double)total, text, sizeof text));
+    if (strcmp(device, "cuda") == 0) {
+        dt_text_printf(out,
+                       "\na GPU holds all but staging, beside what CUDA's context and libraries take there; staging is pinned memory of the host\n");
+        return;
+    }
     double have = plan_available(local_size, what, sizeof what);
     dt_text_printf(out, "\n%d rank%s on this host: %s; %s: %s\n", local_size, local_size == 1 ? "" : "s",
                    dt_text_bytes((double)total * local_size, text, sizeof text), what, dt_text_bytes(have, other, sizeof other));
@@ -361,6 +253,9 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     char bytes[32];
     t->world = w;
     t->metrics.gpu = w->gpu;
+    if (trainer_check_device(t, w, err) != 0) {
+        return -1;
+    }
     if (t->shards != t->size && !w->replica && world_split(w, t->shards, err) != 0) {
         return -1;
     }

@@ -4,6 +4,8 @@
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,6 +29,19 @@ size_t round_up(size_t n, size_t to)
 size_t memory_total(void)
 {
     return (size_t)softgpu_setting("SOFTGPU_MEMORY_MB", 8192) << 20;
+}
+
+/* What others hold of the device: MiB in the file that SOFTGPU_HELD names, as long as it is there. */
+size_t held(void)
+{
+    const char *path = getenv("SOFTGPU_HELD");
+    FILE *f = path != nullptr ? fopen(path, "r") : nullptr;
+    long mib = 0;
+    if (f != nullptr) {
+        mib = fscanf(f, "%ld", &mib) == 1 ? mib : 0;
+        fclose(f);
+    }
+    return (size_t)mib << 20;
 }
 
 /* Maps `size_bytes` so that they end at a guard page. */
@@ -74,7 +89,7 @@ cudaError_t allocate(enum softgpu_place place, size_t size_bytes, void **out)
     cudaError_t rc = cudaErrorMemoryAllocation;
     int fd = -1;
     if (place == SOFTGPU_DEVICE) {
-        if (size_bytes > memory_total() - device_bytes) {
+        if (size_bytes + device_bytes + held() > memory_total()) {
             goto out;
         }
         fd = memfd_create("softgpu", MFD_CLOEXEC);
@@ -210,7 +225,8 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
     cudaError_t rc = softgpu_enter("cudaMemGetInfo");
     if (rc == cudaSuccess) {
         *total = memory_total();
-        *free = *total - __atomic_load_n(&device_bytes, __ATOMIC_RELAXED);
+        size_t used = __atomic_load_n(&device_bytes, __ATOMIC_RELAXED) + held();
+        *free = used < *total ? *total - used : 0;
     }
     return rc;
 }
