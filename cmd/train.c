@@ -309,7 +309,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
             fputs(dt_text_str(&text), stdout);
         }
         bool on_gpu = strcmp(device, "cuda") == 0;
-        rc = on_gpu ? trainer_check_total(&t, gpu_least_total(), local, err)
+        rc = on_gpu ? trainer_check_total(&t, gpu_most_total(), local, err)
                     : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
     }
     if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||

@@ -21,7 +21,7 @@ struct blame {
     int users;
     bool ready;
     char bus[32], text[300];
-    double least_total;
+    double most_total;
 };
 
 static void add_users(struct blame *b, struct dt_nvml *n, struct dt_nvml_gpu *gpu)
@@ -47,7 +47,7 @@ static void add_users(struct blame *b, struct dt_nvml *n, struct dt_nvml_gpu *gp
 
 static void *ask(void *argument)
 {
-    struct blame *b = argument, own = {.ready = true, .least_total = -1};
+    struct blame *b = argument, own = {.ready = true, .most_total = -1};
     struct dt_nvml *n = NULL;
     struct dt_error err;
     memcpy(own.bus, b->bus, sizeof own.bus); /* written before the thread began */
@@ -61,7 +61,7 @@ static void *ask(void *argument)
                                cause != NULL ? cause + 2 : "lost");
             } else {
                 double total = (double)dt_nvml_value(n, gpu, DT_NVML_MEMORY_TOTAL);
-                own.least_total = total > 0 && (own.least_total < 0 || total < own.least_total) ? total : own.least_total;
+                own.most_total = total > own.most_total ? total : own.most_total;
                 add_users(&own, n, gpu);
             }
         }
@@ -71,7 +71,7 @@ static void *ask(void *argument)
     }
     (void)pthread_mutex_lock(&b->lock);
     memcpy(b->text, own.text, sizeof b->text);
-    b->least_total = own.least_total;
+    b->most_total = own.most_total;
     b->ready = true;
     (void)pthread_cond_broadcast(&b->done);
     bool last = --b->users == 0;
@@ -110,7 +110,7 @@ static struct blame *ask_within(const char *bus)
     if (b->ready) {
         answer = dt_alloc(sizeof *answer);
         memcpy(answer->text, b->text, sizeof answer->text);
-        answer->least_total = b->least_total;
+        answer->most_total = b->most_total;
     }
     bool last = --b->users == 0;
     (void)pthread_mutex_unlock(&b->lock);
@@ -128,10 +128,10 @@ void gpu_blame(const char *bus, struct dt_error *err)
     free(b);
 }
 
-double gpu_least_total(void)
+double gpu_most_total(void)
 {
     struct blame *b = ask_within(NULL);
-    double bytes = b != NULL ? b->least_total : -1;
+    double bytes = b != NULL ? b->most_total : -1;
     free(b);
     return bytes;
 }

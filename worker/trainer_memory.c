@@ -190,7 +190,7 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     }
     (void)dt_device_place(w->device->ops->name, w->device->options.index, &place);
     int count = 1, sharers = 1;
-    if (dt_device_count(w->device->ops->name, &count, NULL) == 0 && count > 0) {
+    if (getenv("DTRUN_OWN_GPU") == NULL && dt_device_count(w->device->ops->name, &count, NULL) == 0 && count > 0) {
         sharers = (w->local_size + count - 1) / count;
     }
     double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
