@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp, &dt_comm_peer};
+static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp, &dt_comm_peer, &dt_comm_nccl};
 
 const char *dt_coll_name(enum dt_coll kind)
 {
@@ -36,7 +36,7 @@ static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct 
     bool apart = o->device != NULL && !o->device->host_memory;
     const char *wanted = o->backend != NULL && o->backend[0] != 0 ? o->backend
                          : o->size == 1                           ? "solo"
-                         : apart                                  ? "peer"
+                         : apart                                  ? (o->host != NULL ? "nccl" : "peer")
                          : o->host != NULL                        ? "tcp"
                                                                   : "shm";
     struct dt_text known;
@@ -52,13 +52,12 @@ static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct 
         ops = NULL;
     } else if (o->size == 1) {
         ops = &dt_comm_solo;
-    } else if (apart && ops == &dt_comm_peer && o->backend == NULL && o->host != NULL) {
-        (void)dt_fail(err, DT_INVALID, "communicator: GPUs of several hosts: not there yet; use one host, or training.device=cpu");
-        ops = NULL;
     } else if (apart && ops->start == NULL) {
-        (void)dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s; use peer", ops->name,
+        (void)dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s; use peer or nccl", ops->name,
                       o->device->ops->name);
         ops = NULL;
+    } else if (ops == &dt_comm_nccl && o->host != NULL) {
+        ops = &dt_comm_nccl_hosts;
     }
     dt_text_clear(&known);
     return ops;
@@ -151,6 +150,7 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
     c->page = o->page;
     c->timeout_s = o->timeout_s > 0 ? o->timeout_s : 600;
     c->open_timeout_s = o->open_timeout_s > 0 ? o->open_timeout_s : 300;
+    c->sm_limit = o->sm_limit;
     c->store = o->store;
     c->device = o->device != NULL && !o->device->host_memory ? o->device : NULL;
     (void)snprintf(c->host, sizeof(c->host), "%s", o->host != NULL ? o->host : "");
@@ -198,6 +198,7 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
         c->device = parent->device;
         c->timeout_s = parent->timeout_s;
         c->open_timeout_s = parent->open_timeout_s;
+        c->sm_limit = parent->sm_limit;
         if (size > 1 && (rank == 0 || c->ops->all_offer) && c->ops->offer(c, ticket, err) != 0) {
             (void)snprintf(ticket, sizeof(ticket), "! %s", err->text);
         }
@@ -205,6 +206,9 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
     /* Whoever could not offer says so; everybody takes part to the end. */
     if (rc == 0) {
         rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "tickets", ticket, tickets, DT_COMM_TICKET_BYTES, DT_U8, 0}, err);
+    }
+    if (rc == 0 && parent->ops->split != NULL) {
+        rc = parent->ops->split(parent, c != NULL && c->size > 1 ? c : NULL, color, err);
     }
     if (rc == 0 && c != NULL) {
         int offers = c->ops->all_offer ? c->size : 1;

@@ -1,7 +1,7 @@
 /* Communicators: a group of ranks that call the same collectives in the same order. dt_comm_start gives every collective a
  * number, counts and watches it, then hands it to the backend: "solo" (one rank), "shm" (ranks of one host, as processes or
- * as threads of one), "tcp" (ranks of several hosts; those of one host by shm), "peer" (ranks whose devices reach each other's memory). Sums are in canonical-tree order (tree.h) everywhere, so that they have the same bits for every size,
- * offset and bucket layout.
+ * as threads of one), "tcp" (ranks of several hosts; those of one host by shm), "peer" (ranks whose devices reach each other's memory), "nccl" (ranks with a GPU
+ * each). Sums are in canonical-tree order (tree.h), so that they have the same bits for every size, offset and bucket layout; not so by "nccl": nccl.c.
  *
  * Use: one thread of a rank calls open, split, alloc, start, close; abort and poll may be called from any thread. Collectives of
  * one communicator go to one stream at a time. The first failure stays: whatever is started later does nothing, and the
@@ -59,7 +59,7 @@ struct dt_comm_stats {
 
 struct dt_comm_options {
     const char *
-        backend; /* "solo", "shm", "tcp", "peer"; null: solo for one rank, peer for a device with memory of its own, tcp when host is set, otherwise shm */
+        backend; /* "solo", "shm", "tcp", "peer", "nccl"; null: solo for one rank; with a device that has memory of its own nccl when host is set, otherwise peer; with host memory tcp when host is set, otherwise shm */
     const char *host; /* key of the host this rank is on, without blanks, at most 63 bytes: ranks with the same one share memory; may be null */
     const char *name; /* in messages and store keys; null: "world". Two communicators opened on one store differ in it */
     int rank, size;
@@ -68,6 +68,7 @@ struct dt_comm_options {
     struct dt_device *device; /* where buffers are; null: host memory */
     double timeout_s;         /* one collective, from its start on this rank until all take part; 0: 600 */
     double open_timeout_s;    /* open, split, alloc; 0: 300 */
+    int sm_limit;             /* nccl: multiprocessors that a collective may take; 0: as the library chooses */
 };
 
 /* How the others find what rank 0 of a communicator has made: text that travels through the store, or through the parent. */
@@ -90,6 +91,10 @@ struct dt_comm_ops {
     int (*start)(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err);
     /* Of such backends: has a stream come to where it waits for peers? Null: it cannot say. */
     bool (*waits)(struct dt_comm *c);
+    /* Tells all other ranks why this one fails; the first of all is kept. For backends that work with this one inside; may be null. */
+    void (*tell)(struct dt_comm *c, const struct dt_error *why);
+    /* All ranks of parent, before the groups are opened; group: this rank's, or null where that has one rank or none. May be null. */
+    int (*split)(struct dt_comm *parent, struct dt_comm *group, int color, struct dt_error *err);
 };
 
 struct dt_comm {
@@ -106,6 +111,7 @@ struct dt_comm {
     struct dt_page *page;
     struct comm_watch *watch; /* of backends with `start`: who looks after the peers; else null */
     double timeout_s, open_timeout_s;
+    int sm_limit;
     int64_t number; /* of the last collective started; 1, 2, ... */
     struct dt_comm_stats stats;
     _Atomic int stopped;  /* 1: abort was called, 2: the first failure is in `error` */

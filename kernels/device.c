@@ -120,6 +120,13 @@ void dt_device_close(struct dt_device *d)
     memset(d, 0, sizeof *d);
 }
 
+void dt_device_use(struct dt_device *d)
+{
+    if (d->ops->use != NULL) {
+        d->ops->use(d);
+    }
+}
+
 int dt_device_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err)
 {
     return d->ops->alloc(d, kind, size_bytes, out, err);

@@ -92,6 +92,7 @@ struct dt_device_ops {
     void (*stream_close)(struct dt_stream *s);
     int (*event_open)(struct dt_device *d, struct dt_event **out, struct dt_error *err);
     void (*event_close)(struct dt_event *e);
+    void (*use)(struct dt_device *d); /* null: there is nothing to do */
     void *(*native)(struct dt_stream *s);
     void (*copy)(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
     void (*guard)(struct dt_stream *s, void *p, size_t size_bytes); /* for dt_guard where the host cannot write; null: it can */
@@ -127,6 +128,9 @@ bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_byt
 bool dt_device_place(const char *name, int index, struct dt_device_place *out);
 /* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */
 void dt_device_close(struct dt_device *d);
+
+/* Makes it the calling thread's device, for a library that is called beside (NCCL). */
+void dt_device_use(struct dt_device *d);
 
 /* Zeroed memory aligned to 64 bytes at least (large blocks: huge pages where given, touched). dt_device_free takes the same size. */
 int dt_device_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err);

@@ -144,6 +144,11 @@ static int look_at_device(struct cuda_device *c, struct dt_error *err)
     return rc == cudaSuccess ? 0 : cuda_fail(c, err, rc, "device cuda");
 }
 
+static void cuda_use(struct dt_device *d)
+{
+    cuda_device_use(d->impl);
+}
+
 static void cuda_close(struct dt_device *d)
 {
     struct cuda_device *c = d->impl;
@@ -273,6 +278,7 @@ const struct dt_device_ops dt_cuda_device_ops = {
     .stream_close = cuda_stream_close,
     .event_open = cuda_event_open,
     .event_close = cuda_event_close,
+    .use = cuda_use,
     .native = cuda_native,
     .copy = cuda_copy,
     .guard = cuda_guard,

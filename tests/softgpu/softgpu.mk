@@ -16,7 +16,13 @@ SOFT_RUNTIME := $(patsubst %.cc,$(SOFT)/obj/%.o,$(wildcard tests/softgpu/*.cc))
 # What stands in place of the production build's files of the same names.
 SOFT_KERNELS := $(patsubst %,$(SOFT)/obj/%.o,$(basename $(wildcard kernels/cuda/*.c) $(wildcard kernels/cuda/*.cu)) kernels/device)
 SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train)
-unit: $(SOFT_PROGRAMS)
+# NCCL as a library of its own, in three versions: one with all that we use, one without ncclCommSplit and what came later, one that is too old.
+SOFT_NCCL := $(foreach v,22809 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
+unit: $(SOFT_PROGRAMS) $(if $(CUDA_HEADERS),$(SOFT_NCCL))
+
+$(SOFT)/nccl/%/libnccl.so.2: $(wildcard tests/softgpu/nccl/*) tests/softgpu/runtime.h collectives/nccl_abi.h Makefile tests/softgpu/softgpu.mk
+	@mkdir -p $(@D)
+	$(SOFT_CXX) $(SOFT_FLAGS) $(SOFT_SAN_RUNTIME) -fPIC -shared -DNCCL_FAKE_VERSION=$* $(wildcard tests/softgpu/nccl/*.cc) -o $@
 
 $(SOFT)/obj/tests/softgpu/copies.o $(SOFT)/obj/tests/softgpu/dnn_run.o: SOFT_SAN_RUNTIME := $(SOFT_SAN)
 $(SOFT)/obj/tests/softgpu/%.o: tests/softgpu/%.cc Makefile tests/softgpu/softgpu.mk

@@ -1,0 +1,117 @@
+/* Finds NCCL and its functions; what an older library lacks stays null. */
+#include "collectives/nccl_load.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST 21400 /* the first with communicators that do not block */
+
+static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2"};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct dt_nccl table;
+static bool loaded;
+static struct dt_error problem;
+
+static const struct {
+    const char *symbol;
+    size_t offset; /* in the table */
+    bool later;
+} functions[] = {
+#define ROW(result, name, symbol, arguments) {#symbol, offsetof(struct dt_nccl, name), false},
+    NCCL_FUNCTIONS(ROW)
+#undef ROW
+#define ROW(result, name, symbol, arguments) {#symbol, offsetof(struct dt_nccl, name), true},
+        NCCL_LATER_FUNCTIONS(ROW)
+#undef ROW
+};
+
+static void write_number(void)
+{
+    int v = table.version; /* 2812 was 2.8.12; since 2.9 it is 20900 */
+    if (v < 10000) {
+        (void)snprintf(table.number, sizeof table.number, "%d.%d.%d", v / 1000, v % 1000 / 100, v % 100);
+    } else {
+        (void)snprintf(table.number, sizeof table.number, "%d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
+    }
+}
+
+static bool take(void *library)
+{
+    struct link_map *map = NULL;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL) {
+        (void)snprintf(table.path, sizeof table.path, "%s", map->l_name);
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *found = dlsym(library, functions[i].symbol);
+        memcpy((char *)&table + functions[i].offset, &found, sizeof found);
+    }
+    if (table.get_version == NULL || table.get_version(&table.version) != NCCL_SUCCESS) {
+        (void)dt_fail(&problem, DT_INVALID, "NCCL: %s does not tell its version; install another one, or name one in DTRUN_NCCL", table.path);
+        return false;
+    }
+    write_number();
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *found;
+        memcpy(&found, (const char *)&table + functions[i].offset, sizeof found);
+        if (table.version < LEAST || (found == NULL && !functions[i].later)) {
+            (void)dt_fail(&problem, DT_INVALID, "NCCL %s (%s): too old, 2.14 is the least; install a newer one, or name one in DTRUN_NCCL",
+                          table.number, table.path);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void load(void)
+{
+    const char *wish = getenv("DTRUN_NCCL");
+    if (wish != NULL && wish[0] != '\0') {
+        void *library = dlopen(wish, RTLD_NOW | RTLD_LOCAL);
+        if (library == NULL) {
+            const char *why = dlerror();
+            (void)dt_fail(&problem, DT_NOT_FOUND, "NCCL: DTRUN_NCCL=%.200s: %.200s", wish, why != NULL ? why : "cannot be loaded");
+            return;
+        }
+        loaded = take(library);
+        return;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (library != NULL) {
+            loaded = take(library);
+            return;
+        }
+    }
+    (void)dt_fail(&problem, DT_NOT_FOUND,
+                  "NCCL: libnccl.so.2 is not here; install it, name its folder in LD_LIBRARY_PATH, or the file in DTRUN_NCCL");
+}
+
+const struct dt_nccl *dt_nccl_load(struct dt_error *err)
+{
+    (void)pthread_once(&once, load);
+    if (!loaded) {
+        (void)dt_fail(err, problem.status, "%s", problem.text);
+        return NULL;
+    }
+    return &table;
+}
+
+bool dt_nccl_has_windows(const struct dt_nccl *n)
+{
+    return n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL;
+}
+
+bool dt_nccl_has_policies(const struct dt_nccl *n)
+{
+    return n->version >= 22700;
+}
+
+bool dt_nccl_has_zero_ctas(const struct dt_nccl *n)
+{
+    return n->version >= 22800 && n->split != NULL && dt_nccl_has_windows(n);
+}

@@ -1,0 +1,290 @@
+/* The collectives: entries of streams. Data pass through the segment by chunks; sums are in rank order, BF16 is rounded at each step, as on a ring. */
+#include "tests/softgpu/lock.h"
+#include "tests/softgpu/nccl/nccl.h"
+
+#include <cuda_bf16.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
+static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"};
+
+struct entry {
+    struct comm *c;
+    struct softgpu_stream *stream;
+    struct what what;
+    const unsigned char *in;
+    unsigned char *out;
+    size_t width;
+    int number;
+};
+
+static size_t width_of(int type)
+{
+    switch (type) {
+    case NCCL_U8:
+        return 1;
+    case NCCL_F16:
+    case NCCL_BF16:
+        return 2;
+    case NCCL_I32:
+    case NCCL_F32:
+        return 4;
+    case NCCL_I64:
+    case NCCL_F64:
+        return 8;
+    default:
+        return 0;
+    }
+}
+
+template <typename T> static T combine(T a, T b, int op)
+{
+    return op == NCCL_SUM ? (T)(a + b) : op == NCCL_MAX ? (a > b ? a : b) : (a < b ? a : b);
+}
+
+template <> int64_t combine(int64_t a, int64_t b, int op)
+{
+    return op == NCCL_SUM ? (int64_t)((uint64_t)a + (uint64_t)b) : op == NCCL_MAX ? (a > b ? a : b) : (a < b ? a : b);
+}
+
+template <typename T> static void add(unsigned char *to, const unsigned char *from, size_t count, int op)
+{
+    for (size_t i = 0; i < count; i++) {
+        T a, b;
+        memcpy(&a, to + i * sizeof a, sizeof a);
+        memcpy(&b, from + i * sizeof b, sizeof b);
+        a = combine(a, b, op);
+        memcpy(to + i * sizeof a, &a, sizeof a);
+    }
+}
+
+static void add_bf16(unsigned char *to, const unsigned char *from, size_t count, int op)
+{
+    for (size_t i = 0; i < count; i++) {
+        __nv_bfloat16 a, b;
+        memcpy(&a, to + 2 * i, 2);
+        memcpy(&b, from + 2 * i, 2);
+        a = __float2bfloat16(combine(__bfloat162float(a), __bfloat162float(b), op));
+        memcpy(to + 2 * i, &a, 2);
+    }
+}
+
+static void add_any(unsigned char *to, const unsigned char *from, size_t count, int type, int op)
+{
+    switch (type) {
+    case NCCL_F32:
+        return add<float>(to, from, count, op);
+    case NCCL_F64:
+        return add<double>(to, from, count, op);
+    case NCCL_I64:
+        return add<int64_t>(to, from, count, op);
+    case NCCL_I32:
+        return add<int32_t>(to, from, count, op);
+    case NCCL_BF16:
+        return add_bf16(to, from, count, op);
+    default:
+        softgpu_die("NCCL: type %d is not added here", type);
+    }
+}
+
+static size_t out_bytes(const entry *e)
+{
+    return e->what.count * e->width * (e->what.kind == ALL_GATHER ? (size_t)e->c->size : 1);
+}
+
+/* Elements at .. at + n of the whole, or of each slot. */
+static void put_in(const entry *e, size_t at, size_t n)
+{
+    unsigned char *to = e->c->segment->bounce[e->c->rank];
+    size_t slots = e->what.kind == REDUCE_SCATTER ? (size_t)e->c->size : 1;
+    if (e->what.kind == BROADCAST && e->what.root != e->c->rank) {
+        return;
+    }
+    for (size_t i = 0; i < slots; i++) {
+        softgpu_copy_bytes(to + i * n * e->width, e->in + (i * e->what.count + at) * e->width, n * e->width);
+    }
+}
+
+static void take_out(const entry *e, size_t at, size_t n)
+{
+    const struct comm *c = e->c;
+    static __thread unsigned char sum[CHUNK_BYTES];
+    unsigned char *out = e->out + at * e->width;
+    size_t bytes = n * e->width, shift = e->what.kind == REDUCE_SCATTER ? (size_t)c->rank * bytes : 0;
+    switch (e->what.kind) {
+    case ALL_GATHER:
+        for (int r = 0; r < c->size; r++) {
+            softgpu_copy_bytes(out + (size_t)r * e->what.count * e->width, c->segment->bounce[r], bytes);
+        }
+        break;
+    case BROADCAST:
+        softgpu_copy_bytes(out, c->segment->bounce[e->what.root], bytes);
+        break;
+    default:
+        memcpy(sum, c->segment->bounce[0] + shift, bytes);
+        for (int r = 1; r < c->size; r++) {
+            add_any(sum, c->segment->bounce[r] + shift, n, e->what.type, e->what.op);
+        }
+        softgpu_copy_bytes(out, sum, bytes);
+    }
+}
+
+static void stand_still(const struct comm *c)
+{
+    static const uint32_t never = 0;
+    (void)meet_at(c, &never, 1);
+}
+
+static bool same(const struct comm *c, const struct what *what)
+{
+    for (int r = 0; r < c->size; r++) {
+        if (memcmp(&c->segment->parts[r].what, what, sizeof *what) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool pass(const entry *e)
+{
+    struct comm *c = e->c;
+    if (fault("hang", c->world_rank, e->number)) {
+        stand_still(c);
+        return false;
+    }
+    if (fault("error", c->world_rank, e->number)) {
+        set_state(c, NCCL_REMOTE_ERROR);
+        stand_still(c);
+        return false;
+    }
+    c->segment->parts[c->rank].what = e->what;
+    if (!meet(c)) {
+        return false;
+    }
+    if (!same(c, &e->what)) { /* the real one hangs, or worse */
+        set_state(c, NCCL_INTERNAL_ERROR);
+        stand_still(c);
+        return false;
+    }
+    size_t slots = e->what.kind == REDUCE_SCATTER ? (size_t)c->size : 1, most = CHUNK_BYTES / e->width / slots;
+    for (size_t at = 0; at < e->what.count; at += most) {
+        size_t n = e->what.count - at < most ? e->what.count - at : most;
+        put_in(e, at, n);
+        if (!meet(c)) {
+            return false;
+        }
+        take_out(e, at, n);
+        if (!meet(c)) { /* then the bounce buffers may be written again */
+            return false;
+        }
+    }
+    return true;
+}
+
+static void run(void *argument)
+{
+    entry *e = (entry *)argument;
+    struct comm *c = e->c;
+    if (!pass(e)) {
+        softgpu_set_bytes(e->out, 0xff, out_bytes(e)); /* nobody may take it for good */
+    }
+    __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+    softgpu_word_wake(&c->pending);
+    free(e);
+}
+
+static void put(entry *e)
+{
+    struct softgpu_entry x;
+    memset(&x, 0, sizeof x);
+    x.kind = SOFTGPU_HOST;
+    x.name = names[e->what.kind];
+    x.host.fn = run;
+    x.host.argument = e;
+    softgpu_put(e->stream, &x, nullptr, 0);
+}
+
+static void *put_late(void *argument)
+{
+    struct comm *c = (struct comm *)argument;
+    timespec t = {0, 3000000};
+    nanosleep(&t, nullptr);
+    put(c->late);
+    set_state(c, NCCL_SUCCESS);
+    return nullptr;
+}
+
+static void check_memory(const char *function, const char *what, const void *p, size_t size_bytes)
+{
+    if (softgpu_find(p, size_bytes, nullptr) != SOFTGPU_DEVICE) {
+        softgpu_die("%s: the %s, %zu bytes at %p, is not all device memory", function, what, size_bytes, p);
+    }
+}
+
+static int start(nccl_comm handle, const struct what *what, const void *in, void *out, void *stream)
+{
+    struct comm *c = comm_of(handle, names[what->kind]);
+    int current = -1;
+    if (c->revoked || c->finalized || __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != NCCL_SUCCESS) {
+        return NCCL_INVALID_USAGE;
+    }
+    cudaGetDevice(&current);
+    if (current != c->device) {
+        softgpu_die("%s: the device of this thread is %d, that of the communicator %d", names[what->kind], current, c->device);
+    }
+    entry *e = (entry *)calloc(1, sizeof *e);
+    *e = {c, softgpu_stream((cudaStream_t)stream, names[what->kind]), *what, (const unsigned char *)in, (unsigned char *)out, width_of(what->type),
+          0};
+    if (e->stream == nullptr || e->width == 0 || what->count == 0 || what->root < 0 || what->root >= c->size) {
+        free(e);
+        return NCCL_INVALID_ARGUMENT;
+    }
+    size_t in_bytes = what->count * e->width * (what->kind == REDUCE_SCATTER ? (size_t)c->size : 1);
+    check_memory(names[what->kind], "input", in, in_bytes);
+    check_memory(names[what->kind], "output", out, out_bytes(e));
+    if (softgpu_stream_device(e->stream) != c->device) {
+        softgpu_die("%s: a stream of another device", names[what->kind]);
+    }
+    static int number;
+    e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
+    note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count, what->type);
+    __atomic_add_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+    if (c->collectives++ % 8 < 2) { /* the first ones connect, later ones now and then */
+        c->late = e;
+        begin(c, put_late);
+        return NCCL_IN_PROGRESS;
+    }
+    put(e);
+    return NCCL_SUCCESS;
+}
+
+extern "C" {
+
+int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, nccl_comm c, nccl_stream s)
+{
+    struct what what = {count, 0, ALL_REDUCE, type, op, 0};
+    return start(c, &what, in, out, s);
+}
+
+int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, nccl_comm c, nccl_stream s)
+{
+    struct what what = {count, 0, REDUCE_SCATTER, type, op, 0};
+    return start(c, &what, in, out, s);
+}
+
+int ncclAllGather(const void *in, void *out, size_t count, int type, nccl_comm c, nccl_stream s)
+{
+    struct what what = {count, 0, ALL_GATHER, type, 0, 0};
+    return start(c, &what, in, out, s);
+}
+
+int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, nccl_comm c, nccl_stream s)
+{
+    struct what what = {count, 0, BROADCAST, type, 0, root};
+    return start(c, &what, in, out, s);
+}
+
+} /* extern "C" */

@@ -1,0 +1,532 @@
+/* Communicators: making, splitting, ending, memory and windows. See nccl.h. */
+#include "tests/softgpu/nccl/nccl.h"
+#include "tests/softgpu/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- what a test sets ---- */
+
+bool fault(const char *what, int rank, int number)
+{
+    const char *at = getenv("SOFTGPU_NCCL_FAULT");
+    size_t length = strlen(what);
+    while (at != nullptr && *at != '\0') {
+        if (strncmp(at, what, length) == 0 && at[length] == '@') {
+            char *end;
+            long of = strtol(at + length + 1, &end, 10), count = *end == ':' ? strtol(end + 1, nullptr, 10) : 0;
+            if (of == rank && (count == 0 || count == number)) {
+                return true;
+            }
+        }
+        at = strchr(at, ',');
+        at += at != nullptr;
+    }
+    return false;
+}
+
+void note(const char *fmt, ...)
+{
+    const char *path = getenv("SOFTGPU_NCCL_LOG");
+    if (path == nullptr || *path == '\0') {
+        return;
+    }
+    char text[300];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text - 1, fmt, args);
+    va_end(args);
+    n = n < (int)sizeof text - 2 ? n : (int)sizeof text - 2;
+    text[n] = '\n';
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        if (write(fd, text, (size_t)n + 1) < 0) {
+        }
+        close(fd);
+    }
+}
+
+static int own_version(void)
+{
+    const char *text = getenv("SOFTGPU_NCCL_VERSION"), *rank = getenv("RANK");
+    for (int i = rank != nullptr ? atoi(rank) : 0; text != nullptr && i > 0 && strchr(text, ',') != nullptr; i--) {
+        text = strchr(text, ',') + 1;
+    }
+    return text != nullptr && *text != '\0' ? atoi(text) : NCCL_FAKE_VERSION;
+}
+
+/* ---- states and threads ---- */
+
+struct comm *comm_of(nccl_comm handle, const char *function)
+{
+    struct comm *c = (struct comm *)handle;
+    if (c == nullptr || c->magic != COMM_MAGIC) {
+        softgpu_die("%s: no communicator, or it was freed", function);
+    }
+    return c;
+}
+
+void set_state(struct comm *c, int state)
+{
+    __atomic_store_n(&c->state, (uint32_t)state, __ATOMIC_RELEASE);
+}
+
+static int state_of(const struct comm *c)
+{
+    return (int)__atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
+}
+
+void settle(struct comm *c)
+{
+    if (c->threaded) {
+        pthread_join(c->thread, nullptr);
+        c->threaded = false;
+    }
+}
+
+void begin(struct comm *c, void *(*fn)(void *))
+{
+    settle(c);
+    set_state(c, NCCL_IN_PROGRESS);
+    c->threaded = pthread_create(&c->thread, nullptr, fn, c) == 0;
+    if (!c->threaded) {
+        softgpu_die("NCCL: no thread");
+    }
+}
+
+static int failed(struct comm *c, int result, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(c->error, sizeof c->error, fmt, args);
+    va_end(args);
+    set_state(c, result);
+    return result;
+}
+
+/* Nobody may call anything else while the last call goes on. */
+static struct comm *idle(nccl_comm handle, const char *function)
+{
+    struct comm *c = comm_of(handle, function);
+    if (state_of(c) == NCCL_IN_PROGRESS) {
+        softgpu_die("%s: called while the last call goes on", function);
+    }
+    return c;
+}
+
+static struct comm *make_comm(int size, int rank, const struct nccl_config *config)
+{
+    struct comm *c = (struct comm *)calloc(1, sizeof *c);
+    c->magic = COMM_MAGIC;
+    c->rank = c->world_rank = rank;
+    c->size = size;
+    c->config = *config;
+    cudaGetDevice(&c->device);
+    snprintf(c->name, sizeof c->name, "%s", config->name != nullptr ? config->name : "");
+    set_state(c, NCCL_IN_PROGRESS);
+    return c;
+}
+
+static bool good_config(const struct nccl_config *x)
+{
+    return x != nullptr && x->magic == 0xcafebeef && x->size == sizeof *x && x->version == NCCL_CONFIG_VERSION &&
+           (x->cta_policy == NCCL_UNDEFINED || own_version() >= 22700) && (x->cta_policy != NCCL_CTA_ZERO || own_version() >= 22800) &&
+           (x->least_ctas == NCCL_UNDEFINED || (x->least_ctas >= 1 && x->most_ctas >= x->least_ctas));
+}
+
+/* Which GPU of which host: the real one hashes the host's name, or NCCL_HOSTID. */
+static uint64_t device_key(int device)
+{
+    const char *host = getenv("NCCL_HOSTID");
+    uint64_t h = 14695981039346656037u;
+    for (const char *p = host != nullptr ? host : ""; *p != '\0'; p++) {
+        h = (h ^ (unsigned char)*p) * 1099511628211u;
+    }
+    return h * 64 + (uint64_t)device;
+}
+
+/* ---- joining ---- */
+
+static void join(struct comm *c)
+{
+    if (fault("init-hang", c->world_rank, 0)) {
+        static const uint32_t never = 0;
+        (void)meet_at(c, &never, 1);
+        return;
+    }
+    if (fault("init-error", c->world_rank, 0)) {
+        failed(c, NCCL_SYSTEM_ERROR, "a test wants it so");
+        return;
+    }
+    struct segment *s = c->segment;
+    struct part *own = &s->parts[c->rank];
+    own->pid = getpid();
+    own->version = own_version();
+    own->device = device_key(c->device);
+    __atomic_store_n(&own->joined, 1, __ATOMIC_RELEASE);
+    softgpu_word_wake(&own->joined);
+    for (int r = 0; r < c->size; r++) {
+        if (!meet_at(c, &s->parts[r].joined, 1)) {
+            return;
+        }
+    }
+    for (int r = 0; r < c->size; r++) {
+        if (s->parts[r].version != own->version) {
+            failed(c, NCCL_INVALID_USAGE, "Mismatched NCCL version detected : rank %d version %d rank %d version %d", c->rank, own->version, r,
+                   s->parts[r].version);
+            return;
+        }
+        if (r != c->rank && s->parts[r].device == own->device) {
+            failed(c, NCCL_INVALID_USAGE, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %x000", c->rank, r, c->device + 1);
+            return;
+        }
+    }
+    set_state(c, NCCL_SUCCESS);
+}
+
+static void *join_main(void *argument)
+{
+    struct comm *c = (struct comm *)argument;
+    timespec t = {0, 2000000};
+    nanosleep(&t, nullptr);
+    c->segment = segment_open(&c->id);
+    if (c->segment == nullptr || c->segment->size != (uint32_t)c->size) {
+        failed(c, NCCL_SYSTEM_ERROR, "the root is gone");
+    } else {
+        join(c);
+    }
+    return nullptr;
+}
+
+/* ---- splitting ---- */
+
+/* Ranks of my color before and behind me, by key and then by rank. */
+static void place(const struct comm *c, int *rank, int *size, int *first)
+{
+    const struct part *p = c->segment->parts;
+    *rank = *size = 0;
+    *first = c->rank;
+    for (int r = 0; r < c->size; r++) {
+        if (p[r].color != c->color) {
+            continue;
+        }
+        bool before = p[r].key < c->key || (p[r].key == c->key && r < c->rank);
+        *rank += before;
+        ++*size;
+        if (p[r].key < p[*first].key || (p[r].key == p[*first].key && r < *first)) {
+            *first = r;
+        }
+    }
+}
+
+static bool split(struct comm *c)
+{
+    struct part *parts = c->segment->parts, *own = &parts[c->rank];
+    uint32_t number = ++c->split_count;
+    own->color = c->color;
+    own->key = c->key;
+    __atomic_store_n(&own->split, number, __ATOMIC_RELEASE);
+    softgpu_word_wake(&own->split);
+    for (int r = 0; r < c->size; r++) {
+        if (!meet_at(c, &parts[r].split, number)) {
+            return false;
+        }
+    }
+    if (c->color != NCCL_NO_COLOR) {
+        struct comm *child = c->child;
+        struct id id;
+        int first = 0;
+        place(c, &child->rank, &child->size, &first);
+        child->world_rank = c->world_rank;
+        if (first == c->rank) {
+            child->segment = segment_make(child->size, &id);
+            own->maker_pid = id.pid;
+            own->maker_fd = id.fd;
+            own->inode = id.inode;
+            __atomic_store_n(&own->made, number, __ATOMIC_RELEASE);
+            softgpu_word_wake(&own->made);
+        } else {
+            if (!meet_at(c, &parts[first].made, number)) {
+                return false;
+            }
+            id = {SEGMENT_MAGIC, parts[first].inode, parts[first].maker_pid, parts[first].maker_fd};
+            child->segment = segment_open(&id);
+        }
+        if (child->segment == nullptr) {
+            return false;
+        }
+        join(child);
+        __atomic_store_n(c->child_out, child, __ATOMIC_RELEASE);
+    }
+    return meet(c); /* before anybody splits again */
+}
+
+static void *split_main(void *argument)
+{
+    struct comm *c = (struct comm *)argument;
+    if (split(c)) {
+        set_state(c, NCCL_SUCCESS);
+    } else if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0) {
+        failed(c, NCCL_SYSTEM_ERROR, "cannot be split");
+    }
+    return nullptr;
+}
+
+/* ---- ending ---- */
+
+static void wait_for_streams(struct comm *c)
+{
+    uint32_t pending;
+    while ((pending = __atomic_load_n(&c->pending, __ATOMIC_ACQUIRE)) != 0) {
+        softgpu_word_wait(&c->pending, pending);
+    }
+}
+
+static void *finalize_main(void *argument)
+{
+    struct comm *c = (struct comm *)argument;
+    wait_for_streams(c);
+    if (meet(c)) {
+        set_state(c, NCCL_SUCCESS);
+    }
+    return nullptr;
+}
+
+static void *rest_main(void *argument)
+{
+    struct comm *c = (struct comm *)argument;
+    wait_for_streams(c);
+    if (!fault("revoke-hang", c->world_rank, 0)) {
+        set_state(c, NCCL_SUCCESS);
+    }
+    return nullptr;
+}
+
+static void drop(struct comm *c)
+{
+    settle(c);
+    if (c->segment != nullptr) {
+        munmap(c->segment, sizeof *c->segment);
+    }
+    c->magic = 0;
+    free(c);
+}
+
+extern "C" {
+
+int ncclGetVersion(int *version)
+{
+    *version = own_version();
+    return NCCL_SUCCESS;
+}
+
+#if NCCL_FAKE_VERSION >= 21400
+int ncclGetUniqueId(struct nccl_id *out)
+{
+    struct id id;
+    struct segment *s = segment_make(0, &id);
+    if (s == nullptr) {
+        return NCCL_SYSTEM_ERROR;
+    }
+    memset(out, 0, sizeof *out);
+    memcpy(out, &id, sizeof id);
+    munmap(s, sizeof *s);
+    return NCCL_SUCCESS;
+}
+
+int ncclCommInitRankConfig(nccl_comm *out, int size, struct nccl_id id, int rank, struct nccl_config *config)
+{
+    if (!good_config(config) || size < 1 || size > RANKS_MAX || rank < 0 || rank >= size) {
+        return NCCL_INVALID_ARGUMENT;
+    }
+    if (config->blocking != 0) {
+        softgpu_die("ncclCommInitRankConfig: a communicator that blocks");
+    }
+    struct comm *c = make_comm(size, rank, config);
+    memcpy(&c->id, &id, sizeof c->id);
+    c->segment = segment_open(&c->id);
+    if (c->segment != nullptr) { /* rank 0 has made it without knowing for how many */
+        c->segment->size = (uint32_t)size;
+        munmap(c->segment, sizeof *c->segment);
+    }
+    note("ncclCommInitRankConfig rank %d of %d comm %s device %d ctas %d..%d policy %d", rank, size, c->name, c->device,
+         config->least_ctas == NCCL_UNDEFINED ? 0 : config->least_ctas, config->most_ctas == NCCL_UNDEFINED ? 0 : config->most_ctas,
+         config->cta_policy == NCCL_UNDEFINED ? -1 : config->cta_policy);
+    *out = c;
+    begin(c, join_main);
+    return NCCL_IN_PROGRESS;
+}
+#endif
+
+#if NCCL_FAKE_VERSION >= 21800
+int ncclCommSplit(nccl_comm handle, int color, int key, nccl_comm *out, struct nccl_config *config)
+{
+    struct comm *c = idle(handle, "ncclCommSplit");
+    if (!good_config(config) || c->revoked || state_of(c) != NCCL_SUCCESS) {
+        return NCCL_INVALID_ARGUMENT;
+    }
+    *out = nullptr; /* published when it is there */
+    c->color = color;
+    c->key = key;
+    c->child = color != NCCL_NO_COLOR ? make_comm(c->size, c->rank, config) : nullptr;
+    c->child_out = (struct comm **)out;
+    note("ncclCommSplit rank %d of %d comm %s color %d policy %d share %d", c->rank, c->size, c->name, color,
+         config->cta_policy == NCCL_UNDEFINED ? -1 : config->cta_policy, config->split_share == 1);
+    begin(c, split_main);
+    return NCCL_IN_PROGRESS;
+}
+#endif
+
+int ncclCommFinalize(nccl_comm handle)
+{
+    struct comm *c = idle(handle, "ncclCommFinalize");
+    if (c->revoked || c->finalized) {
+        return NCCL_INVALID_USAGE;
+    }
+    c->finalized = true;
+    begin(c, finalize_main);
+    return NCCL_IN_PROGRESS;
+}
+
+int ncclCommDestroy(nccl_comm handle)
+{
+    struct comm *c = idle(handle, "ncclCommDestroy");
+    if (!c->finalized && !c->revoked) {
+        softgpu_die("ncclCommDestroy: of one that was neither finalized nor revoked: it would wait");
+    }
+    wait_for_streams(c);
+    drop(c);
+    return NCCL_SUCCESS;
+}
+
+int ncclCommAbort(nccl_comm handle)
+{
+    struct comm *c = comm_of(handle, "ncclCommAbort");
+    note("ncclCommAbort rank %d of %d comm %s", c->rank, c->size, c->name);
+    while (fault("abort-hang", c->world_rank, 0)) {
+        pause();
+    }
+    __atomic_store_n(&c->stopped, 1, __ATOMIC_RELEASE);
+    settle(c);
+    wait_for_streams(c);
+    drop(c);
+    return NCCL_SUCCESS;
+}
+
+#if NCCL_FAKE_VERSION >= 22807
+int ncclCommRevoke(nccl_comm handle, int flags)
+{
+    struct comm *c = idle(handle, "ncclCommRevoke");
+    if (flags != 0 || c->revoked) {
+        return NCCL_INVALID_USAGE;
+    }
+    note("ncclCommRevoke rank %d of %d comm %s", c->rank, c->size, c->name);
+    c->revoked = true;
+    __atomic_store_n(&c->stopped, 1, __ATOMIC_RELEASE);
+    begin(c, rest_main);
+    return NCCL_IN_PROGRESS;
+}
+#endif
+
+int ncclCommGetAsyncError(nccl_comm handle, int *out)
+{
+    *out = state_of(comm_of(handle, "ncclCommGetAsyncError"));
+    return NCCL_SUCCESS;
+}
+
+const char *ncclGetErrorString(int result)
+{
+    static const char *const texts[] = {"no error",
+                                        "unhandled cuda error",
+                                        "unhandled system error",
+                                        "internal error",
+                                        "invalid argument",
+                                        "invalid usage",
+                                        "remote process exited or there was a network error",
+                                        "NCCL operation in progress"};
+    return result >= 0 && result <= NCCL_IN_PROGRESS ? texts[result] : "unknown result code";
+}
+
+const char *ncclGetLastError(nccl_comm handle)
+{
+    return handle != nullptr ? comm_of(handle, "ncclGetLastError")->error : "";
+}
+
+/* ---- memory ---- */
+
+#if NCCL_FAKE_VERSION >= 21900
+static struct softgpu_lock memory_lock;
+static struct {
+    void *base;
+    size_t size_bytes;
+} memory[WINDOWS_MAX];
+
+int ncclMemAlloc(void **out, size_t size_bytes)
+{
+    const char *rank = getenv("RANK");
+    if (fault("no-memory", rank != nullptr ? atoi(rank) : -1, 0) || cudaMalloc(out, size_bytes) != cudaSuccess) {
+        return NCCL_UNHANDLED_CUDA_ERROR;
+    }
+    softgpu_lock(&memory_lock);
+    for (int i = 0; i < WINDOWS_MAX; i++) {
+        if (memory[i].base == nullptr) {
+            memory[i] = {*out, size_bytes};
+            break;
+        }
+    }
+    softgpu_unlock(&memory_lock);
+    return NCCL_SUCCESS;
+}
+
+int ncclMemFree(void *p)
+{
+    softgpu_lock(&memory_lock);
+    bool known = false;
+    for (int i = 0; i < WINDOWS_MAX; i++) {
+        if (memory[i].base == p) {
+            memory[i] = {nullptr, 0};
+            known = true;
+        }
+    }
+    softgpu_unlock(&memory_lock);
+    if (!known) {
+        softgpu_die("ncclMemFree: not by ncclMemAlloc");
+    }
+    return cudaFree(p) == cudaSuccess ? NCCL_SUCCESS : NCCL_UNHANDLED_CUDA_ERROR;
+}
+#endif
+
+#if NCCL_FAKE_VERSION >= 22700
+int ncclCommWindowRegister(nccl_comm handle, void *p, size_t size_bytes, nccl_window *out, int flags)
+{
+    struct comm *c = idle(handle, "ncclCommWindowRegister");
+    bool known = false;
+    softgpu_lock(&memory_lock);
+    for (int i = 0; i < WINDOWS_MAX; i++) {
+        known = known || (memory[i].base != nullptr && (char *)p >= (char *)memory[i].base &&
+                          (char *)p + size_bytes <= (char *)memory[i].base + memory[i].size_bytes);
+    }
+    softgpu_unlock(&memory_lock);
+    if (!known || flags != NCCL_SYMMETRIC || fault("window", c->world_rank, 0)) {
+        return NCCL_INVALID_ARGUMENT;
+    }
+    note("ncclCommWindowRegister rank %d of %d comm %s bytes %zu", c->rank, c->size, c->name, size_bytes);
+    *out = p;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommWindowDeregister(nccl_comm handle, nccl_window w)
+{
+    (void)idle(handle, "ncclCommWindowDeregister");
+    return w != nullptr ? NCCL_SUCCESS : NCCL_INVALID_ARGUMENT;
+}
+#endif
+
+} /* extern "C" */

@@ -1,0 +1,101 @@
+/* What the files of the fake NCCL share: a communicator as one process knows it, and the memory in which its ranks meet.
+ *
+ * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the streams of the software GPU that the program is linked with. Ranks are
+ * processes. Like the real one it does not block: joining, splitting, some collectives and ends go on in a thread while the state is "in progress"; a
+ * collective is an entry of the stream, where it waits for the other ranks. What was aborted leaves garbage in its result.
+ *
+ * Variables: SOFTGPU_NCCL_VERSION (22809; or one per RANK: "22809,22807"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
+ * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):
+ *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
+ *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
+ *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails
+ *   revoke-hang    a revoked one never comes to rest    window       the window is refused */
+#ifndef DT_TESTS_SOFTGPU_NCCL_NCCL_H
+#define DT_TESTS_SOFTGPU_NCCL_NCCL_H
+
+#include "collectives/nccl_abi.h"
+#include "tests/softgpu/executor.h"
+#include "tests/softgpu/runtime.h"
+
+#include <pthread.h>
+#include <stdint.h>
+
+#ifndef NCCL_FAKE_VERSION
+#define NCCL_FAKE_VERSION 22809
+#endif
+
+enum { RANKS_MAX = 16, CHUNK_BYTES = 256 << 10, WINDOWS_MAX = 64 };
+#define COMM_MAGIC 0x6e63636c636f6d6du
+#define SEGMENT_MAGIC 0x6e63636c7365676du
+
+struct what { /* all ranks must do the same */
+    uint64_t count, bytes;
+    int kind, type, op, root;
+};
+
+struct part { /* one rank's */
+    alignas(64) uint32_t joined;
+    int pid, version;
+    uint64_t device; /* which one, of which host */
+    alignas(64) uint32_t step;
+    struct what what;
+    alignas(64) uint32_t split; /* number of the last one it takes part in; the next members are of that */
+    int color, key, maker_pid, maker_fd;
+    uint32_t made; /* number of the split whose segment it has made */
+    uint64_t inode;
+};
+
+struct segment {
+    uint64_t magic;
+    uint32_t size;
+    struct part parts[RANKS_MAX];
+    alignas(4096) unsigned char bounce[RANKS_MAX][CHUNK_BYTES];
+};
+
+struct id { /* inside of struct nccl_id */
+    uint64_t magic, inode;
+    int pid, fd;
+};
+
+struct comm {
+    uint64_t magic;
+    int rank, size, world_rank, device;
+    struct id id;
+    struct segment *segment;
+    uint32_t state;   /* as ncclCommGetAsyncError says it */
+    uint32_t stopped; /* aborted or revoked: who waits leaves */
+    bool revoked, finalized;
+    uint32_t pending; /* collectives in streams */
+    uint32_t split_count, step;
+    int collectives;
+    pthread_t thread;
+    bool threaded;
+    char name[32];
+    struct nccl_config config;
+    /* of a split that goes on */
+    struct comm *child, **child_out;
+    int color, key;
+    /* of a collective that is put into its stream late */
+    struct entry *late;
+    char error[200];
+};
+
+/* segment.cc */
+struct segment *segment_make(int size, struct id *id);
+struct segment *segment_open(const struct id *id);
+/* Waits until *word >= value; false when c was stopped before. */
+bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value);
+/* A step of all ranks. */
+bool meet(struct comm *c);
+
+/* nccl.cc */
+bool fault(const char *what, int rank, int number);
+void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+struct comm *comm_of(nccl_comm c, const char *function);
+void set_state(struct comm *c, int state);
+/* Runs fn(c) in c's thread, while c is in progress. */
+void begin(struct comm *c, void *(*fn)(void *));
+/* The last thread of c has ended. */
+void settle(struct comm *c);
+
+#endif
