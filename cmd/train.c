@@ -350,6 +350,9 @@ static int run(const struct job *job)
     int code = DT_EXIT_DONE;
     struct world_options options = {.device = job->training.device,
                                     .share_gpu = job->training.share_gpu,
+                                    .collectives = job->training.collectives,
+                                    .collective_sms = (int)job->training.collective_sms,
+                                    .deterministic = job->training.deterministic,
                                     .collective_timeout_s = job->training.collective_timeout_s,
                                     .threads = (int)job->training.threads};
     if (catch_signals(&err) != 0) {

@@ -49,6 +49,8 @@ struct job {
         bool deterministic;
         const char *device;                          /* "auto", "cpu", "cuda", "gpu" */
         bool share_gpu;                              /* several ranks may compute on one GPU */
+        const char *collectives;                     /* "auto", "nccl", "peer": between GPUs */
+        int64_t collective_sms;                      /* nccl: multiprocessors that a collective may take; 0: as NCCL chooses */
         const char *precision;                       /* "32-true", "bf16-mixed" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;

@@ -52,6 +52,8 @@ static const struct dt_rule scheduler = {
     .choices = "constant|constant_with_warmup|linear|cosine",
     .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
+static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
+static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
 static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
                                          .choices = "32-true|32|fp32|bf16-mixed|bf16",
                                          .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
@@ -116,10 +118,15 @@ static const struct dt_field training_fields[] = {
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &steps},
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
-    {"deterministic", "false", "on GPUs products are computed as the library proposes first, not as was measured once; CPUs repeat bit by bit anyway",
+    {"deterministic", "false",
+     "on GPUs products are computed as the library proposes first, not as was measured once, and ranks sum in one order (by peer, not nccl); CPUs "
+     "repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
     {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},
+    {"collectives", "\"auto\"", "how GPUs reach each other; auto: nccl where each rank has a GPU and NCCL is here, otherwise peer (one host)",
+     AT(collectives), &collectives},
+    {"collective_sms", "0", "multiprocessors that a collective by nccl may take; 0: as NCCL chooses", AT(collective_sms), &multiprocessors},
     {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/gpu_visible.h"
 #include "base/log.h"
+#include "collectives/nccl_load.h"
 #include "worker/gpu_blame.h"
 
 #include <dirent.h>
@@ -121,6 +122,46 @@ static int choose_device(const struct world *w, const struct world_options *o, c
     return 0;
 }
 
+/* What GPUs talk by: null where there is nothing to choose. NCCL refuses ranks that share a GPU, and sums in an order of its own. All ranks of a host find the
+ * same; of several hosts there is only NCCL, and whoever has none is named when the communicator is opened. */
+static int choose_collectives(const struct world *w, const struct world_options *o, const char **backend, struct dt_error *err)
+{
+    const char *wanted = o->collectives != NULL ? o->collectives : "auto";
+    bool here = w->node_count <= 1 && o->host == NULL, shared;
+    struct dt_error why;
+    int count = 0;
+    *backend = NULL;
+    if (w->size == 1 || strcmp(w->device->ops->name, "cuda") != 0) {
+        return 0;
+    }
+    if (dt_device_count("cuda", &count, err) != 0) {
+        return -1;
+    }
+    shared = w->local_size > count;
+    if (strcmp(wanted, "auto") == 0) {
+        bool nccl = !here || (!shared && !o->deterministic && dt_nccl_load(&why) != NULL);
+        wanted = nccl ? "nccl" : "peer";
+        if (!nccl && !shared && !o->deterministic && w->rank == 0) {
+            dt_log(DT_LOG_WARN, "train", "%s; %d GPUs of this host read each other's memory instead (training.collectives=peer)", why.text, w->size);
+        }
+    }
+    if (strcmp(wanted, "peer") == 0 && !here) {
+        return dt_fail(err, DT_INVALID, "training.collectives: peer is for GPUs of one host, and there are %d hosts; use nccl", w->node_count);
+    }
+    if (strcmp(wanted, "nccl") == 0 && o->deterministic) {
+        return dt_fail(err, DT_INVALID, "training.deterministic: NCCL, which GPUs %s use, sums in an order of its own; set it to false, or use %s",
+                       here ? "with training.collectives=nccl" : "of several hosts", here ? "training.collectives=peer" : "GPUs of one host");
+    }
+    if (strcmp(wanted, "nccl") == 0 && shared) {
+        return dt_fail(
+            err, DT_INVALID,
+            "training.collectives: nccl needs a GPU for each rank, and %d ranks of this host share %d; start fewer (--nproc_per_node=%d)%s",
+            w->local_size, count, count, here ? ", or use peer" : "");
+    }
+    *backend = wanted;
+    return 0;
+}
+
 /* Device, streams, communicators; rank, sizes, page and store are there. */
 static int open_inside(struct world *w, const struct world_options *o, struct dt_error *err)
 {
@@ -160,7 +201,8 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     char host[32];
     (void)snprintf(host, sizeof host, "%d", w->node_rank);
     comm.host = o->host ? o->host : w->node_count > 1 ? host : NULL; /* what one agent runs is a host */
-    if (dt_comm_open(&w->comm, &comm, err) != 0) {
+    comm.sm_limit = o->collective_sms;
+    if (choose_collectives(w, o, &comm.backend, err) != 0 || dt_comm_open(&w->comm, &comm, err) != 0) {
         return -1;
     }
     return world_split(w, o->shards, err);
