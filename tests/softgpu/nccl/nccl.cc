@@ -16,7 +16,10 @@
 
 bool fault(const char *what, int rank, int number)
 {
-    const char *at = getenv("SOFTGPU_NCCL_FAULT");
+    const char *at = getenv("SOFTGPU_NCCL_FAULT"), *only = getenv("SOFTGPU_NCCL_FAULT_RESTART"), *restart = getenv("TORCHELASTIC_RESTART_COUNT");
+    if (only != nullptr && restart != nullptr && strcmp(only, restart) != 0) {
+        return false;
+    }
     size_t length = strlen(what);
     while (at != nullptr && *at != '\0') {
         if (strncmp(at, what, length) == 0 && at[length] == '@') {

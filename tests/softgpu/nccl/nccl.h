@@ -6,6 +6,7 @@
  *
  * Variables: SOFTGPU_NCCL_VERSION (22809; or one per RANK: "22809,22807"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
  * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):
+ * and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that TORCHELASTIC_RESTART_COUNT):
  *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
  *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
  *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails

@@ -1,0 +1,176 @@
+"""Training over a fake NCCL, a software GPU for each rank: losses stay with the CPU's, two ranks have the bits of `peer`, a killed rank and a hang cost a round and
+no bit, and what is wrong with NCCL is one line. Nothing of it shows speed.
+run: nosan: the backend under sanitizers is the business of tests/unit/test_cuda_nccl.c
+run: timeout 600
+"""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import support
+import training
+
+TRAIN = os.path.join(support.BUILD, "softgpu", "train")
+pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
+ALL = bool(os.environ.get("DTRUN_ALL"))
+STEPS = 5
+MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
+ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
+
+
+def library(version="22809"):
+    return os.path.join(support.BUILD, "softgpu", "nccl", version, "libnccl.so.2")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nccl")
+    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
+                            training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
+                            logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
+    (folder / "bin").mkdir()  # `train` is the worker that lies beside dtrun
+    shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
+    shutil.copy2(TRAIN, folder / "bin" / "train")
+    return folder, job
+
+
+def begin(place, args, ranks, env=None):
+    return support.Job(args, env={"SOFTGPU_DEVICES": str(ranks), "DTRUN_NCCL": library(), "COLUMNS": "500", **(env or {})},
+                       executable=str(place[0] / "bin" / "dtrun"))
+
+
+def command(job, out, ranks, row, sets=(), options=()):
+    return [f"--nproc_per_node={ranks}", *options, "train", job, "--output_dir", out, "--set", f"training.strategy={row}",
+            *[x for s in sets for x in ("--set", s)]]
+
+
+def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",), env=None):
+    with begin(place, command(place[1], out, ranks, row, sets, options), ranks, env) as started:
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    assert result.code == 0, result
+    return training.hash_of(out), training.metrics(out)
+
+
+def calls(log):
+    """How often each of the fake's functions was called, by its log."""
+    names = [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+    return {name: names.count(name) for name in set(names)}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4] if ALL else [2, 3])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_losses_are_the_cpus(place, ranks, precision):
+    folder, job = place
+    some = {(2, "32-true"): ["full_shard", "ddp"], (2, "bf16-mixed"): ["zero1"], (3, "32-true"): ["shard_grad_op"], (3, "bf16-mixed"): ["zero2"]}
+    rows = ROWS if ALL else some[ranks, precision]
+    out = folder / f"cpu-{ranks}-{precision}"
+    result = training.train(job, out, ranks=ranks, strategy="ddp", sets=[f"training.precision={precision}", "training.device=cpu"])
+    assert result.code == 0, result
+    cpu = training.metrics(out)
+    bound = 1e-4 if precision == "32-true" else 3e-2
+    sets = [f"training.precision={precision}"]
+    for row in rows:
+        log = folder / f"{row}-{ranks}-{precision}.log"
+        hash_, losses = run(place, folder / f"{row}-{ranks}-{precision}", ranks, row, sets, env={"SOFTGPU_NCCL_LOG": str(log)})
+        assert sorted(losses) == sorted(cpu)
+        for step, loss in losses.items():
+            assert abs(loss - cpu[step]) <= bound, f"{row}, step {step}: {loss}, on the CPU {cpu[step]}"
+        count = calls(log)
+        assert count["ncclCommInitRankConfig"] == ranks and count["ncclCommWindowRegister"] >= 2 * ranks, count
+        assert count["ncclAllReduce"] >= STEPS * ranks, count
+        assert row == "ddp" or min(count["ncclReduceScatter"], count["ncclAllGather"]) >= STEPS * ranks, count
+        if ranks == 2:  # whatever the order, a sum of two has the same bits
+            assert run(place, folder / f"peer-{row}-{ranks}-{precision}", ranks, row, [*sets, "training.collectives=peer"]) == (hash_, losses)
+
+
+def test_groups_of_a_hybrid(place):
+    folder, job = place
+    log = folder / "hybrid.log"
+    sets = ["fsdp.device_mesh=[2,2]"]
+    hash_, losses = run(place, folder / "hybrid", 4, "hybrid_shard", sets, env={"SOFTGPU_NCCL_LOG": str(log)})
+    assert calls(log)["ncclCommSplit"] == 3 * 4 + 2 * 4, calls(log)  # gathers of all, shard and replica; shard, replica
+    old, old_losses = run(place, folder / "hybrid-old", 4, "hybrid_shard", sets, env={"DTRUN_NCCL": library("21700")})
+    assert (old, old_losses) == (hash_, losses)
+    assert run(place, folder / "hybrid-peer", 4, "hybrid_shard", [*sets, "training.deterministic=true"]) == (hash_, losses)  # sums of two, twice
+
+
+def disturb(place, out, ranks, row, act, env=None, sets=()):
+    """Runs a job; act(pages) when all ranks are at step 3. Its result."""
+    with begin(place, command(place[1], out, ranks, row, sets, ("--max_restarts=3",)), ranks, env) as started:
+        started.agent_pid = started.agent
+        deadline = time.monotonic() + support.DEADLINE_S
+        while time.monotonic() < deadline:
+            pages = training.pages(started, ranks)
+            if pages and all(p.step() >= 3 for p in pages.values()):
+                act(pages)
+                break
+            assert started.process.poll() is None
+            time.sleep(0.005)
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    return result
+
+
+@pytest.mark.parametrize("ranks, victim, version", [(2, 0, "22809"), (3, 2, "21700")])
+def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks, victim, version):
+    folder, job = place
+    env = {"DTRUN_NCCL": library(version)}
+    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard", env=env)
+    out = folder / f"killed-{ranks}"
+    begin_s = time.monotonic()
+    result = disturb(place, out, ranks, "full_shard", lambda pages: os.kill(pages[victim].pid, signal.SIGKILL), env)
+    assert result.code == 0, result
+    assert training.hash_of(out) == expected, result
+    assert "SIGKILL" in result.err, result
+    assert time.monotonic() - begin_s < 120
+
+
+def test_a_hang_is_named_and_costs_a_round(place):
+    folder, job = place
+    expected, _ = run(place, folder / "unhung", 2, "zero2")
+    out = folder / "hung"
+    with begin(place, command(job, out, 2, "zero2", ["training.collective_timeout=2"], ("--max_restarts=1",)), 2,
+               {"SOFTGPU_NCCL_FAULT": "hang@1:30", "SOFTGPU_NCCL_FAULT_RESTART": "0"}) as started:
+        result = started.finish(timeout_s=300)
+        started.wait_gone()
+    assert result.code == 0, result
+    assert "no end in 2 s" in result.err and "(number " in result.err, result
+    assert training.hash_of(out) == expected, result
+
+
+@pytest.mark.parametrize("env, sets, code, words", [
+    ({"DTRUN_NCCL": "/nonexistent/libnccl.so.2"}, ["training.collectives=nccl"], 100, "NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: "),
+    ({"DTRUN_NCCL": "OLD"}, ["training.collectives=nccl"], 100, "NCCL 2.12.0 ("),
+    ({"SOFTGPU_NCCL_VERSION": "22809,22703"}, [], 100, "rank 0 has NCCL 2.28.9 ("),
+    ({"SOFTGPU_NCCL_FAULT": "init-error@1"}, [], 111, "rank 1: NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error"),
+    ({"SOFTGPU_NCCL_FAULT": "error@1:3"}, [], 111, "remote process exited or there was a network error"),
+    ({"SOFTGPU_NCCL_FAULT": "no-memory@1"}, [], None, "rank 1: NCCL 2.28.9: ncclMemAlloc of "),
+    ({}, ["training.collectives=nccl", "training.deterministic=true"], 100, "training.deterministic: NCCL, which GPUs with training.collectives=nccl use"),
+    ({"SOFTGPU_DEVICES": "1"}, ["training.collectives=nccl", "training.share_gpu=true"], 100, "nccl needs a GPU for each rank, and 2 ranks of this host share 1"),
+])
+def test_what_is_wrong_is_one_line(place, env, sets, code, words):
+    folder, job = place
+    env = {k: library("21200") if v == "OLD" else v for k, v in env.items()}
+    with begin(place, command(job, folder / "wrong", 2, "ddp", sets, ("--max_restarts=0",)), 2, env) as started:
+        result = started.finish(timeout_s=120)
+        started.wait_gone()
+    assert result.code in ((1, code) if code == 111 else (code,) if code else (1, 100, 111)), result
+    said = [line for line in result.err.splitlines() if line.startswith("dtrun: ") and words in line and "(first seen)" not in line]
+    assert len(said) == 1, result
+
+
+def test_without_nccl_ranks_of_a_host_use_peer(place):
+    folder, job = place
+    log = folder / "peer.log"
+    with begin(place, command(job, folder / "none", 2, "ddp", ["training.max_steps=1"]), 2,
+               {"DTRUN_NCCL": "/nonexistent/libnccl.so.2", "SOFTGPU_NCCL_LOG": str(log)}) as started:
+        result = started.finish(timeout_s=120)
+        started.wait_gone()
+    assert result.code == 0, result
+    said = [line for line in (result.err + result.out).splitlines() if "(training.collectives=peer)" in line]
+    assert len(said) == 1 and "/nonexistent/libnccl.so.2" in said[0], result
+    assert not log.exists()
