@@ -95,7 +95,7 @@ def test_groups_of_a_hybrid(place):
     assert calls(log)["ncclCommSplit"] == 3 * 4 + 2 * 4, calls(log)  # gathers of all, shard and replica; shard, replica
     old, old_losses = run(place, folder / "hybrid-old", 4, "hybrid_shard", sets, env={"DTRUN_NCCL": library("21700")})
     assert (old, old_losses) == (hash_, losses)
-    assert run(place, folder / "hybrid-peer", 4, "hybrid_shard", [*sets, "training.deterministic=true"]) == (hash_, losses)  # sums of two, twice
+    assert run(place, folder / "hybrid-peer", 4, "hybrid_shard", [*sets, "training.collectives=peer"]) == (hash_, losses)  # sums of two, twice
 
 
 def disturb(place, out, ranks, row, act, env=None, sets=()):
@@ -163,14 +163,18 @@ def test_what_is_wrong_is_one_line(place, env, sets, code, words):
     assert len(said) == 1, result
 
 
-def test_without_nccl_ranks_of_a_host_use_peer(place):
-    folder, job = place
-    log = folder / "peer.log"
-    with begin(place, command(job, folder / "none", 2, "ddp", ["training.max_steps=1"]), 2,
-               {"DTRUN_NCCL": "/nonexistent/libnccl.so.2", "SOFTGPU_NCCL_LOG": str(log)}) as started:
+@pytest.mark.parametrize("env, sets, words", [
+    ({"DTRUN_NCCL": "/nonexistent/libnccl.so.2"}, [], "DTRUN_NCCL=/nonexistent/libnccl.so.2: "),
+    ({}, ["training.deterministic=true"], None),
+    ({"SOFTGPU_DEVICES": "1"}, ["training.share_gpu=true"], None),
+])
+def test_auto_takes_peer_on_one_host(place, tmp_path, env, sets, words):
+    """Where NCCL is not here, which is said once; where its order of sums is not wanted; where it would refuse ranks that share a GPU."""
+    log = tmp_path / "peer.log"
+    with begin(place, command(place[1], tmp_path / "out", 2, "ddp", ["training.max_steps=1", *sets]), 2, {"SOFTGPU_NCCL_LOG": str(log), **env}) as started:
         result = started.finish(timeout_s=120)
         started.wait_gone()
     assert result.code == 0, result
     said = [line for line in (result.err + result.out).splitlines() if "(training.collectives=peer)" in line]
-    assert len(said) == 1 and "/nonexistent/libnccl.so.2" in said[0], result
+    assert len(said) == (words is not None) and (words is None or words in said[0]), result
     assert not log.exists()
