@@ -59,11 +59,19 @@ static int hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, con
 }
 
 struct fact { /* what a rank finds */
-    int32_t version, status;
+    int32_t version, status, zero_ctas;
     char number[32], path[200], why[264];
 };
 
-/* All have NCCL, of one version. */
+/* Not by default: such gathers wait for each other by memory operations of the streams, which no abort ends; a rank that dies before its gather would leave the
+ * streams of the others waiting for good. */
+static bool wants_zero_ctas(void)
+{
+    const char *text = getenv("DTRUN_NCCL_ZERO_CTA");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
+/* All have NCCL, of one version; and gathers take no multiprocessors where all want that. */
 static int agree_on_library(struct dt_comm *c, struct dt_error *err)
 {
     struct nccl *n = c->state;
@@ -75,11 +83,14 @@ static int agree_on_library(struct dt_comm *c, struct dt_error *err)
     (void)snprintf(mine.why, sizeof mine.why, "%s", why.text);
     if (n->lib != NULL) {
         mine.version = n->lib->version;
+        mine.zero_ctas = dt_nccl_has_zero_ctas(n->lib) && wants_zero_ctas();
         (void)snprintf(mine.number, sizeof mine.number, "%s", n->lib->number);
         (void)snprintf(mine.path, sizeof mine.path, "%s", n->lib->path);
     }
     int rc = hosts_run(c, DT_ALL_GATHER, "NCCL's version", &mine, all, sizeof mine, err);
+    n->zero_ctas = rc == 0;
     for (int r = 0; r < c->size && rc == 0; r++) {
+        n->zero_ctas = n->zero_ctas && all[r].zero_ctas != 0;
         all[r].why[sizeof all[r].why - 1] = all[r].path[sizeof all[r].path - 1] = all[r].number[sizeof all[r].number - 1] = '\0';
         if (all[r].version == 0) {
             rc = dt_fail(err, (enum dt_status)all[r].status, "rank %d: %s", shm_shown(c, r), all[r].why);
@@ -217,7 +228,7 @@ static int open_nccl(struct dt_comm *c, const char *ticket, struct dt_error *err
         (n->handles[NCCL_MAIN] == NULL && init(c, err) != 0)) {
         return nccl_give_up(c, err);
     }
-    if (dt_nccl_has_zero_ctas(n->lib) && on_one_host(n, c) && split_off(c, c, NCCL_GATHER, 0, NCCL_CTA_ZERO, err) != 0) {
+    if (n->zero_ctas && on_one_host(n, c) && split_off(c, c, NCCL_GATHER, 0, NCCL_CTA_ZERO, err) != 0) {
         return nccl_give_up(c, err);
     }
     if (c->parent != NULL && join_parent(c, err) != 0) {

@@ -2,7 +2,7 @@
  * collective, deadlines, mistakes), nccl_stop.c (calls that do not block, leaving).
  *
  *   hosts     control: a communicator of host memory (shm on one host, tcp between hosts): who is gone, what one fails with all are told, small facts
- *   devices   main, gather: NCCL's communicators of the same ranks; gathers go by the second one where the version has gathers that take no multiprocessors
+ *   devices   main, gather: NCCL's communicators of the same ranks; gathers go by the second one where DTRUN_NCCL_ZERO_CTA=1 asks for gathers that take no multiprocessors
  *
  * Calls on a handle are made under `lock`: besides the thread that owns the communicator, the one that looks after peers (watch.c) asks for its state.
  * No call of NCCL blocks: each one is followed by looks at the communicator's state, at the control, at the deadline. A communicator that has failed is
@@ -48,6 +48,7 @@ struct nccl {
     bool stopping;
     _Atomic bool at_rest; /* the stopper is through */
     bool opened, joined;  /* joined: it stands in its parent's list of groups */
+    bool zero_ctas;       /* all ranks want gathers that take no multiprocessors, and have them */
     struct nccl_arena arenas[NCCL_ARENAS_MAX];
     int arena_count;
     void *windows[NCCL_ARENAS_MAX * 4][2]; /* nccl_comm, nccl_window */

@@ -20,7 +20,8 @@ struct scene {
     const char *fault;
     double timeout_s, open_timeout_s;
     int sm_limit;
-    bool hosts; /* each rank is on a host of its own */
+    bool hosts;    /* each rank is on a host of its own */
+    int zero_ctas; /* so many ranks ask for gathers without multiprocessors */
 };
 
 static char folder[400]; /* build/ */
@@ -52,6 +53,7 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
     set("SOFTGPU_NCCL_VERSION", x->versions);
     set("SOFTGPU_NCCL_FAULT", x->fault);
     set("SOFTGPU_NCCL_LOG", log_path);
+    set("DTRUN_NCCL_ZERO_CTA", rank < x->zero_ctas ? "1" : NULL);
     set("DTRUN_LOCAL_ADDR", "127.0.0.1");
     const char *library = x->library != NULL ? x->library : "22809";
     (void)snprintf(text, sizeof text, "%s/softgpu/nccl/%s/libnccl.so.2", folder, library);
@@ -307,6 +309,8 @@ static void collectives_are_right(void **unused)
         all_end_well(size);
         processes_renew();
     }
+    begin(3, &(struct scene){.zero_ctas = 3}, all_kinds);
+    all_end_well(3);
 }
 
 static void an_old_library_does(void **unused)
@@ -376,29 +380,6 @@ static int log_lines(const char *one, const char *two)
     return count;
 }
 
-static void groups_are_split_off(void **unused)
-{
-    (void)unused;
-    begin(4, &(struct scene){.sm_limit = 12}, groups);
-    all_end_well(4);
-    assert_int_equal(log_lines("ncclCommInitRankConfig", "ctas 1..12 policy 1"), 4); /* the world; all groups are children of it */
-    assert_int_equal(log_lines("ncclCommInitRankConfig", ""), 4);
-    assert_int_equal(log_lines("ncclCommSplit", "policy 2 share 1"), 4 + 4 + 4 + 2);    /* one for gathers of each communicator */
-    assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 8); /* with both of each rank */
-    assert_int_equal(log_lines("ncclCommWindowRegister", "comm row bytes 40960"), 8);
-    assert_int_equal(log_lines("ncclCommWindowRegister", "comm late bytes 40960"), 4);
-    processes_renew();
-    begin(4, &(struct scene){.library = "21700"}, groups);
-    all_end_well(4);
-    assert_int_equal(log_lines("ncclCommInitRankConfig", "policy -1"), 4 + 4 + 4 + 2);
-    assert_int_equal(log_lines("ncclCommSplit", ""), 0);
-    processes_renew();
-    begin(4, &(struct scene){.hosts = true}, groups);
-    all_end_well(4);
-    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0); /* gathers without multiprocessors stay within a host */
-}
-
-/* Gathers go by their own communicator, the rest does not. */
 static void gathers(struct dt_comm *c)
 {
     struct dt_error err;
@@ -406,6 +387,39 @@ static void gathers(struct dt_comm *c)
     NEED(dt_comm_alloc(c, 4096, &arena, &err) == 0);
     dt_comm_start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "g", (char *)arena + 256 * c->rank, arena, 64, DT_F32, 0}, stream);
     finish(c);
+}
+
+static void groups_are_split_off(void **unused)
+{
+    (void)unused;
+    begin(4, &(struct scene){.sm_limit = 12}, groups);
+    all_end_well(4);
+    assert_int_equal(log_lines("ncclCommInitRankConfig", "ctas 1..12 policy 1"), 4); /* the world; all groups are children of it */
+    assert_int_equal(log_lines("ncclCommInitRankConfig", ""), 4);
+    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0);
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 4);
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm row bytes 40960"), 4);
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm late bytes 40960"), 2);
+    processes_renew();
+    begin(4, &(struct scene){.zero_ctas = 4}, groups);
+    all_end_well(4);
+    assert_int_equal(log_lines("ncclCommSplit", "policy 2 share 1"), 4 + 4 + 4 + 2);    /* one for gathers of each communicator */
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 8); /* with both of each rank */
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm row bytes 40960"), 8);
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm late bytes 40960"), 4);
+    processes_renew();
+    begin(2, &(struct scene){.zero_ctas = 1}, gathers);
+    all_end_well(2);
+    assert_int_equal(log_lines("ncclCommSplit", ""), 0); /* not all ask for it */
+    processes_renew();
+    begin(4, &(struct scene){.library = "21700"}, groups);
+    all_end_well(4);
+    assert_int_equal(log_lines("ncclCommInitRankConfig", "policy -1"), 4 + 4 + 4 + 2);
+    assert_int_equal(log_lines("ncclCommSplit", ""), 0);
+    processes_renew();
+    begin(4, &(struct scene){.hosts = true, .zero_ctas = 4}, groups);
+    all_end_well(4);
+    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0); /* gathers without multiprocessors stay within a host */
 }
 
 static void a_refused_window_costs_nothing_else(void **unused)
@@ -486,7 +500,7 @@ static void what_nccl_says_ends_it(void **unused)
               "remote process exited or there was a network error");
     /* Without a library that can revoke, and with one that cannot stop it, it is aborted. */
     ends_with(2, &(struct scene){.fault = "error@0:4,revoke-hang@1", .timeout_s = 60}, DT_PEER, "rank 0, in all_reduce work of 100 F32 (number 4)");
-    assert_int_equal(log_lines("ncclCommAbort", "rank 1 of 2"), 2);
+    assert_int_equal(log_lines("ncclCommAbort", "rank 1 of 2"), 1);
 }
 
 static void a_hang_ends_by_the_clock(void **unused)
@@ -525,6 +539,36 @@ static void who_stays_away_is_named(void **unused)
             fail_msg("rank %d: %s", r, told[r].error.text);
         }
     }
+}
+
+/* Rank 1 dies before its gather; the others' streams are let go. */
+static void gathers_alone(struct dt_comm *c)
+{
+    struct dt_error *err = &told[c->rank].error;
+    char *x = device_bytes(256);
+    if (c->rank == 1) {
+        (void)kill(getpid(), SIGKILL);
+    }
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "g", x + 16 * c->rank, x, 4, DT_F32, 0}, stream);
+    double end_s = dt_now_s() + PATIENCE_S;
+    while (dt_comm_poll(c, err) == 0) {
+        NEED(dt_now_s() < end_s);
+        dt_sleep_s(0.002);
+    }
+    struct dt_error late = {0};
+    NEED(dt_stream_finish(stream, 20, &late) == 0 || late.status != DT_TIMEOUT);
+}
+
+static void a_gather_of_a_lost_rank_is_let_go(void **unused)
+{
+    (void)unused;
+    begin(3, &(struct scene){.timeout_s = 60}, gathers_alone);
+    for (int r = 0; r < 3; r += 2) {
+        assert_int_equal(end(r), 0);
+        assert_int_equal(told[r].error.status, DT_PEER);
+        assert_non_null(strstr(told[r].error.text, "rank 1"));
+    }
+    assert_true(WIFSIGNALED(end(1)));
 }
 
 static void different(struct dt_comm *c)
@@ -629,6 +673,7 @@ int main(int argc, char **argv)
         TEST(what_nccl_says_ends_it),
         TEST(a_hang_ends_by_the_clock),
         TEST(who_stays_away_is_named),
+        TEST(a_gather_of_a_lost_rank_is_let_go),
         TEST(ranks_that_differ_are_named),
         TEST(an_order_is_obeyed_inside),
         TEST(an_abort_that_hangs_holds_nobody),

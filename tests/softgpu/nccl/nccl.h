@@ -2,7 +2,7 @@
  *
  * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the streams of the software GPU that the program is linked with. Ranks are
  * processes. Like the real one it does not block: joining, splitting, some collectives and ends go on in a thread while the state is "in progress"; a
- * collective is an entry of the stream, where it waits for the other ranks. What was aborted leaves garbage in its result.
+ * collective is an entry of the stream, where it waits for the other ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it.
  *
  * Variables: SOFTGPU_NCCL_VERSION (22809; or one per RANK: "22809,22807"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
  * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):

@@ -48,11 +48,17 @@ struct segment *segment_open(const struct id *id)
     return s;
 }
 
+/* Gathers by copy engines meet by the streams' memory operations, which know of no abort. */
+static bool deaf(const struct comm *c)
+{
+    return c->config.cta_policy == NCCL_CTA_ZERO && __atomic_load_n(&c->pending, __ATOMIC_ACQUIRE) != 0;
+}
+
 bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value)
 {
     uint32_t seen;
     while ((int32_t)((seen = __atomic_load_n(word, __ATOMIC_ACQUIRE)) - value) < 0) {
-        if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) != 0) {
+        if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) != 0 && !deaf(c)) {
             return false;
         }
         softgpu_word_wait(word, seen); /* 50 ms at most */
