@@ -40,7 +40,7 @@ def begin(place, out, nvml=None, ranks=1, sets=(), **env):
         said = folder / f"{out}.nvml"
         said.write_text("\n".join([*nvml, "count 2"]) + "\n")
         env = {"LD_LIBRARY_PATH": NVML, "SOFTGPU_NVML": str(said), **env}
-    args = [f"--nproc_per_node={ranks}", "--max_restarts=0", "train", job, "--output_dir", folder / out, *[x for s in sets for x in ("--set", s)]]
+    args = [f"--nproc_per_node={ranks}", "--max_restarts=0", "train", job, "--output_dir", folder / out, *[x for s in ["training.collectives=peer", *sets] for x in ("--set", s)]]
     return support.Job(args, env={"COLUMNS": "600", "SOFTGPU_DEVICES": "2", "CUDA_VISIBLE_DEVICES": None, **env}, executable=str(folder / "bin" / "dtrun"))
 
 

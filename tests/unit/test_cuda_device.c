@@ -291,15 +291,16 @@ static void test_no_gpu(void **unused)
 {
     (void)unused;
     static const struct no_gpu rows[] = {
-        {"SOFTGPU_DEVICES", "0", "CUDA_VISIBLE_DEVICES", "", 0, say_open, DT_NOT_FOUND, "device cuda: no GPU is visible (CUDA_VISIBLE_DEVICES=)"},
-        {"SOFTGPU_DEVICES", "2", "CUDA_VISIBLE_DEVICES", "4,5", 2, say_open, DT_INVALID,
+        {"SOFTGPU_DEVICES", "0", "CUDA_VISIBLE_DEVICES", "", 0, say_open, DT_NOT_FOUND,
+         "device cuda: no GPU is visible (CUDA_VISIBLE_DEVICES=); correct or unset that, or use training.device=cpu"},
+        {"SOFTGPU_DEVICES", "6", "CUDA_VISIBLE_DEVICES", "4,5", 2, say_open, DT_INVALID,
          "device cuda: GPU 2 was asked for, 2 are visible (CUDA_VISIBLE_DEVICES=4,5)"},
         {"SOFTGPU_DEVICES", "1", NULL, NULL, -1, say_open, DT_INVALID, "device cuda: GPU -1 was asked for, 1 is visible"},
         {"SOFTGPU_DEVICES", "2", NULL, NULL, 1, say_open, DT_OK, "opened"},
         {"SOFTGPU_DRIVER", "12080", NULL, NULL, 0, say_open, DT_INVALID,
          "device cuda: the driver is made for CUDA 12.8, this program for 13.0; install a newer driver"},
         {"SOFTGPU_DRIVER", "0", NULL, NULL, 0, say_open, DT_NOT_FOUND,
-         "device cuda: no NVIDIA driver is here; install one, or use training.device cpu"},
+         "device cuda: no NVIDIA driver is here; install one, or use training.device=cpu"},
         {"SOFTGPU_MEMORY_MB", "64", NULL, NULL, 0, say_no_memory, DT_NO_MEMORY,
          "memory: GPU 0 (software GPU, bus 0000:01:00.0): cannot get 104857600 bytes; 67108864 of 67108864 are free"},
     };
