@@ -323,10 +323,10 @@ def test_a_key_that_is_missing_is_said_once_and_as_the_end(tmp_path):
     (tmp_path / "key").write_text("k" * 40)
     (tmp_path / "key").chmod(0o600)
     port = free_port()
-    more = ["--time_scale=10", "--join_timeout=35", "/bin/true"]
-    with Job(static(port, 0, 2, f"--key_file={tmp_path}/key", *more)) as a:
+    more = ["--time_scale=10", "/bin/true"]
+    with Job(static(port, 0, 2, f"--key_file={tmp_path}/key", "--join_timeout=60", *more)) as a:  # it is there until the other one has ended
         wait_until(lambda: listens(port), "the endpoint")
-        with Job(static(port, 1, 2, *more)) as b:
+        with Job(static(port, 1, 2, "--join_timeout=35", *more)) as b:
             result = finish(a, b)[1]
     words = "has a key, this agent has none: give --key_file to all hosts or to none"
     said = [x for x in result.err.splitlines() if words in x]
