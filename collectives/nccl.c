@@ -30,6 +30,7 @@ static struct nccl *make_state(struct dt_comm *c)
     struct nccl *n = dt_alloc(sizeof *n);
     c->state = n;
     (void)pthread_mutex_init(&n->lock, NULL);
+    (void)pthread_mutex_init(&n->facts_lock, NULL);
     n->control = dt_comm_make(c->name, c->rank, c->size, c->ops == &dt_comm_nccl_hosts ? &dt_comm_tcp : &dt_comm_shm);
     n->control->page = c->page;
     n->control->store = c->store;
@@ -491,6 +492,7 @@ static void close_nccl(struct dt_comm *c)
     nccl_watch_close(c);
     dt_comm_close(n->control);
     (void)pthread_mutex_destroy(&n->lock);
+    (void)pthread_mutex_destroy(&n->facts_lock);
     free(n);
     c->state = NULL;
 }

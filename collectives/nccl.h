@@ -4,7 +4,8 @@
  *   hosts     control: a communicator of host memory (shm on one host, tcp between hosts): who is gone, what one fails with all are told, small facts
  *   devices   main, gather: NCCL's communicators of the same ranks; gathers go by the second one where DTRUN_NCCL_ZERO_CTA=1 asks for gathers that take no multiprocessors
  *
- * Calls on a handle are made under `lock`: besides the thread that owns the communicator, the one that looks after peers (watch.c) asks for its state.
+ * Calls on a handle are made under `lock`: besides the thread that owns the communicator, the one that looks after peers (watch.c) asks for its state; it never waits
+ * for the lock, since versions up to 2.22 launch in the calling thread, which may sit in a full queue of the driver.
  * No call of NCCL blocks: each one is followed by looks at the communicator's state, at the control, at the deadline. A communicator that has failed is
  * stopped by a thread of its own, so that whoever noticed goes on at once, whatever NCCL does. */
 #ifndef DT_COLLECTIVES_NCCL_H
@@ -41,9 +42,10 @@ struct nccl {
     const struct dt_nccl *lib;
     struct dt_comm *control;
     nccl_comm handles[NCCL_HANDLES];
-    pthread_mutex_t lock; /* of calls on the handles, and of what follows */
-    bool dead;            /* a thread stops or has stopped it: nobody else calls NCCL */
-    struct dt_error why;  /* the first failure; status DT_OK: none */
+    pthread_mutex_t lock;       /* of calls on the handles; a launch may hold it for as long as the driver's queue is full */
+    _Atomic bool dead;          /* a thread stops or has stopped it: nobody else calls NCCL */
+    pthread_mutex_t facts_lock; /* never held over a call: of the following three and of seen_* */
+    struct dt_error why;        /* the first failure; status DT_OK: none */
     pthread_t stopper;
     bool stopping;
     _Atomic bool at_rest; /* the stopper is through */
@@ -60,7 +62,7 @@ struct nccl {
     size_t side_stride;
     int side_count, own_side;
     const int *side_ranks;          /* null: side i is rank i */
-    uint32_t seen_done, seen_ready; /* under the lock */
+    uint32_t seen_done, seen_ready; /* under the facts' lock */
     double seen_s;
 };
 

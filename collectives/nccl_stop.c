@@ -19,10 +19,24 @@
 
 static const struct timespec short_pause = {.tv_nsec = 50000};
 
+/* For who must not wait for a call that holds it. */
+static bool lock_soon(struct nccl *n, int64_t nanoseconds)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    nanoseconds += until.tv_nsec;
+    until.tv_sec += (time_t)(nanoseconds / 1000000000);
+    until.tv_nsec = (long)(nanoseconds % 1000000000);
+    return pthread_mutex_timedlock(&n->lock, &until) == 0;
+}
+
 /* First line of what NCCL says itself; it may have nothing to say. */
 static void detail(struct nccl *n, nccl_comm handle, char *out, size_t out_bytes)
 {
-    (void)pthread_mutex_lock(&n->lock);
+    out[0] = '\0';
+    if (!lock_soon(n, 100000000)) {
+        return;
+    }
     const char *text = n->dead ? NULL : n->lib->last_error(handle);
     (void)snprintf(out, out_bytes, "%s%.*s", text != NULL && text[0] != '\0' ? ": " : "", (int)strcspn(text != NULL ? text : "", "\n"),
                    text != NULL ? text : "");
@@ -56,11 +70,13 @@ static int result_error(struct dt_comm *c, nccl_comm handle, int result, const c
     return -1;
 }
 
-/* The state of one handle: NCCL_IN_PROGRESS while its last call goes on, or before there is a handle; -1 when it was stopped. */
+/* The state of one handle: NCCL_IN_PROGRESS while a call goes on, or before there is a handle; -1 when it was stopped. */
 static int state_of(struct nccl *n, enum nccl_which which)
 {
     int state = NCCL_IN_PROGRESS, rc = NCCL_SUCCESS;
-    (void)pthread_mutex_lock(&n->lock);
+    if (n->dead || pthread_mutex_trylock(&n->lock) != 0) {
+        return n->dead ? -1 : NCCL_IN_PROGRESS;
+    }
     nccl_comm handle = __atomic_load_n(&n->handles[which], __ATOMIC_ACQUIRE); /* NCCL's thread sets it */
     if (n->dead) {
         state = -1;
@@ -73,7 +89,7 @@ static int state_of(struct nccl *n, enum nccl_which which)
 
 int nccl_first(struct nccl *n, struct dt_error *err)
 {
-    (void)pthread_mutex_lock(&n->lock);
+    (void)pthread_mutex_lock(&n->facts_lock);
     int rc = 0;
     if (n->why.status != DT_OK) {
         *err = n->why;
@@ -81,7 +97,7 @@ int nccl_first(struct nccl *n, struct dt_error *err)
     } else if (n->stopping) {
         rc = dt_fail(err, DT_STOPPED, "the communicator was stopped");
     }
-    (void)pthread_mutex_unlock(&n->lock);
+    (void)pthread_mutex_unlock(&n->facts_lock);
     return rc;
 }
 
@@ -181,14 +197,11 @@ static void abort_all(struct nccl *n)
     }
 }
 
-/* Takes the lock for as long as nobody can be inside a call that does not come back, which no call should be. */
+/* Waits for a call that goes on, but not for one that does not come back: the abort ends what it waits for. */
 static void *stop_main(void *argument)
 {
     struct nccl *n = argument;
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 1;
-    bool locked = pthread_mutex_timedlock(&n->lock, &until) == 0;
+    bool locked = lock_soon(n, 1000000000);
     n->dead = true;
     if (locked) {
         (void)pthread_mutex_unlock(&n->lock);
@@ -203,10 +216,10 @@ static void *stop_main(void *argument)
 void nccl_stop(struct dt_comm *c)
 {
     struct nccl *n = c->state;
-    (void)pthread_mutex_lock(&n->lock);
+    (void)pthread_mutex_lock(&n->facts_lock);
     bool begin = !n->stopping && n->lib != NULL;
     n->stopping = true;
-    (void)pthread_mutex_unlock(&n->lock);
+    (void)pthread_mutex_unlock(&n->facts_lock);
     if (begin && pthread_create(&n->stopper, NULL, stop_main, n) != 0) {
         (void)stop_main(n); /* no thread to be had: then here */
         atomic_store(&n->at_rest, true);
@@ -226,14 +239,14 @@ static void tell(struct dt_comm *control, const struct dt_error *why)
 int nccl_give_up(struct dt_comm *c, struct dt_error *err)
 {
     struct nccl *n = c->state;
-    (void)pthread_mutex_lock(&n->lock);
+    (void)pthread_mutex_lock(&n->facts_lock);
     bool first = n->why.status == DT_OK;
     if (first) {
         n->why = *err;
     } else {
         *err = n->why;
     }
-    (void)pthread_mutex_unlock(&n->lock);
+    (void)pthread_mutex_unlock(&n->facts_lock);
     if (first) {
         tell(n->control, err); /* before the device is let go: whoever finds garbage knows why */
     }

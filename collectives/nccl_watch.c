@@ -161,14 +161,14 @@ bool nccl_waits(struct dt_comm *c)
 static double stands_s(struct nccl *n, uint32_t ready, uint32_t done)
 {
     double now_s = dt_now_s();
-    (void)pthread_mutex_lock(&n->lock);
+    (void)pthread_mutex_lock(&n->facts_lock);
     if (ready == done || ready != n->seen_ready || done != n->seen_done) {
         n->seen_ready = ready;
         n->seen_done = done;
         n->seen_s = now_s;
     }
     double seconds = now_s - n->seen_s;
-    (void)pthread_mutex_unlock(&n->lock);
+    (void)pthread_mutex_unlock(&n->facts_lock);
     return seconds;
 }
 

@@ -478,6 +478,22 @@ static void killed_rank_is_named(void **unused)
     }
 }
 
+/* Rank 1 sits in a launch when rank 2 is lost. */
+static void a_launch_that_sits_hides_nobody(void **unused)
+{
+    (void)unused;
+    static const char *const libraries[] = {"21700", "22809"};
+    for (size_t i = 0; i < 2; i++) {
+        begin(3, &(struct scene){.timeout_s = 60, .fault = "launch-hang@1:7", .library = libraries[i]}, work_on_device);
+        wait_for_count(1, 7);
+        dt_sleep_s(0.2);
+        double begin_s = dt_now_s();
+        kill_and_check(2, 3, "rank 2");
+        assert_true(dt_now_s() - begin_s < 10);
+        processes_renew();
+    }
+}
+
 /* The text each of `size` ranks ends with, when one of them has a fault in a collective. */
 static void ends_with(int size, const struct scene *x, enum dt_status status, const char *part)
 {
@@ -670,6 +686,7 @@ int main(int argc, char **argv)
         TEST(groups_are_split_off),
         TEST(a_refused_window_costs_nothing_else),
         TEST(killed_rank_is_named),
+        TEST(a_launch_that_sits_hides_nobody),
         TEST(what_nccl_says_ends_it),
         TEST(a_hang_ends_by_the_clock),
         TEST(who_stays_away_is_named),

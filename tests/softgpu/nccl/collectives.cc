@@ -252,6 +252,12 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
     note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count, what->type);
     __atomic_add_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+    if (fault("launch-hang", c->world_rank, e->number)) { /* versions up to 2.22 launch here, and the driver's queue may be full */
+        stand_still(c);
+        free(e);
+        __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+        return NCCL_INTERNAL_ERROR;
+    }
     if (c->collectives++ % 8 < 2) { /* the first ones connect, later ones now and then */
         c->late = e;
         begin(c, put_late);

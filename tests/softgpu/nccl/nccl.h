@@ -10,7 +10,8 @@
  *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
  *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
  *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails
- *   revoke-hang    a revoked one never comes to rest    window       the window is refused */
+ *   revoke-hang    a revoked one never comes to rest    window       the window is refused
+ *   launch-hang    the call for its collective sits until the communicator is stopped */
 #ifndef DT_TESTS_SOFTGPU_NCCL_NCCL_H
 #define DT_TESTS_SOFTGPU_NCCL_NCCL_H
 
