@@ -151,13 +151,12 @@ static int init(struct dt_comm *c, struct dt_error *err)
 static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which which, int color, int policy, struct dt_error *err)
 {
     struct nccl *n = of->state;
-    nccl_comm none = NULL;
     struct nccl_config config = make_config(out != NULL ? out : of, policy);
     config.split_share = 1;
     struct nccl *to = out != NULL ? out->state : NULL;
     (void)pthread_mutex_lock(&n->lock);
     int rc = n->dead ? NCCL_INVALID_USAGE
-                     : n->lib->split(n->handles[NCCL_MAIN], to != NULL ? color : NCCL_NO_COLOR, of->rank, to != NULL ? &to->handles[which] : &none,
+                     : n->lib->split(n->handles[NCCL_MAIN], to != NULL ? color : NCCL_NO_COLOR, of->rank, to != NULL ? &to->handles[which] : &n->none,
                                      &config);
     (void)pthread_mutex_unlock(&n->lock);
     if (nccl_settle(of, NCCL_MAIN, rc, of->open_timeout_s, "ncclCommSplit", err) != 0) {
@@ -301,9 +300,10 @@ static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct 
         if (n->handles[i] == NULL || at == sizeof n->windows / sizeof n->windows[0]) {
             continue;
         }
-        nccl_window w = NULL;
+        nccl_window *w = &n->windows[at][1]; /* not on the stack: NCCL may set it after we have given up */
+        *w = NULL;
         (void)pthread_mutex_lock(&n->lock);
-        int rc = n->dead ? NCCL_IN_PROGRESS : n->lib->window(n->handles[i], a->base, a->size_bytes, &w, NCCL_SYMMETRIC);
+        int rc = n->dead ? NCCL_IN_PROGRESS : n->lib->window(n->handles[i], a->base, a->size_bytes, w, NCCL_SYMMETRIC);
         (void)pthread_mutex_unlock(&n->lock);
         if (rc == NCCL_INVALID_ARGUMENT || rc == NCCL_INVALID_USAGE) {
             dt_log(DT_LOG_WARN, "comm", "communicator %s: NCCL %s takes no window of %zu bytes: %s; its collectives copy", c->name, n->lib->number,
@@ -313,9 +313,8 @@ static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct 
         if (nccl_settle(c, (enum nccl_which)i, rc, c->open_timeout_s, "ncclCommWindowRegister", err) != 0) {
             return -1;
         }
-        if (w != NULL) { /* null: this device or these ranks have none, and that is all */
+        if (*w != NULL) { /* null: this device or these ranks have none, and that is all */
             n->windows[at][0] = n->handles[i];
-            n->windows[at][1] = w;
         }
     }
     return 0;

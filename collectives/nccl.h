@@ -54,6 +54,7 @@ struct nccl {
     struct nccl_arena arenas[NCCL_ARENAS_MAX];
     int arena_count;
     void *windows[NCCL_ARENAS_MAX * 4][2]; /* nccl_comm, nccl_window */
+    nccl_comm none;                        /* where a split of which this rank is no part would put its communicator, at any time */
     void *scratch;                         /* device memory for a barrier */
     struct dt_comm *groups, *next_group;   /* whose parent this one is; they use its arenas */
     uint32_t step;
