@@ -202,8 +202,10 @@ static void run_record(struct cpu_stream *s, struct cpu_event *e, uint64_t recor
 /* Until `record` was reached; false on a timeout (timeout_s < 0: none). */
 static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
 {
+    double end_s = 0;
     struct timespec until = {0};
     if (timeout_s >= 0) {
+        end_s = dt_now_s() + timeout_s;
         clock_gettime(CLOCK_MONOTONIC, &until);
         double limit = timeout_s < 1e8 ? timeout_s : 1e8;
         until.tv_sec += (time_t)limit;
@@ -216,7 +218,7 @@ static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
     while (e->done < record) {
         if (timeout_s < 0) {
             pthread_cond_wait(&e->changed, &e->lock);
-        } else if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT) {
+        } else if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT && dt_now_s() >= end_s) { /* not a jump of the clock */
             return e->done >= record;
         }
     }
