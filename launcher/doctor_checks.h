@@ -47,7 +47,8 @@ int view_values(const struct doctor_view *v, const char *name, struct dt_text *o
 /* The least value over the hosts (negative ones, unlimited, do not count); -1 without any. *host (may be null) has it. */
 double view_least(const struct doctor_view *v, const char *name, int *host);
 
-doctor_check check_gpus, check_gpu_driver, check_gpu_libraries, check_gpu_modes, check_gpu_memory, check_gpu_errors, check_gpu_clocks, check_gpu_links;
+doctor_check check_gpus, check_gpu_driver, check_gpu_libraries, check_gpu_modes, check_gpu_memory, check_gpu_errors, check_gpu_clocks,
+    check_gpu_links;
 doctor_check check_clock, check_backlog, check_interfaces, check_mtu, check_name, check_pairs, check_master, check_outgoing, check_port, check_store,
     check_sums, check_usual_ports;
 

@@ -67,7 +67,7 @@ struct run {
     int lost_round;              /* whose end because of another host has been said, before its workers ended */
     int elsewhere_round;         /* the same, before or after */
     char no_start[512];          /* why the workers of the round could not be started */
-    bool on_gpus; /* `train` computes there */
+    bool on_gpus;                /* `train` computes there */
     char *output_dir, *events_path;
     bool left;         /* the others go on without this host */
     bool guard_gone;   /* it was killed; nobody asked us to stop */

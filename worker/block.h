@@ -56,7 +56,7 @@ struct model_spec { /* sizes of a model for one job */
     int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
     double norm_epsilon, init_std;
     int64_t batch_size, sequence_length; /* B, T of a micro-batch */
-    bool own_memory;    /* the device has memory of its own, and products there want aligned rows and many of them */
+    bool own_memory;                     /* the device has memory of its own, and products there want aligned rows and many of them */
     enum dt_dtype type; /* of weights and activations: DT_F32, DT_BF16 (DT_F64 on the twin device); statistics have dt_dtype_wide(type) */
 };
 

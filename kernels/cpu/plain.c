@@ -200,7 +200,7 @@ void dt_cpu_cast(const struct dt_cast_args *a)
     }
 #define SUM(x, y) ((x) + (y))
 #define SUM_I64(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y))) /* wraps, as GPUs do */
-#define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y)) /* a nan stays: y is taken when x < y or y is nan */
+#define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y))          /* a nan stays: y is taken when x < y or y is nan */
 #define MIN(x, y) ((x) < (y) || (x) != (x) ? (x) : (y))
 TREE(float, sum_f32, SUM)
 TREE(float, max_f32, MAX)
