@@ -496,26 +496,8 @@ static void close_nccl(struct dt_comm *c)
     c->state = NULL;
 }
 
-const struct dt_comm_ops dt_comm_nccl = {.name = "nccl",
-                                         .offer = offer,
-                                         .open = open_nccl,
-                                         .alloc = alloc,
-                                         .run = run,
-                                         .poll = poll_nccl,
-                                         .abort = abort_nccl,
-                                         .close = close_nccl,
-                                         .start = start,
-                                         .waits = nccl_waits,
-                                         .split = split};
-const struct dt_comm_ops dt_comm_nccl_hosts = {.name = "nccl",
-                                               .all_offer = true,
-                                               .offer = offer,
-                                               .open = open_nccl,
-                                               .alloc = alloc,
-                                               .run = run,
-                                               .poll = poll_nccl,
-                                               .abort = abort_nccl,
-                                               .close = close_nccl,
-                                               .start = start,
-                                               .waits = nccl_waits,
-                                               .split = split};
+#define OPS                                                                                                                                          \
+    .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl, .abort = abort_nccl, .close = close_nccl,      \
+    .start = start, .waits = nccl_waits, .split = split
+const struct dt_comm_ops dt_comm_nccl = {OPS};
+const struct dt_comm_ops dt_comm_nccl_hosts = {OPS, .all_offer = true};

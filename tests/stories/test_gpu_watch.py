@@ -7,7 +7,6 @@ run: timeout 300
 import json
 import os
 import re
-import shutil
 import time
 
 import pytest
@@ -24,13 +23,9 @@ MODEL = {"name": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions":
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpuwatch")
-    job = training.make_job(folder, steps=3, model=MODEL, data={"sequence_length": 16},
-                            training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 1, "eval_every_n_steps": 0, "eval_batches": 1},
-                            logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 100000})
-    (folder / "bin").mkdir()
-    shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
-    shutil.copy2(TRAIN, folder / "bin" / "train")
-    return folder, job
+    return training.software_gpu_place(folder, steps=3, model=MODEL, data={"sequence_length": 16},
+                                       training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 1, "eval_every_n_steps": 0, "eval_batches": 1},
+                                       logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 100000})
 
 
 def begin(place, out, nvml=(), ranks=2, sets=(), options=("--max_restarts=0",), **env):

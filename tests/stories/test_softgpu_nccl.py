@@ -5,7 +5,6 @@ run: timeout 600
 """
 
 import os
-import shutil
 import signal
 import time
 
@@ -28,13 +27,9 @@ def library(version="22809"):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nccl")
-    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
-                            training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
-                            logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
-    (folder / "bin").mkdir()  # `train` is the worker that lies beside dtrun
-    shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
-    shutil.copy2(TRAIN, folder / "bin" / "train")
-    return folder, job
+    return training.software_gpu_place(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
+                                       training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
+                                       logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
 
 
 def begin(place, args, ranks, env=None):

@@ -5,6 +5,7 @@ import mmap
 import os
 import pathlib
 import random
+import shutil
 import struct
 import subprocess
 
@@ -204,3 +205,12 @@ def pages(job, ranks):
             continue
         found[page.rank] = page
     return found if len(found) == ranks else None
+
+
+def software_gpu_place(folder, **job):
+    """(folder, job file) with a dtrun and, as the worker beside it, the train that computes on the software GPU. More of the job: as make_job takes it."""
+    made = make_job(folder, **job)
+    (folder / "bin").mkdir()
+    shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
+    shutil.copy2(os.path.join(support.BUILD, "softgpu", "train"), folder / "bin" / "train")
+    return folder, made
