@@ -5,6 +5,7 @@
 
 A NAME picks test programs and story files by name (`comm` or `test_comm`). The first lines of a test's source may hold `run:` marks:
   run: alone      nothing else runs beside it
+  run: computes   looks at no clock: it goes on beside two others, on the processor time that they leave
   run: full       only with --full
   run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
   run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
@@ -47,6 +48,9 @@ class Test:
         with open(source, errors="replace") as f:
             head = "".join(f.readline() for _ in range(30))
         self.alone = re.search(r"\brun: alone\b", head) is not None
+        self.computes = re.search(r"\brun: computes\b", head) is not None
+        if self.computes:
+            self.command = ["sh", "-c", 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"', "sh", *command]
         self.full = re.search(r"\brun: full\b", head) is not None
         self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
         limit = re.search(r"\brun: timeout (\d+)", head)
@@ -177,7 +181,8 @@ def main():
             t.passed, t.skipped = before[f"{t.kind}:{t.name}"]
             print(f"ok   {t.name:34} {t.passed} passed before")
     waiting = [t for t in tests if f"{t.kind}:{t.name}" not in before]
-    beside, alone = [t for t in waiting if not t.alone], [t for t in waiting if t.alone]
+    computing, alone = [t for t in waiting if t.computes], [t for t in waiting if t.alone]
+    beside = [t for t in waiting if not t.computes and not t.alone]
     lock, again = threading.Lock(), []
 
     def report(t, ok, last):
@@ -189,12 +194,12 @@ def main():
             if not ok and not stopped:
                 print("    " + "\n    ".join(t.output.strip().split("\n")[-(60 if last else 25):]), flush=True)
 
-    def worker():
+    def worker(queue):
         while True:
             with lock:
-                if not beside or stopped:
+                if not queue or stopped:
                     return
-                t = beside.pop(0)
+                t = queue.pop(0)
             ok = t.run()
             if not ok and retry:
                 again.append(t)
@@ -203,7 +208,7 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)
-    threads = [threading.Thread(target=worker) for _ in range(2)]
+    threads = [threading.Thread(target=worker, args=[queue]) for queue in (beside, beside, computing)]
     for t in threads:
         t.start()
     for t in threads:

@@ -1,6 +1,7 @@
 /* The witness: what it grants and keeps; and whole clusters that meet at it on simulated time (support/cluster.h), with a store that is away, slow, or loses
  * answers: in every schedule one round trains at a time, of whatever run.
  * DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins at seed S.
+ * run: computes
  * run: timeout 1200 */
 #include "launcher/witness.h"
 #include "tests/unit/support/cluster.h"
