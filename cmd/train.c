@@ -87,19 +87,19 @@ struct options {
     bool plan, json, print_config;
 };
 
-static _Atomic(struct dt_page *) signal_page; /* null until the page is there */
-static _Atomic int failed_code;               /* what it ends with already, whoever tells it to end; 0: nothing has failed */
+static _Atomic(struct world *) signal_world; /* null until its page is there */
 
 /* The first signal asks for a stop after this step; alone, the second one ends the process. An agent says by itself when it is over. */
 static void on_signal(int number)
 {
-    struct dt_page *page = atomic_load(&signal_page);
+    struct world *w = atomic_load(&signal_world);
+    struct dt_page *page = w != NULL ? w->page : NULL;
     uint32_t order = DT_ORDER_NONE;
     if (page && atomic_compare_exchange_strong(&page->order, &order, DT_ORDER_STOP)) {
         return;
     }
     if (!page || getenv("DTRUN_PAGE") == NULL || order == DT_ORDER_ABORT) {
-        int code = atomic_load(&failed_code);
+        int code = w != NULL ? atomic_load(&w->exit_code) : 0;
         _exit(code != 0 ? code : 128 + number);
     }
 }
@@ -367,17 +367,16 @@ static int run(const struct job *job)
     char who[32];
     (void)snprintf(who, sizeof who, "train: rank %d", w.rank);
     dt_crash_open(who);
-    atomic_store(&signal_page, w.page);
+    atomic_store(&signal_world, &w);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
         world_explain(&w, &err);
         code = trainer_exit_code(&err);
-        atomic_store(&failed_code, code);
         code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));
         fflush(NULL);
         _exit(code); /* peers may be gone: nothing here waits for them */
     }
     dt_page_phase(w.page, DT_PHASE_EXIT);
-    atomic_store(&signal_page, NULL);
+    atomic_store(&signal_world, NULL);
     world_close(&w);
     return code;
 }

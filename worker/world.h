@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "worker/gpu_watch.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct world {
@@ -29,6 +30,7 @@ struct world {
     bool agent;                                /* the page is an agent's */
     bool told;                                 /* why this rank fails was said already, by rank 0 for all */
     bool failed;                               /* set before world_close when a collective may still be running: it is aborted first */
+    atomic_int exit_code;                      /* what the process ends with already, whoever tells it to end; 0: nothing has failed */
 };
 
 struct world_options {
