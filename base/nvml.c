@@ -477,9 +477,24 @@ int dt_nvml_wait(struct dt_nvml *n, double timeout_s, struct dt_nvml_event *out)
     if (rc != NVML_SUCCESS) {
         return rc == NVML_TIMEOUT ? 0 : -1;
     }
-    *out = (struct dt_nvml_event){.gpu = 0, .xid = data.eventType == NVML_EVENT_XID ? (int)data.eventData : 0};
+    *out = (struct dt_nvml_event){.xid = data.eventType == NVML_EVENT_XID ? (int)data.eventData : 0,
+                                  .gpu_instance = data.gpuInstanceId,
+                                  .compute_instance = data.computeInstanceId};
     for (int i = 0; i < n->watched_count; i++) {
         out->gpu = n->watched[i] == gpu_of(data.device) ? i : out->gpu;
     }
     return 1;
+}
+
+enum dt_nvml_whose dt_nvml_event_whose(struct dt_nvml *n, struct dt_nvml_gpu *gpu, const struct dt_nvml_event *e)
+{
+    int64_t instance = one(n->nvmlDeviceGetGpuInstanceId, handle(gpu)), compute = one(n->nvmlDeviceGetComputeInstanceId, handle(gpu));
+    if (instance < 0) { /* it is whole */
+        return DT_NVML_OURS;
+    }
+    if (e->gpu_instance == NVML_NO_INSTANCE) {
+        return DT_NVML_ANYBODYS;
+    }
+    bool same = e->gpu_instance == instance && (e->compute_instance == NVML_NO_INSTANCE || compute < 0 || e->compute_instance == compute);
+    return same ? DT_NVML_OURS : DT_NVML_OTHERS;
 }

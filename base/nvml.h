@@ -57,9 +57,11 @@ struct dt_nvml_process {
 };
 
 struct dt_nvml_event {
-    int gpu; /* which of those that are watched */
-    int xid; /* 0: an error of memory that cannot be corrected, told without a number */
+    int gpu;                                 /* which of those that are watched */
+    int xid;                                 /* 0: an error of memory that cannot be corrected, told without a number */
+    unsigned gpu_instance, compute_instance; /* of a GPU that MIG cut, as far as the driver knows whose it is */
 };
+enum dt_nvml_whose { DT_NVML_ANYBODYS, DT_NVML_OURS, DT_NVML_OTHERS };
 
 /* Fails with DT_NOT_FOUND where there is no driver, DT_INVALID where its parts do not fit together, DT_IO otherwise. */
 int dt_nvml_open(struct dt_nvml **out, struct dt_error *err);
@@ -94,8 +96,10 @@ int dt_nvml_reaches(struct dt_nvml *n, struct dt_nvml_gpu *one, struct dt_nvml_g
 
 /* Errors from now on. A GPU that does not tell is left out; -1 when none does. Freed by dt_nvml_close. */
 int dt_nvml_watch(struct dt_nvml *n, struct dt_nvml_gpu *const *gpus, int count, struct dt_error *err);
-/* Waits for the next one. 1: *out; 0: none within timeout_s; -1: nothing can be told any more. */
+/* Waits for the next one. 1: *out; 0: none within timeout_s; -1: nothing can be told any more, and a GPU may be lost: see dt_nvml_health. */
 int dt_nvml_wait(struct dt_nvml *n, double timeout_s, struct dt_nvml_event *out);
+/* An event of a whole GPU, seen from that GPU (ours) or from a part of it: the part's own, a neighbour's, or the driver does not say (anybody's). */
+enum dt_nvml_whose dt_nvml_event_whose(struct dt_nvml *n, struct dt_nvml_gpu *gpu, const struct dt_nvml_event *e);
 
 /* ---- words; pure ---- */
 

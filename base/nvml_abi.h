@@ -24,6 +24,7 @@ enum { NVML_TEMPERATURE_GPU = 0 };
 enum { NVML_NVLINKS = 18 };
 #define NVML_EVENT_DOUBLE_BIT_ECC 2ull
 #define NVML_EVENT_XID 8ull
+#define NVML_NO_INSTANCE 0xffffffffu /* of an event: the driver cannot tell, or the GPU is whole */
 
 typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
@@ -80,6 +81,8 @@ _Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_t) == 24 && size
     X(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned *current, unsigned *pending))                                                             \
     X(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned *count))                                                                        \
     X(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t device, unsigned index, nvmlDevice_t *mig))                                                 \
+    X(nvmlDeviceGetGpuInstanceId, (nvmlDevice_t device, unsigned *id))                                                                               \
+    X(nvmlDeviceGetComputeInstanceId, (nvmlDevice_t device, unsigned *id))                                                                           \
     X(nvmlDeviceGetEccMode, (nvmlDevice_t device, unsigned *current, unsigned *pending))                                                             \
     X(nvmlDeviceGetTotalEccErrors, (nvmlDevice_t device, unsigned type, unsigned counter, unsigned long long *count))                                \
     X(nvmlDeviceGetRetiredPages, (nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *addresses))                              \

@@ -31,7 +31,7 @@ struct gpu_watch {
     struct dt_page *page;      /* null: closed */
     struct dt_stream *compute; /* null: closed */
     char bus[32], uuid[64], name[160], serial[32];
-    bool sampled;
+    bool sampled, lost;
     struct gpu_sample sample;
     int xid; /* the worst so far: one that ends the GPU before others, else the latest; -1: none */
     double xid_s;
@@ -127,10 +127,22 @@ static void describe(int xid, char *out, size_t out_bytes)
     }
 }
 
-static void take_event(struct gpu_watch *w, const struct dt_nvml_event *e)
+/* Nothing that this rank waits for on its GPU comes any more. The lock is held. */
+static void end(const struct gpu_watch *w, const char *what, const char *advice)
+{
+    if (w->compute != NULL) {
+        dt_stream_fail(w->compute, DT_IO, "%s: %s%s", w->name, what, advice);
+    }
+}
+
+/* Of a GPU that MIG cut, what hit a neighbour is none of ours. An error of memory whose part is not said may be a neighbour's: if ours used it, an Xid tells. */
+static void take_event(struct gpu_watch *w, const struct dt_nvml_event *e, enum dt_nvml_whose whose)
 {
     char what[128];
-    bool ends = e->xid == 0 || dt_nvml_xid_ends_gpu(e->xid);
+    bool ends = e->xid == 0 ? whose == DT_NVML_OURS : dt_nvml_xid_ends_gpu(e->xid);
+    if (whose == DT_NVML_OTHERS) {
+        return;
+    }
     describe(e->xid, what, sizeof what);
     dt_log(DT_LOG_WARN, "gpu", "%s: %s", w->name, what);
     (void)pthread_mutex_lock(&w->lock);
@@ -141,11 +153,26 @@ static void take_event(struct gpu_watch *w, const struct dt_nvml_event *e)
     if (w->page != NULL) {
         atomic_store(&w->page->gpu.xid, e->xid == 0 ? 48 : e->xid); /* that is its number */
     }
-    if (ends && w->compute != NULL) {
-        dt_stream_fail(w->compute, DT_IO, "%s: %s; the host needs a look: nvidia-smi, dmesg", w->name, what);
+    if (ends) {
+        end(w, what, "; the host needs a look: nvidia-smi, dmesg");
     }
     (void)pthread_cond_broadcast(&w->told);
     (void)pthread_mutex_unlock(&w->lock);
+}
+
+/* A GPU may be lost without a word of the driver. True: it is. */
+static bool is_lost(struct gpu_watch *w, struct dt_nvml *n, struct dt_nvml_gpu *gpu)
+{
+    struct dt_error err;
+    if (dt_nvml_health(n, gpu, &err) == 0) {
+        return false;
+    }
+    const char *cause = strchr(err.text, ':');
+    (void)pthread_mutex_lock(&w->lock);
+    w->lost = true;
+    end(w, cause != NULL ? cause + 2 : err.text, "");
+    (void)pthread_mutex_unlock(&w->lock);
+    return true;
 }
 
 static bool stopped(struct gpu_watch *w)
@@ -205,6 +232,9 @@ static void *watch(void *argument)
         struct dt_nvml_event e;
         double now_s = dt_now_s();
         if (now_s >= next_s) {
+            if (is_lost(w, n, gpu)) {
+                break;
+            }
             struct gpu_sample s = take_sample(w, n, gpu);
             tell_throttle(w, &s, &throttle);
             next_s = now_s + SAMPLE_S;
@@ -212,9 +242,11 @@ static void *watch(void *argument)
         double left_s = next_s - dt_now_s() > 0.01 ? next_s - dt_now_s() : 0.01;
         int rc = events ? dt_nvml_wait(n, left_s < 0.1 ? left_s : 0.1, &e) : 0; /* short waits: whoever closes has not to wait */
         if (rc > 0) {
-            take_event(w, &e);
-        } else if (rc < 0) {
+            take_event(w, &e, dt_nvml_event_whose(n, gpu, &e));
+        } else if (rc < 0) { /* no more of them; or the GPU is lost: that is asked at once */
             events = false;
+            next_s = 0;
+            continue;
         }
         if (!events && !pause_for(w, left_s)) {
             break;
@@ -282,7 +314,7 @@ void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err)
     until.tv_sec = (time_t)end_s;
     until.tv_nsec = (long)((end_s - (double)until.tv_sec) * 1e9);
     (void)pthread_mutex_lock(&w->lock);
-    while (!said && w->xid < 0 && w->sampled && pthread_cond_timedwait(&w->told, &w->lock, &until) != ETIMEDOUT) {
+    while (!said && !w->lost && w->xid < 0 && w->sampled && pthread_cond_timedwait(&w->told, &w->lock, &until) != ETIMEDOUT) {
     }
     bool recent = !said && w->xid >= 0 && dt_now_s() - w->xid_s < RECENT_S;
     describe(w->xid, what, sizeof what);

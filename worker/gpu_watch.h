@@ -20,8 +20,8 @@ struct gpu_sample {
     int64_t throttle; /* as dt_nvml_throttle_text takes it */
 };
 
-/* Begins; null where the device is no GPU, or no thread can be had. An error that ends the GPU (Xid 79, say) makes `compute` fail with it, so that a rank
- * that waits for work which never ends goes on. page and compute: until gpu_watch_close. */
+/* Begins; null where the device is no GPU, or no thread can be had. An error that ends the GPU (Xid 79, say), and a GPU that the driver has lost, make
+ * `compute` fail with it, so that a rank that waits for work which never ends goes on. page and compute: until gpu_watch_close. */
 struct gpu_watch *gpu_watch_open(struct dt_device *device, struct dt_page *page, struct dt_stream *compute);
 /* False: nothing is known yet, or ever. */
 bool gpu_watch_sample(struct gpu_watch *w, struct gpu_sample *out);

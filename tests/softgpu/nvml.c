@@ -5,10 +5,12 @@
  *     count 4                       driver, cuda, count: of the host
  *     0.name NVIDIA H200            of GPU 0: name, uuid, serial, bus, total, used, ... as the functions below ask
  *     2.error 15                    GPU 2 answers 15 to everything, its handle first
- *     2.late 15                     the same, but its handle is given
+ *     2.late 15                     the same, but its handle is given; who waits for its events is told so, too
+ *     0.parts 2, 0.uuid1 MIG-...    MIG cut GPU 0 into parts; the UUID of part 1. Part k is compute instance 0 of GPU instance k + 7
  *     0.processes 4242:1000,77:5    pid:bytes
  *     0.1 nvlink                    0 reaches 1 by NVLink; "bus": not so; "none": not at all
- *     event 1.79                    the first wait for events tells of Xid 79 of GPU 1; "event 1.79 x" once more, and so on for each new line
+ *     event 1.79                    the first wait for events tells of Xid 79 of GPU 1; "event 1.79 x" once more, and so on for each new line;
+ *                                   "event 1.95.8" of GPU instance 8
  *     cuda_init 999, cuda_sees 3    what CUDA's driver gives; without them all that CUDA_VISIBLE_DEVICES names
  *     hang 1                        whoever asks for memory waits for ever
  */
@@ -163,6 +165,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 int nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
 {
     char text[80];
+    char key[16];
+    (void)snprintf(key, sizeof key, "uuid%d", d->part);
+    if (d->part >= 0 && text_of_gpu(d, key, text, sizeof text)) {
+        return copy(text, uuid, length);
+    }
     if (d->part >= 0) {
         (void)snprintf(text, sizeof text, "MIG-0000000%d-0000-0000-0000-00000000000%d", d->gpu, d->part);
     } else if (!text_of_gpu(d, "uuid", text, sizeof text)) {
@@ -312,6 +319,18 @@ int nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned index, nvmlDevi
     return 0;
 }
 
+int nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned *id)
+{
+    *id = (unsigned)d->part + PARTS;
+    return d->part >= 0 ? 0 : NVML_NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned *id)
+{
+    *id = 0;
+    return d->part >= 0 ? 0 : NVML_NOT_SUPPORTED;
+}
+
 int nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *current, unsigned *pending)
 {
     *pending = 1;
@@ -422,12 +441,20 @@ int nvmlEventSetWait_v2(nvmlEventSet_t of, nvmlEventData_t *data, unsigned timeo
     for (unsigned waited = 0;; waited++) {
         char text[32];
         int gpu = 0, xid = 0;
-        if (find("event", told, text, sizeof text) && sscanf(text, "%d.%d", &gpu, &xid) == 2 && gpu >= 0 && gpu < GPUS) {
+        unsigned instance = NVML_NO_INSTANCE;
+        for (int i = 0; i < GPUS; i++) {
+            if ((of->gpus >> i & 1) != 0 && of_gpu(&devices[i][0], "late", 0) != 0) {
+                return (int)of_gpu(&devices[i][0], "late", 0);
+            }
+        }
+        if (find("event", told, text, sizeof text) && sscanf(text, "%d.%d.%u", &gpu, &xid, &instance) >= 2 && gpu >= 0 && gpu < GPUS) {
             told++;
             if ((of->gpus >> gpu & 1) != 0) {
                 *data = (nvmlEventData_t){.device = &devices[gpu][0],
                                           .eventType = xid > 0 ? NVML_EVENT_XID : NVML_EVENT_DOUBLE_BIT_ECC,
-                                          .eventData = (unsigned long long)xid};
+                                          .eventData = (unsigned long long)xid,
+                                          .gpuInstanceId = instance,
+                                          .computeInstanceId = NVML_NO_INSTANCE};
                 return 0;
             }
         }

@@ -98,6 +98,32 @@ def test_an_error_that_ends_a_gpu_ends_its_rank(place, event, words):
     assert result.code == 1, result
 
 
+@pytest.mark.parametrize("events", ["", "1.events 0"])
+def test_a_gpu_that_is_lost_without_an_event_ends_its_rank(place, events):
+    started, said = begin(place, "gone" + events[:1], [events], sets=["training.max_steps=1000000"])
+    with started:
+        wait_for_step(started, said, 2, 1, "1.late 15")
+        result = finish(started)
+    line = cause(result)
+    assert "rank 1 " in line and "exit code 111: GPU 1 (software GPU, bus 0000:02:00.0): lost: it fell off the bus; reboot the host" in line, result
+    assert result.code == 1, result
+
+
+PART = "0.uuid1 MIG-736f6674-6770-7500-0000-000000000000"  # of the software GPU: it is what rank 0 computes on
+
+
+@pytest.mark.parametrize("event, ends", [("0.48.7", False), ("0.0", False), ("0.95.7", False), ("0.95.8", True), ("0.119", True)])
+def test_errors_of_a_part_that_mig_cut(place, event, ends):
+    """Rank 0 has part 1, which is GPU instance 8."""
+    started, said = begin(place, "part" + event, ["0.mig 1", "0.parts 2", PART], ranks=1, sets=["training.max_steps=1000000" if ends else "training.max_steps=60"])
+    with started:
+        wait_for_step(started, said, 1, 1, "event " + event)
+        result = finish(started)
+    assert result.code == ends, result
+    assert not ends or "exit code 111: GPU 0 (software GPU, bus 0000:01:00.0): Xid " in cause(result), result
+    assert ends or ".7" not in event or "Xid" not in result.err, result
+
+
 def test_errors_of_programs_are_said_and_end_nothing(place):
     started, said = begin(place, "told", sets=["training.max_steps=60"])
     with started:
@@ -113,6 +139,14 @@ def test_the_driver_says_why_a_call_failed(place):
     line = cause(result)
     assert re.search(r"exit code 111: (device|copy|compute): GPU 0 \(software GPU, bus 0000:01:00\.0\): .*a kernel failed", line), line
     assert "; serial number 77; the driver says: Xid 74 (NVLink error)" in line, result
+
+
+def test_who_waits_for_the_drivers_word_is_still_the_cause(place):
+    """The driver says nothing, and the other rank has noticed by then and is gone."""
+    started, _ = begin(place, "waits", SOFTGPU_FAIL="cudaEventQuery:719:100:1")
+    with started:
+        result = finish(started)
+    assert re.search(r"rank 1 .*exit code 111: .*GPU 1 \(software GPU, bus 0000:02:00\.0\): .*a kernel failed", cause(result)), result
 
 
 def test_status_and_metrics_show_gpus(place):
