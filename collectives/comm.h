@@ -91,7 +91,7 @@ struct dt_comm_ops {
     int (*start)(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err);
     /* Of such backends: has a stream come to where it waits for peers? Null: it cannot say. */
     bool (*waits)(struct dt_comm *c);
-    /* Tells all other ranks why this one fails; the first of all is kept. For backends that work with this one inside; may be null. */
+    /* Tells all other ranks why this one fails; the first of all is kept. For watch.c, and for backends that work with this one inside; null for one rank. */
     void (*tell)(struct dt_comm *c, const struct dt_error *why);
     /* All ranks of parent, before the groups are opened; group: this rank's, or null where that has one rank or none. May be null. */
     int (*split)(struct dt_comm *parent, struct dt_comm *group, int color, struct dt_error *err);

@@ -452,6 +452,12 @@ static int poll_nccl(struct dt_comm *c, struct dt_error *err)
     return n->control->ops->poll(n->control, err) == 0 && nccl_look(c, err) == 0 && nccl_check_clock(c, err) == 0 ? 0 : nccl_give_up(c, err);
 }
 
+static void tell(struct dt_comm *c, const struct dt_error *why)
+{
+    struct dt_comm *control = ((struct nccl *)c->state)->control;
+    control->ops->tell(control, why);
+}
+
 static void abort_nccl(struct dt_comm *c)
 {
     struct nccl *n = c->state;
@@ -498,6 +504,6 @@ static void close_nccl(struct dt_comm *c)
 
 #define OPS                                                                                                                                          \
     .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl, .abort = abort_nccl, .close = close_nccl,      \
-    .start = start, .waits = nccl_waits, .split = split
+    .start = start, .waits = nccl_waits, .tell = tell, .split = split
 const struct dt_comm_ops dt_comm_nccl = {OPS};
 const struct dt_comm_ops dt_comm_nccl_hosts = {OPS, .all_offer = true};

@@ -55,6 +55,7 @@ static inline uint32_t peer_word(const uint32_t *word)
 /* Rows of dt_comm_peer. */
 int peer_poll(struct dt_comm *c, struct dt_error *err);
 void peer_abort(struct dt_comm *c);
+void peer_tell(struct dt_comm *c, const struct dt_error *why);
 bool peer_waits(struct dt_comm *c);
 /* The clock of collectives begins. */
 void peer_look_open(struct peer *p);

@@ -64,18 +64,20 @@ static int check_clock(struct dt_comm *c, struct dt_error *err)
     int rc = 0;
     if (missing.size > 0) {
         rc = dt_fail(err, DT_TIMEOUT, "communicator %s: after %.3g s without %s", c->name, c->timeout_s, dt_text_str(&missing));
-        shm_fail(p->control, err);
     }
     dt_text_clear(&missing);
     return rc;
 }
 
+/* Whoever gives up says why before that. */
 static int check_released(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;
     for (int r = 0; r < c->size; r++) {
         if (r != c->rank && atomic_load(&p->sides[r]->released) != 0) {
-            return dt_fail(err, DT_PEER, "communicator %s: rank %d has given up", c->name, shm_shown(c, r));
+            (void)dt_fail(err, DT_PEER, "communicator %s: rank %d has given up", c->name, shm_shown(c, r));
+            (void)shm_look(p->control, err);
+            return -1;
         }
     }
     return 0;
@@ -87,10 +89,16 @@ int peer_poll(struct dt_comm *c, struct dt_error *err)
     (void)pthread_mutex_lock(&p->lock);
     int rc = shm_look(p->control, err) != 0 || check_released(c, err) != 0 || check_clock(c, err) != 0 ? -1 : 0;
     if (rc != 0) {
+        shm_fail(p->control, err);
         release_streams(c);
     }
     (void)pthread_mutex_unlock(&p->lock);
     return rc;
+}
+
+void peer_tell(struct dt_comm *c, const struct dt_error *why)
+{
+    shm_fail(((struct peer *)c->state)->control, why);
 }
 
 void peer_abort(struct dt_comm *c)

@@ -28,10 +28,18 @@ struct comm_watch {
     struct dt_page *page;
 };
 
-static void let_go(struct comm_watch *w, const struct dt_error *why)
+/* `first` is not well. The other ranks of each communicator are told the cause before any is aborted: whoever finds one aborted knows why. */
+static void let_go(struct comm_watch *w, struct dt_comm *first, const struct dt_error *why)
 {
+    struct dt_error cause = *why;
+    if (atomic_load(&first->stopped) == 1) { /* by dt_comm_abort; for the others it is this rank that gave up */
+        (void)dt_fail(&cause, DT_PEER, "rank %d aborted communicator %s", first->rank, first->name);
+    }
     for (int i = 0; i < w->count; i++) {
         comm_keep(w->list[i], why);
+        w->list[i]->ops->tell(w->list[i], &cause);
+    }
+    for (int i = 0; i < w->count; i++) {
         w->list[i]->ops->abort(w->list[i]);
     }
     w->over = true;
@@ -43,7 +51,7 @@ static void look(struct comm_watch *w, bool *shown)
     bool waits = false;
     for (int i = 0; i < w->count && !w->over; i++) {
         if (dt_comm_poll(w->list[i], &why) != 0) {
-            let_go(w, &why);
+            let_go(w, w->list[i], &why);
         }
     }
     for (int i = 0; i < w->count && !w->over; i++) {

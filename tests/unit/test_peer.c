@@ -209,7 +209,8 @@ static void a_rank_that_never_comes_is_named(void **unused)
     run(3, late);
 }
 
-/* A host that runs ahead asks nobody: its streams are let go all the same, in time, also where only another communicator of the family knows of the loss. */
+/* A host that runs ahead asks nobody: its streams are let go all the same, in time, also where only another communicator of the family knows of the loss; and each
+ * rank is told who was lost, not who was let go first because of it. */
 static void far_ahead(struct rank *r)
 {
     struct dt_error err = {0};
@@ -236,6 +237,9 @@ static void far_ahead(struct rank *r)
             CHECK(dt_now_s() - begin_s < 10);
             dt_sleep_s(0.001);
         }
+    } else if (r->rank != 3) {
+        until_told(row, &err);
+        CHECK(err.status == DT_PEER && strstr(err.text, "rank 3") != NULL);
     }
     (void)pthread_barrier_wait(&meeting);
     dt_comm_abort(row);
