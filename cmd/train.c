@@ -369,7 +369,7 @@ static int run(const struct job *job)
     dt_crash_open(who);
     atomic_store(&signal_world, &w);
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
-        world_explain(&w, &err);
+        world_explain(&w, &err, true);
         code = trainer_exit_code(&err);
         code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));
         fflush(NULL);

@@ -16,6 +16,7 @@
 #define SAMPLE_S 1.0
 #define THROTTLE_S 5.0
 #define THROTTLE_AGAIN_S 600.0
+#define START_S 2.0   /* NVML takes its time to start, and a step may fail before */
 #define EXPLAIN_S 0.3 /* the driver's word may come a little after the error that a call gave */
 #define RECENT_S 60.0
 
@@ -40,6 +41,7 @@ struct gpu_watch {
 static void leave(struct gpu_watch *w)
 {
     bool last = --w->users == 0;
+    (void)pthread_cond_broadcast(&w->told);
     (void)pthread_mutex_unlock(&w->lock);
     if (last) {
         (void)pthread_cond_destroy(&w->told);
@@ -84,6 +86,7 @@ static struct gpu_sample take_sample(struct gpu_watch *w, struct dt_nvml *n, str
     (void)pthread_mutex_lock(&w->lock);
     w->sample = s;
     w->sampled = true;
+    (void)pthread_cond_broadcast(&w->told);
     if (w->page != NULL) {
         struct dt_page_gpu *p = &w->page->gpu;
         atomic_store(&p->busy, s.busy);
@@ -302,26 +305,37 @@ bool gpu_watch_sample(struct gpu_watch *w, struct gpu_sample *out)
     return there;
 }
 
-void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err)
+/* Waits for an error that the thread hears of, or for its first sample where that is enough: until the time is over or the thread has left. Under the lock. */
+static void wait_for_word(struct gpu_watch *w, bool sample_is_enough, double seconds)
+{
+    struct timespec until;
+    double end_s = dt_now_s() + seconds;
+    until.tv_sec = (time_t)end_s;
+    until.tv_nsec = (long)((end_s - (double)until.tv_sec) * 1e9);
+    while (!w->lost && w->xid < 0 && !(sample_is_enough && w->sampled) && w->users == 2 &&
+           pthread_cond_timedwait(&w->told, &w->lock, &until) != ETIMEDOUT) {
+    }
+}
+
+void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err, bool patient)
 {
     char what[128], serial[32];
     if (w == NULL || err->status != DT_IO || strstr(err->text, w->name) == NULL) {
         return;
     }
-    bool said = strstr(err->text, "Xid ") != NULL;
-    struct timespec until;
-    double end_s = dt_now_s() + EXPLAIN_S;
-    until.tv_sec = (time_t)end_s;
-    until.tv_nsec = (long)((end_s - (double)until.tv_sec) * 1e9);
+    bool said = strstr(err->text, "Xid ") != NULL, numbered = strstr(err->text, "; serial number ") != NULL;
     (void)pthread_mutex_lock(&w->lock);
-    while (!said && !w->lost && w->xid < 0 && w->sampled && pthread_cond_timedwait(&w->told, &w->lock, &until) != ETIMEDOUT) {
+    if (patient && !said) {
+        wait_for_word(w, true, START_S);
+        wait_for_word(w, false, EXPLAIN_S);
     }
     bool recent = !said && w->xid >= 0 && dt_now_s() - w->xid_s < RECENT_S;
     describe(w->xid, what, sizeof what);
     memcpy(serial, w->serial, sizeof serial);
     (void)pthread_mutex_unlock(&w->lock);
+    numbered = numbered || serial[0] == '\0';
     size_t size = strlen(err->text);
-    (void)snprintf(err->text + size, sizeof err->text - size, "%s%s%s%s", serial[0] != '\0' ? "; serial number " : "", serial,
+    (void)snprintf(err->text + size, sizeof err->text - size, "%s%s%s%s", numbered ? "" : "; serial number ", numbered ? "" : serial,
                    recent ? "; the driver says: " : "", recent ? what : "");
 }
 

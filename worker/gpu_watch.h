@@ -25,8 +25,9 @@ struct gpu_sample {
 struct gpu_watch *gpu_watch_open(struct dt_device *device, struct dt_page *page, struct dt_stream *compute);
 /* False: nothing is known yet, or ever. */
 bool gpu_watch_sample(struct gpu_watch *w, struct gpu_sample *out);
-/* Adds to the error of a GPU what the driver told of it in the last seconds: waits for its word for a moment when there was none. */
-void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err);
+/* Adds to the error of a GPU, where it does not have them yet, its serial number and what the driver told of it in the last seconds; patient: waits for its
+ * word for a moment when there was none. */
+void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err, bool patient);
 /* Null is harmless. */
 void gpu_watch_close(struct gpu_watch *w);
 

@@ -332,6 +332,7 @@ out:
     if (rc != 0) {
         w->failed = true;
         atomic_store(&w->exit_code, trainer_exit_code(err)); /* its peers may be gone, and it be told to end, before it has closed what follows */
+        world_explain(w, err, false);
         (void)world_tell_cause(w, err);
         if (!w->told) {
             metrics_log(&t.metrics, "train: %s", err->text);

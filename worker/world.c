@@ -354,9 +354,9 @@ void world_close(struct world *w)
     memset(w, 0, sizeof *w);
 }
 
-void world_explain(struct world *w, struct dt_error *err)
+void world_explain(struct world *w, struct dt_error *err, bool patient)
 {
-    gpu_watch_explain(w->gpu, err);
+    gpu_watch_explain(w->gpu, err, patient);
 }
 
 bool world_tell_cause(struct world *w, const struct dt_error *why)

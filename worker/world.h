@@ -58,8 +58,8 @@ const char *world_device_name(const char *wanted);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
 void world_close(struct world *w);
-/* Adds to the error what is known of it besides: of a GPU that failed, what the driver tells. */
-void world_explain(struct world *w, struct dt_error *err);
+/* Adds to the error what is known of it besides: of a GPU that failed, its serial number and what the driver tells; patient: also what it tells a moment later. */
+void world_explain(struct world *w, struct dt_error *err, bool patient);
 /* Leaves on the page why this rank fails. True: the agent says so, in its cause line, and nobody else needs to. It does not after a wish to stop. */
 bool world_tell_cause(struct world *w, const struct dt_error *why);
 
