@@ -11,6 +11,7 @@
 #include "launcher/status.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,7 @@ int main(int argc, char **argv)
             (void)open("/dev/null", O_RDWR);
         }
     }
+    (void)signal(SIGXFSZ, SIG_IGN);  /* a limit on file sizes is an error of write, which costs lines of a log at most */
     if (getauxval(AT_SECURE) != 0) { /* whoever starts us chooses the program, its variables and where files go */
         (void)fprintf(stderr, "dtrun: set-user-id, set-group-id or file capabilities: refused; remove them with chmod ug-s or setcap -r\n");
         return DT_EXIT_USAGE;

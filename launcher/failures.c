@@ -68,6 +68,20 @@ void failures_clear(struct failures *f)
     *f = (struct failures){.root = -1};
 }
 
+/* Whether the kernel ended it at the limit of CPU time that it got from us; then says so in `out`. */
+static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t size)
+{
+    struct rlimit limit;
+    char name[32];
+    if ((code != -SIGKILL && code != -SIGXCPU) || getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        one->cpu_s < 0.85 * (double)limit.rlim_cur) { /* the limit is counted in ticks, which say up to a tenth more */
+        return false;
+    }
+    (void)snprintf(out, size, "killed by signal %d (%s) after %.0f s of CPU time, where a process may use %llu s (ulimit -t)", -code,
+                   report_signal_name(-code, name, sizeof name), one->cpu_s, (unsigned long long)limit.rlim_cur);
+    return true;
+}
+
 /* The rank that a note is about ("rank 3: checkpoint ..."), or -1; *rest is what it says of it. */
 static int rank_named(const char *note, const char **rest)
 {
@@ -106,6 +120,8 @@ static void write_note(const struct failures *f, const struct worker *one, const
         (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group, peak %s); use less memory per rank",
                        limit > 0 ? dt_text_bytes(limit, limit_text, sizeof limit_text) : limit_text,
                        peak > 0 ? dt_text_bytes(peak, peak_text, sizeof peak_text) : peak_text);
+    } else if (!x->stopped_by_us && is_cpu_limit(one, code, out, size)) {
+        return;
     } else if (code < 0 && step >= 0) {
         (void)snprintf(out, size, "killed by signal %d (%s) at step %lld", -code, report_signal_name(-code, signal_name, sizeof signal_name), step);
     }

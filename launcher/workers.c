@@ -81,11 +81,11 @@ static _Noreturn void give_up(struct child *c, const char *what)
     _exit(127);
 }
 
-/* What the user has chosen to ignore (nohup) stays ignored. PIPE and CHLD are ignored by runtimes, not by users; INT and QUIT by a shell for
+/* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by runtimes (ours, too), not by users; INT and QUIT by a shell for
  * a job in the background, to spare it the terminal's signals: those do not reach a session of its own, and ours are meant. */
 static bool may_stay_ignored(int n)
 {
-    return n != SIGPIPE && n != SIGCHLD && n != SIGINT && n != SIGQUIT && n != SIGTERM && n != SIGTTOU;
+    return n != SIGPIPE && n != SIGCHLD && n != SIGXFSZ && n != SIGINT && n != SIGQUIT && n != SIGTERM && n != SIGTTOU;
 }
 
 /* A descriptor 1 or 2 that is also the source of the other one must not be overwritten first: pipes of ours are above 2 always. */
@@ -177,8 +177,9 @@ int workers_spawn(struct workers *w, int local_rank, const struct spawn *s, stru
 
 int workers_reap(struct workers *w, pid_t *pid, int *status)
 {
+    struct rusage used;
     do {
-        *pid = waitpid(-1, status, WNOHANG);
+        *pid = wait4(-1, status, WNOHANG, &used);
     } while (*pid < 0 && errno == EINTR);
     if (*pid <= 0) {
         *pid = *pid < 0 && errno == ECHILD ? -1 : 0;
@@ -190,6 +191,7 @@ int workers_reap(struct workers *w, pid_t *pid, int *status)
             one->running = false;
             one->status = *status;
             one->end_s = dt_now_s();
+            one->cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
             w->running_count--;
             return i;
         }

@@ -24,6 +24,7 @@ struct worker {
     struct dt_page *page;
     int page_fd;
     double start_s, end_s;
+    double cpu_s;     /* what it had used with its children, once reaped */
     double contact_s; /* its first word to the store; 0: none that we know of */
     char note[160];   /* why it is about to end, when somebody else ends it; empty: nobody does */
     /* the watch: when anything last changed, and what it was */

@@ -427,6 +427,23 @@ def test_the_limit_of_open_files(tmp_path):
     assert run(["-c", shell_line, DTRUN], executable="/bin/sh").code == 0
 
 
+def test_the_limit_of_cpu_time_is_named(tmp_path):
+    result = run(["-c", 'ulimit -t 1; exec "$0" --nproc_per_node=2 sh -c "[ \\$RANK = 0 ] && sleep 30; while :; do :; done"', DTRUN], executable="/bin/sh")
+    assert result.code == 1, result
+    assert re.search(r"rank 1 \(local 1, pid \d+\): killed by signal 9 \(SIGKILL\) after 1 s of CPU time, where a process may use 1 s \(ulimit -t\); 1 other",
+                     result.err), result
+
+
+def test_the_limit_of_file_sizes_ends_no_launcher(tmp_path):
+    """Its own lines go to a file that is at the limit; workers get the signal as ever."""
+    (tmp_path / "err").write_bytes(b"x" * 9000)
+    line = 'ulimit -f 8; exec "$0" -t3 --nproc_per_node=2 sh -c "[ \\$RANK = 0 ] || exec head -c 100000 /dev/zero >$1/big" 2>>"$1/err"'
+    result = run(["-c", line, DTRUN, tmp_path], executable="/bin/sh", env={"TMPDIR": str(tmp_path)})
+    assert result.code == 1 and (tmp_path / "big").stat().st_size == 4096, result
+    (events,) = tmp_path.glob("torchelastic_*/*/events.jsonl")
+    assert "-25" in events.read_text(), events.read_text()
+
+
 def test_closed_streams(tmp_path):
     assert run(["-c", f'exec "$0" sh -c "echo x > {tmp_path}/out" <&- >&- 2>&-', DTRUN], executable="/bin/sh").code == 0
     assert lines_of(tmp_path / "out") == ["x"]
