@@ -94,7 +94,8 @@ struct etcd {
     uv_timer_t timer;
     int endpoint;
     bool busy, asking_token, added, closing;
-    int handles; /* of libuv, until they are closed */
+    bool renewed; /* its token, during this call */
+    int handles;  /* of libuv, until they are closed */
     struct dt_text body, sent, answer;
     const char *path;
     int key_count;
@@ -199,15 +200,30 @@ static bool read_result(const struct etcd *e, const cJSON *json, struct etcd_res
 /* gRPC's codes, which the gateway passes on. */
 enum { CODE_INVALID = 3, CODE_DENIED = 7, CODE_EXHAUSTED = 8, CODE_FAILED = 9, CODE_NOT_THERE = 12, CODE_UNAUTHENTICATED = 16 };
 
-static int fail_with_answer(const struct etcd *e, long http, const cJSON *json, struct dt_error *err)
+/* In the server's words, or null. */
+static const char *words_of(const cJSON *json)
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, "error");
-    int64_t code = number_of(json, "code");
     said = cJSON_IsString(said) ? said : cJSON_GetObjectItemCaseSensitive(json, "message");
+    return cJSON_IsString(said) ? said->valuestring : NULL;
+}
+
+/* Tokens grow old with time, and with each change of a user or a role (etcd's ErrInvalidAuthToken and ErrAuthOldRevision). */
+static bool is_token_old(const cJSON *json)
+{
+    const char *said = words_of(json);
+    int64_t code = number_of(json, "code");
+    return code == CODE_UNAUTHENTICATED || (code == CODE_INVALID && said != NULL && strstr(said, "revision of auth store is old") != NULL);
+}
+
+static int fail_with_answer(const struct etcd *e, long http, const cJSON *json, struct dt_error *err)
+{
+    const char *said = words_of(json);
+    int64_t code = number_of(json, "code");
     const struct etcd_options *o = &e->options;
     const char *host = o->endpoints[e->endpoint].host;
     int port = o->endpoints[e->endpoint].port;
-    if (!cJSON_IsString(said)) {
+    if (said == NULL) {
         int shown = (int)strcspn(dt_text_str(&e->answer), "\r\n");
         return dt_fail(err, http == 404 ? DT_INVALID : DT_IO, "etcd %s port %d: HTTP status %ld: %.*s%s", host, port, http, shown < 200 ? shown : 200,
                        dt_text_str(&e->answer), http == 404 ? "; nothing serves etcd's version 3 at /v3: etcd 3.4 or newer is needed there" : "");
@@ -217,7 +233,7 @@ static int fail_with_answer(const struct etcd *e, long http, const cJSON *json, 
                            ? "; name and password come from --rdzv_conf=user_file=FILE"
                        : code == CODE_EXHAUSTED ? "; compact and defragment it, then disarm its alarm"
                                                 : "";
-    return dt_fail(err, stays ? DT_INVALID : DT_IO, "etcd %s port %d: %.300s%s", host, port, said->valuestring, hint);
+    return dt_fail(err, stays ? DT_INVALID : DT_IO, "etcd %s port %d: %.300s%s", host, port, said, hint);
 }
 
 static int fail_with_curl(const struct etcd *e, CURLcode code, struct dt_error *err)
@@ -268,7 +284,8 @@ static void on_answer(struct etcd *e, CURLcode code)
     if (code != CURLE_OK) {
         (void)fail_with_curl(e, code, &err);
         finish(e, NULL, &err);
-    } else if (http != 200 && e->token != NULL && number_of(json, "code") == CODE_UNAUTHENTICATED) { /* tokens grow old */
+    } else if (http != 200 && e->token != NULL && !e->renewed && is_token_old(json)) {
+        e->renewed = true;
         free(e->token);
         e->token = NULL;
         send_request(e);
@@ -431,6 +448,7 @@ static void begin(struct etcd *e, const char *path, int key_count, etcd_done *do
     e->done = done;
     e->user = user;
     e->busy = true;
+    e->renewed = false;
     send_request(e);
 }
 

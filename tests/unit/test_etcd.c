@@ -383,6 +383,53 @@ static void proves_who_it_is_again_when_its_token_is_old(void **state)
     tear_down(open_at(&(struct etcd_options){0}));
 }
 
+static struct etcd *open_as_ann(void)
+{
+    char path[] = "/tmp/test-etcd-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "ann:secret\n", 11) == 11);
+    (void)close(fd);
+    struct etcd *e = open_at(&(struct etcd_options){.user_file = path});
+    (void)unlink(path);
+    return e;
+}
+
+/* Each change of a user or a role makes a signed token (--auth-token=jwt) too old. */
+static void and_when_its_users_were_changed(void **state)
+{
+    (void)state;
+    struct etcd *e = open_as_ann();
+    will_answer(200, "{\"token\":\"first\"}");
+    will_answer(400, "{\"error\":\"etcdserver: revision of auth store is old\",\"code\":3}");
+    will_answer(200, "{\"token\":\"second\"}");
+    will_answer(200, READ_ANSWER);
+    read_keys(e);
+    assert_false(got.failed);
+    assert_non_null(strstr(server.requests[3], "Authorization: second\r\n"));
+    tear_down(e);
+}
+
+/* Members that do not agree about tokens are no reason to ask without end. */
+static void a_token_that_is_never_taken_is_an_error(void **state)
+{
+    (void)state;
+    struct etcd *e = open_as_ann();
+    for (int i = 0; i < 2; i++) {
+        will_answer(200, "{\"token\":\"new\"}");
+        will_answer(401, OLD_TOKEN);
+    }
+    read_keys(e);
+    assert_true(got.failed);
+    assert_int_equal(got.err.status, DT_INVALID);
+    assert_non_null(strstr(got.err.text, "invalid auth token"));
+    will_answer(401, OLD_TOKEN);
+    will_answer(200, "{\"token\":\"newer\"}");
+    will_answer(200, READ_ANSWER);
+    read_keys(e); /* and the next call begins anew */
+    assert_false(got.failed);
+    tear_down(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,6 +442,8 @@ int main(void)
         cmocka_unit_test_setup(silence_has_an_end, set_up),
         cmocka_unit_test_setup(closes_amid_a_call, set_up),
         cmocka_unit_test_setup(proves_who_it_is_again_when_its_token_is_old, set_up),
+        cmocka_unit_test_setup(and_when_its_users_were_changed, set_up),
+        cmocka_unit_test_setup(a_token_that_is_never_taken_is_an_error, set_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
