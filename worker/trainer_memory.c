@@ -189,10 +189,7 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
         return 0;
     }
     (void)dt_device_place(w->device->ops->name, w->device->options.index, &place);
-    int count = 1, sharers = 1;
-    if (getenv("DTRUN_OWN_GPU") == NULL && dt_device_count(w->device->ops->name, &count, NULL) == 0 && count > 0) {
-        sharers = (w->local_size + count - 1) / count;
-    }
+    int sharers = w->gpus.ranks;
     double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
     t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
     double own = fmin(t->context_bytes, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */

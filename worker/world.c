@@ -122,22 +122,63 @@ static int choose_device(const struct world *w, const struct world_options *o, c
     return 0;
 }
 
+/* Ranks that share a GPU must be meant to. */
+static int look_at_gpus(struct world *w, const struct world_options *o, struct dt_error *err)
+{
+    if (strcmp(w->device->ops->name, "cuda") != 0) {
+        w->gpus = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
+        return 0;
+    }
+    if (gpu_share_look(&w->gpus, w->store, w->page, w->rank, w->size, w->device, err) != 0) {
+        return -1;
+    }
+    return w->gpus.first < 0 || o->share_gpu ? 0
+                                             : dt_fail(err, DT_INVALID,
+                                                       "training.device: ranks %d and %d compute on one GPU (bus %s); give each its own "
+                                                       "(CUDA_VISIBLE_DEVICES, --nproc_per_node), or let "
+                                                       "ranks share one with training.share_gpu=true",
+                                                       w->gpus.first, w->gpus.second, w->gpus.bus);
+}
+
+/* Can GPUs read each other's memory? Only those of one host that each rank sees. */
+static int check_peer(const struct world *w, bool here, struct dt_error *err)
+{
+    if (!here) {
+        return dt_fail(err, DT_INVALID, "training.collectives: peer is for GPUs of one host, and there are %d hosts; use nccl", w->node_count);
+    }
+    return w->gpus.unseen < 0
+               ? 0
+               : dt_fail(err, DT_INVALID,
+                         "training.collectives: with peer ranks read each other's memory, and rank %d does not see the GPU of rank %d; leave out "
+                         "--virtual_local_rank, or what else gives each rank a list of its own, or use nccl",
+                         w->rank, w->gpus.unseen);
+}
+
+static int check_nccl(const struct world *w, bool here, bool deterministic, struct dt_error *err)
+{
+    if (deterministic) {
+        return dt_fail(err, DT_INVALID, "training.deterministic: NCCL, which GPUs %s use, sums in an order of its own; set it to false, or use %s",
+                       here ? "with training.collectives=nccl" : "of several hosts", here ? "training.collectives=peer" : "GPUs of one host");
+    }
+    return w->gpus.first < 0
+               ? 0
+               : dt_fail(
+                     err, DT_INVALID,
+                     "training.collectives: nccl needs a GPU for each rank, and ranks %d and %d share one (bus %s); start fewer (--nproc_per_node)%s",
+                     w->gpus.first, w->gpus.second, w->gpus.bus, here ? ", or use peer" : "");
+}
+
 /* What GPUs talk by: null where there is nothing to choose. NCCL refuses ranks that share a GPU, and sums in an order of its own. All ranks of a host find the
  * same; of several hosts there is only NCCL, and whoever has none is named when the communicator is opened. */
 static int choose_collectives(const struct world *w, const struct world_options *o, const char **backend, struct dt_error *err)
 {
     const char *wanted = o->collectives != NULL ? o->collectives : "auto";
-    bool here = w->node_count <= 1 && o->host == NULL, shared;
+    bool here = w->node_count <= 1 && o->host == NULL, shared = w->gpus.first >= 0;
     struct dt_error why;
-    int count = 0;
     *backend = NULL;
     if (w->size == 1 || strcmp(w->device->ops->name, "cuda") != 0) {
         return 0;
     }
-    if (dt_device_count("cuda", &count, err) != 0) {
-        return -1;
-    }
-    shared = w->local_size > count;
     if (strcmp(wanted, "auto") == 0) {
         bool nccl = !here || (!shared && !o->deterministic && dt_nccl_load(&why) != NULL);
         wanted = nccl ? "nccl" : "peer";
@@ -145,21 +186,8 @@ static int choose_collectives(const struct world *w, const struct world_options 
             dt_log(DT_LOG_WARN, "train", "%s; %d GPUs of this host read each other's memory instead (training.collectives=peer)", why.text, w->size);
         }
     }
-    if (strcmp(wanted, "peer") == 0 && !here) {
-        return dt_fail(err, DT_INVALID, "training.collectives: peer is for GPUs of one host, and there are %d hosts; use nccl", w->node_count);
-    }
-    if (strcmp(wanted, "nccl") == 0 && o->deterministic) {
-        return dt_fail(err, DT_INVALID, "training.deterministic: NCCL, which GPUs %s use, sums in an order of its own; set it to false, or use %s",
-                       here ? "with training.collectives=nccl" : "of several hosts", here ? "training.collectives=peer" : "GPUs of one host");
-    }
-    if (strcmp(wanted, "nccl") == 0 && shared) {
-        return dt_fail(
-            err, DT_INVALID,
-            "training.collectives: nccl needs a GPU for each rank, and %d ranks of this host share %d; start fewer (--nproc_per_node=%d)%s",
-            w->local_size, count, count, here ? ", or use peer" : "");
-    }
     *backend = wanted;
-    return 0;
+    return strcmp(wanted, "peer") == 0 ? check_peer(w, here, err) : check_nccl(w, here, o->deterministic, err);
 }
 
 /* Device, streams, communicators; rank, sizes, page and store are there. */
@@ -196,6 +224,9 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         return -1;
     }
     w->gpu = gpu_watch_open(w->device, w->page, w->compute);
+    if (look_at_gpus(w, o, err) != 0) {
+        return -1;
+    }
     double timeout_s = o->collective_timeout_s > 0 ? o->collective_timeout_s : FOR_EVER_S;
     struct dt_comm_options comm = {.rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = timeout_s};
     char host[32];

@@ -7,6 +7,7 @@
 #include "collectives/comm.h"
 #include "collectives/store.h"
 #include "kernels/device.h"
+#include "worker/gpu_share.h"
 #include "worker/gpu_watch.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,7 @@ struct world {
     struct dt_store *store; /* null for a lone rank */
     struct dt_device *device;
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
+    struct gpu_share gpus;                     /* who computes where, of several ranks on GPUs */
     struct gpu_watch *gpu;                     /* null: none, or nobody looks */
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */

@@ -83,16 +83,29 @@ cudaError_t softgpu_fails(const char *function)
 }
 
 /* What CUDA_VISIBLE_DEVICES leaves of SOFTGPU_DEVICES. */
-static int device_count(void)
+static void look(struct dt_gpu_visible *seen)
 {
-    struct dt_gpu_visible seen;
     int count = (int)softgpu_setting("SOFTGPU_DEVICES", 1);
     const char *ids[DT_GPU_VISIBLE_MAX];
     for (int i = 0; i < count; i++) {
         ids[i] = "GPU-softgpu";
     }
-    dt_gpu_visible(getenv("CUDA_VISIBLE_DEVICES"), ids, count, &seen);
+    dt_gpu_visible(getenv("CUDA_VISIBLE_DEVICES"), ids, count, seen);
+}
+
+static int device_count(void)
+{
+    struct dt_gpu_visible seen;
+    look(&seen);
     return seen.count;
+}
+
+/* The machine's number of a device that is seen as `device`. */
+static int number_of(int device)
+{
+    struct dt_gpu_visible seen;
+    look(&seen);
+    return seen.gpu[device] >= 0 ? seen.gpu[device] : device;
 }
 
 static bool no_device(cudaError_t *rc)
@@ -265,7 +278,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "software GPU");
     memcpy(p->uuid.bytes, "softgpu", 7);
-    p->uuid.bytes[15] = (char)device;
+    p->uuid.bytes[15] = (char)number_of(device);
     p->totalGlobalMem = (size_t)softgpu_setting("SOFTGPU_MEMORY_MB", 8192) << 20;
     p->sharedMemPerBlock = SHARED_STATIC_MAX;
     p->sharedMemPerBlockOptin = SHARED_MAX;
@@ -282,7 +295,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->multiProcessorCount = (int)softgpu_setting("SOFTGPU_SM", 4);
     p->l2CacheSize = 50 << 20;
     p->unifiedAddressing = 1;
-    p->pciBusID = device + 1;
+    p->pciBusID = number_of(device) + 1;
     return cudaSuccess;
 }
 

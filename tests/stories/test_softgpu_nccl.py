@@ -149,7 +149,7 @@ def test_a_hang_is_named_and_costs_a_round(place):
     ({"SOFTGPU_NCCL_FAULT": "error@1:3"}, [], 111, "remote process exited or there was a network error"),
     ({"SOFTGPU_NCCL_FAULT": "no-memory@1"}, [], None, "rank 1: NCCL 2.28.9: ncclMemAlloc of "),
     ({}, ["training.collectives=nccl", "training.deterministic=true"], 100, "training.deterministic: NCCL, which GPUs with training.collectives=nccl use"),
-    ({"SOFTGPU_DEVICES": "1"}, ["training.collectives=nccl", "training.share_gpu=true"], 100, "nccl needs a GPU for each rank, and 2 ranks of this host share 1"),
+    ({"SOFTGPU_DEVICES": "1"}, ["training.collectives=nccl", "training.share_gpu=true"], 100, "nccl needs a GPU for each rank, and ranks 0 and 1 share one (bus 0000:01:00.0)"),
 ])
 def test_what_is_wrong_is_one_line(place, env, sets, code, words):
     folder, job = place
@@ -177,3 +177,30 @@ def test_auto_takes_peer_on_one_host(place, tmp_path, env, sets, words):
     said = [line for line in (result.err + result.out).splitlines() if "(training.collectives=peer)" in line]
     assert len(said) == (words is not None) and (words is None or words in said[0]), result
     assert not log.exists()
+
+
+VIRTUAL = ("--max_restarts=0", "--virtual_local_rank")
+
+
+def test_ranks_that_see_one_gpu_each_have_nccl(place, tmp_path):
+    """Each sees its own as GPU 0 of one: the number says nothing, the UUID does."""
+    whole = run(place, tmp_path / "whole", 2, "ddp", ["training.max_steps=2"])
+    log = tmp_path / "own.log"
+    own = run(place, tmp_path / "own", 2, "ddp", ["training.max_steps=2"], VIRTUAL, {"CUDA_VISIBLE_DEVICES": "1,0", "SOFTGPU_NCCL_LOG": str(log)})
+    assert own == whole and calls(log)["ncclCommInitRankConfig"] == 2
+
+
+@pytest.mark.parametrize("gpus, sets, words", [
+    ("0,1", ["training.collectives=peer"], " does not see the GPU of rank "),
+    ("0,1", ["training.deterministic=true"], " does not see the GPU of rank "),
+    ("1,1", [], "training.device: ranks 0 and 1 compute on one GPU (bus 0000:02:00.0); give each its own (CUDA_VISIBLE_DEVICES, --nproc_per_node)"),
+    ("1,1", ["training.share_gpu=true"], None),
+])
+def test_lists_of_one_gpu(place, tmp_path, gpus, sets, words):
+    log = tmp_path / "log"
+    args = command(place[1], tmp_path / "out", 2, "ddp", ["training.max_steps=1", *sets], VIRTUAL)
+    with begin(place, args, 2, {"CUDA_VISIBLE_DEVICES": gpus, "SOFTGPU_NCCL_LOG": str(log)}) as started:
+        result = started.finish(timeout_s=120)
+        started.wait_gone()
+    said = [line for line in result.err.splitlines() if words is not None and line.startswith("dtrun: ") and words in line and "(first seen)" not in line]
+    assert result.code == (100 if words is not None else 0) and len(said) == (words is not None) and not log.exists(), result

@@ -152,7 +152,8 @@ static uint64_t device_key(int device)
     for (const char *p = host != nullptr ? host : ""; *p != '\0'; p++) {
         h = (h ^ (unsigned char)*p) * 1099511628211u;
     }
-    return h * 64 + (uint64_t)device;
+    cudaDeviceProp p;
+    return cudaGetDeviceProperties(&p, device) == cudaSuccess ? h * 64 + (uint64_t)p.pciBusID : h;
 }
 
 /* ---- joining ---- */
