@@ -4,8 +4,8 @@
     scripts/run_tests.py [--full] [--retry] [--done=FILE] [NAME ...]
 
 A NAME picks test programs and story files by name (`comm` or `test_comm`). The first lines of a test's source may hold `run:` marks:
-  run: alone      nothing else runs beside it
-  run: computes   looks at no clock: it goes on beside two others, on the processor time that they leave
+  run: alone      nothing else runs beside it, but for what computes
+  run: computes   looks at no clock: it goes on beside all others, on the processor time that they leave
   run: full       only with --full
   run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
   run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
@@ -208,18 +208,18 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)
-    threads = [threading.Thread(target=worker, args=[queue]) for queue in (beside, beside, computing)]
-    for t in threads:
-        t.start()
-    for t in threads:
+
+    def work_off(*queues):
+        threads = [threading.Thread(target=worker, args=[queue]) for queue in queues]
+        for t in threads:
+            t.start()
+        return threads
+
+    computes = work_off(computing, computing)
+    for t in work_off(beside, beside):
         t.join()
-    for t in alone:
-        if stopped:
-            break
-        ok = t.run()
-        if not ok and retry:
-            again.append(t)
-        report(t, ok, not retry)
+    for t in work_off(alone) + computes:
+        t.join()
     second = []
     for t in again if not stopped else []:
         print(f"once more, alone: {t.name}", flush=True)
