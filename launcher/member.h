@@ -43,8 +43,10 @@ struct member_hooks { /* none may call the member again */
     /* For our own node: START (sizes of the hosts in `why`, "8(x3),4"; "": too long), END, STOP, FINISH (code), REFUSE (code, text in `why`). record: the state with START. */
     void (*act)(void *user, const struct action *a, const struct record *record, const char *why);
     void (*connect)(void *user, const struct peer_info *to); /* make a link if there is none; null: to the endpoint */
-    void (*drop)(void *user, uint64_t peer);                 /* close the link; member_down is not called for it */
-    void (*say)(void *user, const char *line);               /* news for people */
+    /* We lead a round that begins, with our own node or without: its workers find their store here. Before anybody is told to start. May be null. */
+    void (*serve)(void *user, int world_size);
+    void (*drop)(void *user, uint64_t peer);   /* close the link; member_down is not called for it */
+    void (*say)(void *user, const char *line); /* news for people */
     /* Try to connect to where it listens; member_knocked is called from the loop. May be null. */
     void (*knock)(void *user, const struct peer_info *at);
 };

@@ -105,6 +105,9 @@ void member_check_prepared(struct member *m)
     }
     int count = m->start_count;
     m->start_count = 0;
+    if (count > 0 && m->hooks.serve != NULL) {
+        m->hooks.serve(m->hooks.user, m->starts[0].place.world_size);
+    }
     for (int i = 0; i < count; i++) {
         member_deliver(m, &m->starts[i]);
     }

@@ -48,6 +48,7 @@ struct nodes {
     struct nodes_wait wait;
     double open_s;
     bool told_name;    /* that the endpoint's means nothing */
+    bool store_used;   /* by workers of a round */
     struct message in; /* decoded */
     struct message out_join;
     uint64_t skewed[SKEWED_NOTED]; /* peers whose clock was said to be off */
@@ -266,6 +267,17 @@ static void act(void *user, const struct action *a, const struct record *record,
     }
     n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0,
                  a->kind == ACTION_START && why != NULL ? why : "");
+}
+
+/* Each round begins with an empty store, whether this agent's own node is in it or not. */
+static void serve(void *user, int world_size)
+{
+    struct nodes *n = user;
+    if (n->store_used) {
+        store_server_reset(n->store);
+    }
+    n->store_used = true;
+    store_server_expect(n->store, world_size);
 }
 
 /* Before the first round nothing is lost by it. */
@@ -504,7 +516,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     int result = open_network(n, loop, m, err);
     if (result == 0) {
         struct member_hooks h = {
-            .user = n, .send = send_message, .act = act, .connect = connect_to, .drop = drop, .say = member_line, .knock = knock};
+            .user = n, .send = send_message, .act = act, .connect = connect_to, .serve = serve, .drop = drop, .say = member_line, .knock = knock};
         member_init(&n->member, m, &h);
         struct nodes_etcd_hooks e = {.user = n, .moved = on_etcd_moved, .trouble = on_etcd_trouble, .refused = on_etcd_refused};
         result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;

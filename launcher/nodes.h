@@ -27,7 +27,7 @@ struct nodes;
 /* Decides who holds the endpoint, listens, and seeks the others; nothing is waited for but the look-up of the endpoint's name.
  * o and hooks->user must outlive it. Errors: a bad key file, a port that is taken. */
 int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err);
-/* The store that workers find here if this agent leads. */
+/* The store that workers find here if this agent leads; empty when a round begins that it leads. */
 struct store_server *nodes_store(const struct nodes *n);
 /* Where others reach this host, numeric; null while that is unknown. */
 const char *nodes_address(const struct nodes *n);

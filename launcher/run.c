@@ -119,10 +119,12 @@ static void spawn_all(struct run *r)
     if (r->timers != NULL) {
         timer_file_reset(r->timers);
     }
-    if (p->round > 1) {
-        store_server_reset(r->store);
+    if (r->nodes == NULL) { /* else it is the leader's, and was made ready before anybody was told to start */
+        if (p->round > 1) {
+            store_server_reset(r->store);
+        }
+        store_server_expect(r->store, p->world_size);
     }
-    store_server_expect(r->store, p->world_size);
     if (workers_begin(&r->workers, p->round, &err) != 0 ||
         logs_attempt(r->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) != 0) {
         result = -1;

@@ -8,6 +8,7 @@ run: timeout 900
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -139,3 +140,51 @@ def test_certificates(tmp_path):
         with Job(at(store.endpoints, 2, f"--rdzv_conf=protocol=https,cacert={path('stranger.crt')}", "true")) as job:
             result = finish(job)[0]
         assert result.code == 100 and "certificate" in result.err, result
+
+
+# A worker that asks the round's store which number it is, and stays: one line per round, "GROUP_RANK GROUP_WORLD_SIZE NUMBER".
+COUNTER = r"""
+import os, socket, struct, sys, time
+s = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+s.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + struct.pack("<BQ1sq", 4, 1, b"n", 1))
+number = struct.unpack("<q", s.recv(8))[0]
+with open(sys.argv[1] + "/" + sys.argv[2], "a") as f:
+    f.write("%s %s %d\n" % (os.environ["GROUP_RANK"], os.environ["GROUP_WORLD_SIZE"], number))
+while not os.path.exists(sys.argv[1] + "/go"):
+    time.sleep(0.05)
+"""
+
+
+def test_a_round_without_its_leader_begins_with_an_empty_store(tmp_path):
+    """a, then b, is stopped for so long that it is lost; both return, with the first places, and when c's worker fails, c leads a round that it is not in."""
+
+    def together(*names):
+        wait_until(lambda: all(size_of(tmp_path / n) == 2 for n in names), f"a round of {names}")
+
+    def begun(job, name, more):
+        count = len(lines_of(tmp_path / name))
+        more()
+        wait_until(lambda: len(lines_of(tmp_path / name)) > count, f"the next round of {name}")
+
+    with etcd.Etcd(tmp_path) as store:
+        args = at(store.endpoints, "1:2", "--max_restarts=1", "--dead_after=4", sys.executable, "-c", COUNTER, tmp_path, run_id="outside")
+        with Job([*args, "a"]) as a:
+            wait_until(lambda: size_of(tmp_path / "a") == 1, "a round of one")
+            with Job([*args, "b"]) as b:
+                together("a", "b")
+                with Job([*args, "c"]) as c:
+                    wait_until(lambda: children(c.pid), "the agent of c")
+                    begun(c, "c", lambda: os.kill(a.agent, signal.SIGSTOP))
+                    together("b", "c")
+                    os.kill(a.agent, signal.SIGCONT)
+                    wait_until(lambda: len(children(a.agent)) == 0, "a without workers")
+                    begun(a, "a", lambda: os.kill(b.agent, signal.SIGSTOP))
+                    together("a", "c")
+                    os.kill(b.agent, signal.SIGCONT)
+                    wait_until(lambda: len(children(b.agent)) == 0, "b without workers")
+                    begun(b, "b", lambda: os.kill(children(c.agent)[0], signal.SIGKILL))
+                    together("a", "b")
+                    (tmp_path / "go").touch()
+                    results = finish(a, b, c)
+    numbers = [lines_of(tmp_path / n)[-1].split()[2] for n in "ab"]
+    assert sorted(numbers) == ["1", "2"], (numbers, results)

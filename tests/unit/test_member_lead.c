@@ -66,7 +66,7 @@ static void ten_thousand_nodes_join(void **state)
                                .retry_s = 0.5,
                                .self = {.id = 1, .order = -1, .host = "a"},
                                .nonce = {1, 2}};
-    struct member_hooks h = {NULL, many_send, many_act, nothing_connect, nothing_drop, nothing_say, NULL};
+    struct member_hooks h = {.send = many_send, .act = many_act, .connect = nothing_connect, .drop = nothing_drop, .say = nothing_say};
     static struct message join;
     clock_t begun = clock();
     member_init(&many.member, &o, &h);
@@ -99,7 +99,7 @@ static void ten_thousand_nodes_join(void **state)
 static struct {
     struct member member;
     struct message refused, beat;
-    int refusals, code, yielded;
+    int refusals, code, yielded, own_starts, served, served_world;
     char why[MESSAGE_TEXT_BYTES], said[512];
 } lead;
 
@@ -119,6 +119,7 @@ static void lead_act(void *user, const struct action *a, const struct record *re
 {
     (void)user, (void)record;
     lead.code = a->kind == ACTION_REFUSE ? a->code : lead.code;
+    lead.own_starts += a->kind == ACTION_START;
     (void)snprintf(lead.why, sizeof lead.why, "%s", why != NULL ? why : "");
 }
 
@@ -126,6 +127,13 @@ static void lead_say(void *user, const char *line)
 {
     (void)user;
     (void)snprintf(lead.said, sizeof lead.said, "%s", line);
+}
+
+static void lead_serve(void *user, int world_size)
+{
+    (void)user;
+    lead.served++;
+    lead.served_world = world_size;
 }
 
 static void begin_lead(int min, int max)
@@ -138,7 +146,8 @@ static void begin_lead(int min, int max)
                                .self = {.id = 1, .order = -1, .host = "a"},
                                .nonce = {1, 2},
                                .digest = "nnodes 3\ncommand a"};
-    struct member_hooks h = {NULL, lead_send, lead_act, nothing_connect, nothing_drop, lead_say, NULL};
+    struct member_hooks h = {
+        .send = lead_send, .act = lead_act, .connect = nothing_connect, .serve = lead_serve, .drop = nothing_drop, .say = lead_say};
     memset(&lead, 0, sizeof lead);
     member_init(&lead.member, &o, &h);
     member_lead(&lead.member, 1);
@@ -219,6 +228,41 @@ static void who_comes_and_goes_has_to_stay(void **state)
     assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 0);
     come(10, "c", -1, "nnodes 3\ncommand a", 100); /* another host */
     assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 1);
+    member_clear(&lead.member);
+}
+
+/* What of the council waits for its answers. */
+static void acknowledge(int round, double now_s)
+{
+    struct message ack = {.kind = MESSAGE_ACK, .term = 1, .round = round};
+    for (int i = 0; i < lead.member.peer_count; i++) {
+        member_message(&lead.member, lead.member.peers[i].id, &ack, now_s);
+    }
+}
+
+/* Its own node waits, as others have smaller orders; their workers find their store here all the same. */
+static void a_round_without_its_leader_has_a_store(void **state)
+{
+    (void)state;
+    begin_lead(2, 2);
+    lead.member.options.self.order = 5; /* it was not the first one to lead */
+    member_event(&lead.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 1);
+    come(2, "b", 0, "nnodes 3\ncommand a", 2);
+    acknowledge(1, 2);
+    assert_int_equal(lead.own_starts, 1);
+    assert_int_equal(lead.served, 1);
+    come(3, "c", 1, "nnodes 3\ncommand a", 3);
+    struct message failed = {.kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_FAILED, .round = 1, .code = 1, .step = -1, .saved_step = -1}};
+    struct message again = {.kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_JOIN, .local_world_size = 3}, .role = "default"};
+    member_message(&lead.member, 2, &failed, 4);
+    member_message(&lead.member, 2, &again, 4);
+    member_event(&lead.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 4);
+    member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .info = {.id = 2, .order = -1}}, 4);
+    acknowledge(2, 4);
+    assert_true(lead.member.record.committed && lead.member.record.round == 2);
+    assert_int_equal(lead.own_starts, 1);
+    assert_int_equal(lead.served, 2);
+    assert_int_equal(lead.served_world, 4);
     member_clear(&lead.member);
 }
 
@@ -424,6 +468,7 @@ int main(void)
         cmocka_unit_test(those_who_wait_are_told_for_what),
         cmocka_unit_test(one_address_is_not_one_host),
         cmocka_unit_test(a_reset_is_a_death_on_this_machine_only),
+        cmocka_unit_test(a_round_without_its_leader_has_a_store),
         cmocka_unit_test(who_slept_reads_before_it_begins_alone),
         cmocka_unit_test(who_remembers_nothing_waits_for_survivors),
         cmocka_unit_test(one_of_two_leaders_yields),

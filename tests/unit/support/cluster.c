@@ -757,7 +757,8 @@ static void start_agent(int i)
                                 .nonce = {a->id, 1}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
-    struct member_hooks hooks = {(void *)(intptr_t)i, sim_send, sim_act, sim_connect, sim_drop, sim_say, NULL};
+    struct member_hooks hooks = {
+        .user = (void *)(intptr_t)i, .send = sim_send, .act = sim_act, .connect = sim_connect, .drop = sim_drop, .say = sim_say};
     member_init(&a->member, &o, &hooks);
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: started\n", sim.now_s, i);
