@@ -150,7 +150,8 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
     m->spare = in->count < 0;
     (void)snprintf(m->wait_text, sizeof m->wait_text, "%.255s", in->text);
     m->leader_stamp = in->stamp > m->leader_stamp ? in->stamp : m->leader_stamp;
-    m->lease_s = in->echo > m->lease_s ? in->echo : m->lease_s;
+    m->echo_s = in->echo > m->echo_s ? in->echo : m->echo_s;
+    m->lease_s = m->echo_s > m->lease_s ? m->echo_s : m->lease_s;
     struct message out = {.kind = MESSAGE_BEAT_ACK, .term = in->term, .stamp = now_s, .echo = m->leader_stamp};
     member_send(m, peer, &out);
 }
@@ -185,10 +186,11 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
         if (!m->waiting) {
             return;
         }
-        if (now_s - m->lease_s >= m->options.lease_s) { /* too late: the leader has given us up meanwhile, or will hear that we begin anew */
+        if (now_s - m->echo_s >= m->options.lease_s) { /* too late: the leader has given us up meanwhile, or will hear that we begin anew */
             give_up_leader(m, now_s);
             return;
         }
+        m->lease_s = m->echo_s; /* whenever we came to follow it: what we read may be old */
         m->record = in->record;
         member_forget_past_cause(m);
         member_let_others_go(m);

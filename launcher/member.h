@@ -149,6 +149,7 @@ struct member {
     struct peer_info leader_info; /* from its beats */
     double leader_heard_s;        /* its newest beat came */
     double lease_s;               /* newest of our stamps that it echoed: until then it counts on us */
+    double echo_s;                /* the same under this leader in this term; 0: none yet */
     double leader_stamp;
     uint64_t joined;   /* leader that has our JOIN */
     bool waiting;      /* our node waits for a round */

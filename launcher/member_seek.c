@@ -102,6 +102,7 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
     m->leader = leader;
     m->leader_heard_s = now_s;
     m->lease_s = other ? now_s : m->lease_s; /* no worker of ours runs under it yet */
+    m->echo_s = other ? 0 : m->echo_s;
     m->leader_stamp = other ? 0 : m->leader_stamp;
     m->campaign = 0;
     if (other && !m->waiting && m->joined != leader) {

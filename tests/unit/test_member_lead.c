@@ -459,6 +459,43 @@ static void a_seeker_asks_again_soon_then_seldom(void **state)
     member_clear(&m);
 }
 
+/* The new leader had its JOIN, and gave it up since: what both said before it slept is read when it wakes. */
+static void who_slept_starts_nothing_of_before(void **state)
+{
+    (void)state;
+    struct member m;
+    struct member_options o = {.rounds = {.nodes_min = 2, .nodes_max = 9, .join_timeout_s = 600},
+                               .beat_s = 1,
+                               .lease_s = 10,
+                               .dead_s = 15,
+                               .retry_s = 0.5,
+                               .self = {.id = 1, .order = -1, .host = "a"}};
+    struct member_hooks h = {.send = lead_send, .act = lead_act, .connect = nothing_connect, .drop = nothing_drop, .say = lead_say};
+    struct peer_info leader = {.id = 2, .order = 0, .host = "b"};
+    struct message beat = {.kind = MESSAGE_BEAT, .term = 1, .info = leader, .stamp = 50, .nonce = {3, 4}};
+    struct message start = {.kind = MESSAGE_ACTION, .term = 1, .action = {.kind = ACTION_START, .place = {.round = 2}}};
+    start.record = (struct record){.nonce = {3, 4}, .term = 1, .round = 2, .leader = 2};
+    for (int slept = 0; slept < 2; slept++) {
+        double now_s = slept ? 70 : 10.5;
+        memset(&lead, 0, sizeof lead);
+        member_init(&m, &o, &h);
+        member_seek(&m, 10);
+        member_event(&m, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 10);
+        member_up(&m, &leader, 10); /* and says JOIN, of 10 s */
+        beat.echo = 0;
+        member_message(&m, 2, &beat, now_s); /* the first one of its term */
+        beat.echo = 10;
+        member_message(&m, 2, &beat, now_s);
+        member_message(&m, 2, &start, now_s);
+        assert_int_equal(lead.own_starts, !slept);
+        assert_int_equal(m.role, slept ? MEMBER_SEEKING : MEMBER_FOLLOWING);
+        if (!slept) {
+            assert_true(member_workers_until(&m, now_s) < 10 + o.dead_s); /* the leader counts from the same moment, or a later one */
+        }
+        member_clear(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +511,7 @@ int main(void)
         cmocka_unit_test(one_of_two_leaders_yields),
         cmocka_unit_test(who_comes_and_goes_has_to_stay),
         cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
+        cmocka_unit_test(who_slept_starts_nothing_of_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
