@@ -2,6 +2,7 @@
  * the process, so that what a library might forgive is found: operands that are not aligned as promised, leading dimensions that do not fit, a workspace
  * that is too small, memory that is not the device's. Sums go over k in fp32, in vectors of eight, an order of its own as the real library's is. */
 #include "tests/softgpu/executor.h"
+#include "tests/softgpu/runtime.h"
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -108,7 +109,7 @@ float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t
 
 void run(void *argument)
 {
-    work *w = (work *)argument;
+    const work *w = (const work *)argument;
     int64_t padded = (w->k + 7) / 8 * 8;
     const char *fast = getenv("SOFTGPU_LT_FAST");
     if (fast != nullptr && atoi(fast) != w->algorithm) {
@@ -129,7 +130,11 @@ void run(void *argument)
     }
     free(a);
     free(b);
-    delete w;
+}
+
+void forget(void *argument)
+{
+    delete (work *)argument;
 }
 
 bool on_device(const void *p, size_t alignment, const char *what)
@@ -372,7 +377,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     w->workspace_bytes = workspace_bytes;
     w->algorithm = (int)algo->data[0];
     (void)__atomic_add_fetch(&softgpu_lt_products, 1, __ATOMIC_RELAXED);
-    return cudaLaunchHostFunc(stream, run, w) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+    return softgpu_put_work(stream, "cublasLtMatmul", run, w, forget) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 } /* extern "C" */

@@ -6,6 +6,7 @@
  * sequence. */
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
+#include "tests/softgpu/runtime.h"
 #include "tests/softgpu/softgpu.h"
 
 #include <cuda_runtime_api.h>
@@ -612,7 +613,9 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
         softgpu_die("cuDNN: work memory at %p is not aligned", j->work);
     }
     (void)__atomic_fetch_add(&executions, 1, __ATOMIC_RELAXED);
-    return cudaLaunchHostFunc(owner->stream, softgpu_dnn_run, j) == cudaSuccess ? 0 : refuse(EXECUTION_FAILED, "the stream takes nothing");
+    return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
+               ? 0
+               : refuse(EXECUTION_FAILED, "the stream takes nothing");
 }
 
 } /* extern "C" */

@@ -142,7 +142,13 @@ cudaError_t cudaPeekAtLastError(void)
                                     row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")                                           \
                                         row(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                     \
                                             row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")               \
-                                                row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
+                                                row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")    \
+                                                    row(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")  \
+                                                        row(cudaErrorStreamCaptureWrongThread,                                                       \
+                                                            "attempt to terminate a thread-local capture sequence from another thread")              \
+                                                            row(cudaErrorCapturedEvent,                                                              \
+                                                                "operation not permitted on an event last recorded in a capturing stream")           \
+                                                                row(cudaErrorIllegalState, "the operation cannot be performed in the present state")
 
 const char *cudaGetErrorName(cudaError_t rc)
 {

@@ -153,7 +153,7 @@ void transpose(const tensor *y, const values *in, double *out)
 
 void softgpu_dnn_run(void *argument)
 {
-    softgpu_dnn_job *j = (softgpu_dnn_job *)argument;
+    const softgpu_dnn_job *j = (const softgpu_dnn_job *)argument;
     const softgpu_dnn_graph *g = &j->graph;
     values all[SOFTGPU_DNN_TENSORS];
     if (j->work_bytes > 0) {
@@ -208,5 +208,9 @@ void softgpu_dnn_run(void *argument)
     for (int i = 0; i < g->tensor_count; i++) {
         free(all[i].at);
     }
-    delete j;
+}
+
+void softgpu_dnn_forget(void *argument)
+{
+    delete (softgpu_dnn_job *)argument;
 }

@@ -39,7 +39,8 @@ struct softgpu_dnn_job {
     size_t work_bytes;
 };
 
-/* Computes in double, operation by operation; each result is rounded to its tensor's type. A host function: argument is a job, which it deletes. */
+/* Computes in double, operation by operation; each result is rounded to its tensor's type. Host functions: the argument is a job; the second deletes it. */
 void softgpu_dnn_run(void *job);
+void softgpu_dnn_forget(void *job);
 
 #endif

@@ -62,6 +62,23 @@ struct softgpu_event *softgpu_event_make(struct softgpu_event_state *state, int 
     return e;
 }
 
+/* A wait that begins or ends in a capture. A stream that is captured waits for places of its own graph only; they come before it anyway. */
+static cudaError_t wait_captured(struct softgpu_stream *s, const struct softgpu_event *e)
+{
+    uint64_t own = softgpu_capture_of(s);
+    cudaError_t rc = own != 0 ? softgpu_capture_state(s) : cudaSuccess;
+    if (rc != cudaSuccess || (own != 0 && e->captured == own)) {
+        return rc;
+    }
+    if (own != 0) {
+        bool recorded = e->captured != 0 || __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE) > 0;
+        return recorded ? softgpu_capture_break(own, e->captured == 0 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureMerge) : cudaSuccess;
+    }
+    return softgpu_capture_lives(e->captured)
+               ? softgpu_refuse(cudaErrorNotSupported, "cudaStreamWaitEvent: a capture over several streams is not faked")
+               : softgpu_error(cudaErrorCapturedEvent);
+}
+
 extern "C" {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
@@ -108,6 +125,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
+    e->captured = softgpu_capture_of(s);
+    if (e->captured != 0) { /* a place in the graph; nothing that anybody outside can wait for */
+        return softgpu_capture_state(s);
+    }
     struct softgpu_entry x = {};
     x.kind = SOFTGPU_RECORD;
     x.name = "record";
@@ -124,6 +145,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
+    if (e->captured != 0 || softgpu_capture_of(s) != 0) {
+        return wait_captured(s, e);
+    }
     struct softgpu_entry x = {};
     x.kind = SOFTGPU_WAIT;
     x.name = "wait";
@@ -134,10 +158,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    cudaError_t rc = softgpu_enter("cudaEventQuery");
+    cudaError_t rc = softgpu_enter_uncaptured("cudaEventQuery");
     struct softgpu_event *e = rc == cudaSuccess ? event_of(event, "cudaEventQuery") : nullptr;
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
+    }
+    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the capture */
+        return softgpu_capture_break(e->captured, cudaErrorCapturedEvent);
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE);
     if ((int32_t)(__atomic_load_n(&e->state->done, __ATOMIC_ACQUIRE) - recorded) < 0) {
@@ -149,10 +176,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    cudaError_t rc = softgpu_enter("cudaEventSynchronize");
+    cudaError_t rc = softgpu_enter_uncaptured("cudaEventSynchronize");
     struct softgpu_event *e = rc == cudaSuccess ? event_of(event, "cudaEventSynchronize") : nullptr;
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
+    }
+    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the capture */
+        return softgpu_capture_break(e->captured, cudaErrorCapturedEvent);
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE), done;
     while ((int32_t)((done = __atomic_load_n(&e->state->done, __ATOMIC_ACQUIRE)) - recorded) < 0) {

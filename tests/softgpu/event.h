@@ -14,6 +14,7 @@ struct softgpu_event {
     void *map; /* another process's table, or null */
     int slot;
     unsigned flags;
+    uint64_t captured; /* the capture that its last record went into; 0: none */
 };
 
 struct softgpu_event *softgpu_event_make(struct softgpu_event_state *state, int slot, unsigned flags);

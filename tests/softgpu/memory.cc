@@ -179,7 +179,7 @@ cudaError_t softgpu_forget(void *p, bool imported)
 
 static cudaError_t release(void *p, enum softgpu_place place, const char *function)
 {
-    cudaError_t rc = softgpu_enter(function);
+    cudaError_t rc = softgpu_enter_uncaptured(function);
     if (rc != cudaSuccess || p == nullptr) {
         return rc;
     }
@@ -195,7 +195,7 @@ extern "C" {
 
 cudaError_t cudaMalloc(void **p, size_t size)
 {
-    cudaError_t rc = softgpu_enter("cudaMalloc");
+    cudaError_t rc = softgpu_enter_uncaptured("cudaMalloc");
     return rc != cudaSuccess ? rc : allocate(SOFTGPU_DEVICE, size, p);
 }
 
@@ -206,7 +206,7 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaMallocHost(void **p, size_t size)
 {
-    cudaError_t rc = softgpu_enter("cudaMallocHost");
+    cudaError_t rc = softgpu_enter_uncaptured("cudaMallocHost");
     return rc != cudaSuccess ? rc : allocate(SOFTGPU_PINNED, size, p);
 }
 

@@ -29,6 +29,7 @@ struct softgpu_stream {
     pthread_t thread;
     char clock[8]; /* what ran, for who waits for the stream */
     struct slot *queue;
+    struct softgpu_capture *capture;
 };
 
 static struct softgpu_lock list_lock;
@@ -129,7 +130,9 @@ static bool breaks(const struct softgpu_entry *e)
     return limit > 0 && e->copy.size_bytes >= (size_t)limit && softgpu_find(e->copy.dst, 1, nullptr) == SOFTGPU_PINNED;
 }
 
-static void run_entry(const struct softgpu_entry *e, const void *call)
+static void run_node(const struct softgpu_entry *e, const void *call, void *stream);
+
+static void run_entry(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call)
 {
     if (__atomic_load_n(&lost, __ATOMIC_ACQUIRE) == 0 && breaks(e)) {
         __atomic_store_n(&lost, 1, __ATOMIC_RELEASE);
@@ -158,6 +161,28 @@ static void run_entry(const struct softgpu_entry *e, const void *call)
     case SOFTGPU_WAIT:
         run_wait(e);
         break;
+    case SOFTGPU_GRAPH:
+        softgpu_graph_run(e->graph, run_node, s);
+        break;
+    }
+}
+
+/* Nodes are as late as entries are. */
+static void run_node(const struct softgpu_entry *e, const void *call, void *stream)
+{
+    struct softgpu_stream *s = (struct softgpu_stream *)stream;
+    softgpu_delay(&s->random);
+    pass_hold(e->name);
+    run_entry(s, e, call);
+}
+
+static void release_entry(const struct softgpu_entry *e)
+{
+    if (e->kind == SOFTGPU_HOST && e->host.release != nullptr) {
+        e->host.release(e->host.argument);
+    }
+    if (e->kind == SOFTGPU_GRAPH) {
+        softgpu_graph_drop(e->graph);
     }
 }
 
@@ -179,7 +204,8 @@ static void *stream_main(void *argument)
         softgpu_delay(&s->random);
         pass_hold(e->name);
         tsan_acquire(e->clock);
-        run_entry(e, x->call);
+        run_entry(s, e, x->call);
+        release_entry(e);
         tsan_release(s->clock);
         __atomic_store_n(&s->taken, s->taken + 1, __ATOMIC_RELEASE);
         softgpu_word_wake(&s->taken);
@@ -224,6 +250,11 @@ static void wait_taken(struct softgpu_stream *s, uint32_t until)
 cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call, size_t call_bytes)
 {
     softgpu_lock(&s->lock);
+    if (s->capture != nullptr) {
+        cudaError_t rc = softgpu_capture_take(s, e, call, call_bytes);
+        softgpu_unlock(&s->lock);
+        return rc;
+    }
     uint32_t put = s->put;
     wait_taken(s, put - QUEUE + 1);
     struct slot *x = &s->queue[put % QUEUE];
@@ -236,6 +267,30 @@ cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e,
     softgpu_word_wake(&s->put);
     softgpu_unlock(&s->lock);
     return cudaSuccess;
+}
+
+cudaError_t softgpu_put_work(cudaStream_t stream, const char *function, cudaHostFn_t fn, void *argument, cudaHostFn_t release)
+{
+    cudaError_t rc = softgpu_enter(function);
+    struct softgpu_stream *s = rc == cudaSuccess ? softgpu_stream(stream, function) : nullptr;
+    if (rc == cudaSuccess) {
+        struct softgpu_entry e = {};
+        e.kind = SOFTGPU_HOST;
+        e.name = "host function";
+        e.host.fn = fn;
+        e.host.argument = argument;
+        e.host.release = release;
+        rc = s != nullptr ? softgpu_put(s, &e, nullptr, 0) : cudaErrorInvalidResourceHandle;
+    }
+    if (rc != cudaSuccess && release != nullptr) {
+        release(argument);
+    }
+    return rc;
+}
+
+struct softgpu_capture **softgpu_stream_capture(struct softgpu_stream *s)
+{
+    return &s->capture;
 }
 
 void softgpu_wait_all(void)
@@ -320,6 +375,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     if (s == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
+    if (s->capture != nullptr) {
+        return softgpu_refuse(cudaErrorStreamCaptureUnsupported, "cudaStreamDestroy: the stream captures");
+    }
     softgpu_lock(&list_lock);
     for (int i = 0; i < STREAMS_MAX; i++) {
         streams[i] = streams[i] == s ? nullptr : streams[i];
@@ -335,10 +393,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    cudaError_t rc = softgpu_enter("cudaStreamSynchronize");
+    cudaError_t rc = softgpu_enter_uncaptured("cudaStreamSynchronize");
     struct softgpu_stream *s = rc == cudaSuccess ? softgpu_stream(stream, "cudaStreamSynchronize") : nullptr;
     if (s == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
+    }
+    if (softgpu_capture_of(s) != 0) {
+        return softgpu_capture_break(softgpu_capture_of(s), cudaErrorStreamCaptureUnsupported);
     }
     wait_taken(s, __atomic_load_n(&s->put, __ATOMIC_ACQUIRE));
     tsan_acquire(s->clock);
@@ -351,6 +412,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     if (s == nullptr || __atomic_load_n(&lost, __ATOMIC_ACQUIRE) != 0) {
         return s == nullptr ? cudaErrorInvalidResourceHandle : softgpu_error(cudaErrorIllegalAddress);
     }
+    if (softgpu_capture_of(s) != 0) {
+        return softgpu_capture_break(softgpu_capture_of(s), cudaErrorStreamCaptureUnsupported);
+    }
     if (__atomic_load_n(&s->taken, __ATOMIC_ACQUIRE) != __atomic_load_n(&s->put, __ATOMIC_ACQUIRE)) {
         return softgpu_error(cudaErrorNotReady);
     }
@@ -360,7 +424,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    cudaError_t rc = softgpu_enter("cudaDeviceSynchronize");
+    cudaError_t rc = softgpu_enter_uncaptured("cudaDeviceSynchronize");
     if (rc == cudaSuccess) {
         softgpu_wait_all();
     }

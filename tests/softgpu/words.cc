@@ -63,8 +63,14 @@ CUresult put(CUstream stream, CUdeviceptr at, cuuint32_t value, const char *name
     e.kind = SOFTGPU_HOST;
     e.name = name;
     e.host.fn = fn;
-    e.host.argument = new word{word_host, value};
-    return softgpu_put(s, &e, nullptr, 0) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    word *w = new word{word_host, value};
+    e.host.argument = w;
+    e.host.once = true;
+    if (softgpu_put(s, &e, nullptr, 0) != cudaSuccess) {
+        delete w;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult stream_write_value(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags)

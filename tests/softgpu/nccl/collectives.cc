@@ -204,7 +204,10 @@ static void put(entry *e)
     x.name = names[e->what.kind];
     x.host.fn = run;
     x.host.argument = e;
-    softgpu_put(e->stream, &x, nullptr, 0);
+    x.host.once = true;
+    if (softgpu_put(e->stream, &x, nullptr, 0) != cudaSuccess) {
+        softgpu_die("%s: a collective in a graph is not faked", names[e->what.kind]);
+    }
 }
 
 static void *put_late(void *argument)
