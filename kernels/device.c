@@ -235,6 +235,34 @@ int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYT
     return d->ops->sharing != NULL ? d->ops->sharing->import_memory(d, handle, out, err) : no_sharing(d, err);
 }
 
+bool dt_device_has_graphs(const struct dt_device *d)
+{
+    return d->ops->graphs != NULL;
+}
+
+int dt_graph_begin(struct dt_stream *s, struct dt_error *err)
+{
+    const struct dt_device_graphs *graphs = s->device->ops->graphs;
+    return graphs != NULL ? graphs->begin(s, err) : dt_fail(err, DT_NOT_FOUND, "graph: device %s has none", s->device->ops->name);
+}
+
+int dt_graph_end(struct dt_stream *s, struct dt_graph **out, struct dt_error *err)
+{
+    return s->device->ops->graphs->end(s, out, err);
+}
+
+void dt_graph_launch(struct dt_graph *g)
+{
+    g->stream->device->ops->graphs->launch(g);
+}
+
+void dt_graph_close(struct dt_graph *g)
+{
+    if (g != NULL) {
+        g->stream->device->ops->graphs->close(g);
+    }
+}
+
 void dt_device_release(struct dt_device *d, void *imported)
 {
     d->ops->sharing->release(d, imported);

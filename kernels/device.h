@@ -41,6 +41,9 @@ struct dt_stream {
 struct dt_event {
     struct dt_device *device;
 };
+struct dt_graph {
+    struct dt_stream *stream; /* that it was taken down on */
+};
 
 /* Work for dt_stream_call: runs in stream order on a host thread. Non-zero: the stream fails with `err`. */
 typedef int dt_stream_fn(struct dt_stream *s, void *args, struct dt_error *err);
@@ -70,6 +73,14 @@ struct dt_device_plans {
     bool (*take)(struct dt_device *d, const char *text, bool keep);
     /* Chooses nothing, and forgets what was chosen earlier: the same on each start. */
     void (*none)(struct dt_device *d);
+};
+
+/* Work that is taken down once and put in as a whole again and again, at a fraction of the host's time; a device that has none of it says null. */
+struct dt_device_graphs {
+    int (*begin)(struct dt_stream *s, struct dt_error *err);
+    int (*end)(struct dt_stream *s, struct dt_graph **out, struct dt_error *err);
+    void (*launch)(struct dt_graph *g);
+    void (*close)(struct dt_graph *g);
 };
 
 /* Which device of the machine it is, in the driver's words. */
@@ -104,6 +115,7 @@ struct dt_device_ops {
     int (*sync)(struct dt_event *e, double timeout_s, struct dt_error *err);
     const struct dt_device_sharing *sharing;
     const struct dt_device_plans *plans;
+    const struct dt_device_graphs *graphs;
 };
 
 struct dt_device {
@@ -165,6 +177,18 @@ void dt_event_wait(struct dt_event *e, struct dt_stream *s);
 /* The host waits. 0 done; -1 DT_TIMEOUT after timeout_s (the caller polls its communicators and calls again; < 0: no limit),
  * or the failure of the stream recorded. */
 int dt_event_sync(struct dt_event *e, double timeout_s, struct dt_error *err);
+
+/* Graphs. Between begin and end the kernels and copies that the calling thread puts into s are taken down with the arguments that they have now, and nothing
+ * runs; no call, event or word may be among them, and each kernel must have run before in the same shape: what a first use needs cannot be had
+ * meanwhile. Both fail (-1, and nothing of it has run: the caller puts the work in directly) where the device or one of the kernels refuses, and when the
+ * stream has failed. DT_NOT_FOUND: the device has no graphs. */
+int dt_graph_begin(struct dt_stream *s, struct dt_error *err);
+int dt_graph_end(struct dt_stream *s, struct dt_graph **out, struct dt_error *err);
+bool dt_device_has_graphs(const struct dt_device *d);
+/* Puts the work into the stream that it was taken down on. */
+void dt_graph_launch(struct dt_graph *g);
+/* What was launched still runs; before its stream is closed. Null is harmless. */
+void dt_graph_close(struct dt_graph *g);
 
 /* Ranks that share a device, or devices that reach each other. A handle names a whole allocation of dt_device_alloc (no text; copied as bytes) and is good
  * for as long as that lives; another rank's import is device memory to all kernels and copies. On the CPU both must be threads of one process. */

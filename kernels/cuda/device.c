@@ -1,5 +1,5 @@
-/* The device "cuda": one GPU, its memory, and what the runtime's results mean. Streams are in stream.c, events in event.c, how failures travel
- * in failure.c. The driver is asked for the first time here: programs that open another device never touch it. */
+/* The device "cuda": one GPU, its memory, and what the runtime's results mean. Streams are in stream.c, events in event.c, graphs in graph.c, how failures
+ * travel in failure.c. The driver is asked for the first time here: programs that open another device never touch it. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.h"
@@ -290,4 +290,5 @@ const struct dt_device_ops dt_cuda_device_ops = {
     .sync = cuda_sync,
     .sharing = &dt_cuda_sharing,
     .plans = &dt_cuda_plans,
+    .graphs = &dt_cuda_graphs,
 };

@@ -85,9 +85,21 @@ void *cuda_native(struct dt_stream *s)
     return ((struct cuda_stream *)s)->native;
 }
 
+/* Something cannot be taken down: what does so is given up, and the stream is as before. */
+static void refuse(struct cuda_stream *s, const struct dt_error *why)
+{
+    if (s->refused.status == DT_OK) {
+        s->refused = *why;
+    }
+}
+
 void cuda_stream_fail(struct dt_stream *base, const struct dt_error *why)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;
+    if (__atomic_load_n(&s->capturing, __ATOMIC_ACQUIRE) && pthread_equal(s->capturer, pthread_self()) != 0) { /* a kernel; others mean it */
+        refuse(s, why);
+        return;
+    }
     cuda_lane_fail(s->device, s->lane, 0, why);
 }
 
@@ -102,7 +114,7 @@ bool cuda_stream_failed(struct dt_stream *base, struct dt_error *err)
 bool dt_cuda_begin(struct dt_stream *base, struct dt_cuda_launch *out)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    if (cuda_lane_failed(s->device, s->lane, NULL)) {
+    if (cuda_lane_failed(s->device, s->lane, NULL) || (s->capturing && s->refused.status != DT_OK)) {
         return false;
     }
     if (s->work == NULL) {
@@ -115,19 +127,23 @@ bool dt_cuda_begin(struct dt_stream *base, struct dt_cuda_launch *out)
     return true;
 }
 
-/* A refusal while work is put in: all that is recorded from now on carries it. (Records are counted by the thread that drives the stream: this one.) */
-static void check(struct cuda_stream *s, cudaError_t rc, const char *what)
+/* (Records are counted by the thread that drives the stream: this one.) */
+void cuda_check(struct cuda_stream *s, cudaError_t rc, const char *what)
 {
     if (rc != cudaSuccess) {
         struct dt_error why = {0};
         (void)cuda_fail(s->device, &why, rc, what);
+        if (s->capturing) {
+            refuse(s, &why);
+            return;
+        }
         cuda_lane_fail(s->device, s->lane, s->device->lanes[s->lane].recorded + 1, &why);
     }
 }
 
 void dt_cuda_end(struct dt_stream *base, const char *kernel)
 {
-    check((struct cuda_stream *)base, cudaGetLastError(), kernel);
+    cuda_check((struct cuda_stream *)base, cudaGetLastError(), kernel);
 }
 
 void cuda_copy(struct dt_stream *base, void *dst, const void *src, size_t size_bytes)
@@ -135,7 +151,7 @@ void cuda_copy(struct dt_stream *base, void *dst, const void *src, size_t size_b
     struct cuda_stream *s = (struct cuda_stream *)base;
     if (size_bytes > 0 && dst != src && !cuda_lane_failed(s->device, s->lane, NULL)) {
         cuda_device_use(s->device);
-        check(s, cudaMemcpyAsync(dst, src, size_bytes, cudaMemcpyDefault, s->native), "copy");
+        cuda_check(s, cudaMemcpyAsync(dst, src, size_bytes, cudaMemcpyDefault, s->native), "copy");
     }
 }
 
@@ -144,7 +160,7 @@ void cuda_guard(struct dt_stream *base, void *p, size_t size_bytes)
     struct cuda_stream *s = (struct cuda_stream *)base;
     if (!cuda_lane_failed(s->device, s->lane, NULL)) {
         cuda_device_use(s->device);
-        check(s, cudaMemsetAsync(p, 0xff, size_bytes, s->native), "guard");
+        cuda_check(s, cudaMemsetAsync(p, 0xff, size_bytes, s->native), "guard");
     }
 }
 
@@ -169,7 +185,7 @@ static bool wait_for_room(struct cuda_stream *s)
         cudaError_t rc = cudaStreamQuery(s->native);
         (void)cudaGetLastError(); /* that it is not ready counts as an error there */
         if (rc != cudaSuccess && rc != cudaErrorNotReady) {
-            check(s, rc, "call");
+            cuda_check(s, rc, "call");
             return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -194,5 +210,5 @@ void cuda_call(struct dt_stream *base, dt_stream_fn *fn, const void *args, size_
     }
     cudaError_t rc = cudaLaunchHostFunc(s->native, run_call, x);
     s->call_count += rc == cudaSuccess;
-    check(s, rc, "call");
+    cuda_check(s, rc, "call");
 }

@@ -45,6 +45,7 @@ int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc,
 const char *cuda_advice(cudaError_t rc);
 
 extern const struct dt_device_sharing dt_cuda_sharing; /* share.c */
+extern const struct dt_device_graphs dt_cuda_graphs;   /* graph.c */
 int cuda_shares_open(struct cuda_device *c, struct dt_error *err);
 void cuda_shares_close(struct cuda_device *c);
 
@@ -94,6 +95,13 @@ struct cuda_stream {
     struct cuda_times *times; /* null: nobody asks how long it waits */
     struct cuda_call *calls;  /* ring of host functions */
     uint64_t call_count, called;
+    bool capturing; /* graph.c; only the thread that drives the stream looks at the next three */
+    pthread_t capturer;
+    struct dt_error refused; /* the first thing that could not be taken down */
 };
+
+/* stream.c: what the runtime said while work was put in. A refusal fails the stream: all that is recorded from now on carries it; while work is taken down
+ * it is only kept. */
+void cuda_check(struct cuda_stream *s, cudaError_t rc, const char *what);
 
 #endif
