@@ -16,7 +16,7 @@ enum dt_rule_type {
     DT_RULE_NUMBER,  /* double */
     DT_RULE_STRING,  /* const char *, in the arena */
     DT_RULE_CHOICE,  /* const char *: one of `choices`, spelled as there (upper and lower case are the same) */
-    DT_RULE_ENUM,    /* int or enum: the place in `choices` */
+    DT_RULE_ENUM,    /* int or enum: the place in `choices`; those named true and false are JSON's */
     DT_RULE_PAIR     /* int64_t[2] */
 };
 

@@ -128,7 +128,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         *(const char **)out = dt_arena_printf(arena, "%.*s", (int)size, at);
         return true;
     case DT_RULE_ENUM: {
-        int index = cJSON_IsString(value) ? choice_of(rule->choices, value->valuestring, &at, &size) : -1;
+        const char *word = cJSON_IsBool(value) ? cJSON_IsTrue(value) ? "true" : "false" : cJSON_GetStringValue(value);
+        int index = word != NULL ? choice_of(rule->choices, word, &at, &size) : -1;
         if (index < 0) {
             return false;
         }
@@ -222,6 +223,18 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     }
 }
 
+/* The choice that begins at p as JSON. */
+static void add_choice(const char *p, struct dt_text *out)
+{
+    size_t size = strcspn(p, "|");
+    bool literal = (size == 4 && strncmp(p, "true", size) == 0) || (size == 5 && strncmp(p, "false", size) == 0);
+    if (literal) {
+        dt_text_printf(out, "%.*s", (int)size, p);
+    } else {
+        dt_text_json(out, p, size);
+    }
+}
+
 static bool is_null(const struct dt_rule *rule, const void *in)
 {
     switch (rule->type) {
@@ -270,7 +283,7 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         for (int i = *(const int *)in; i > 0; i--) {
             p += strcspn(p, "|") + 1;
         }
-        dt_text_json(out, p, strcspn(p, "|"));
+        add_choice(p, out);
         break;
     }
     }
@@ -318,7 +331,7 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         for (const char *p = rule->choices; *p != 0;) {
             size_t n = strcspn(p, "|");
             dt_text_puts(out, p == rule->choices ? "" : ", ");
-            dt_text_json(out, p, n);
+            add_choice(p, out);
             p += n + (p[n] == '|');
         }
         dt_text_puts(out, rule->null ? ", null]" : "]");

@@ -13,7 +13,7 @@ struct box {
     int64_t count, maybe, pair[2];
     double rate;
     const char *word, *kind;
-    int mode;
+    int mode, wish;
 };
 
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
@@ -24,17 +24,14 @@ static const struct dt_rule rate = {.type = DT_RULE_NUMBER, .open_min = true, .m
 static const struct dt_rule word = {.type = DT_RULE_STRING, .null = true};
 static const struct dt_rule kind = {.type = DT_RULE_CHOICE, .choices = "small|large", .later = "huge"};
 static const struct dt_rule mode = {.type = DT_RULE_ENUM, .choices = "slow|fast"};
+static const struct dt_rule wish = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
 
 static const struct dt_field fields[] = {
-    {"flag", "true", "a flag", offsetof(struct box, flag), &boolean},
-    {"count", NULL, "how many", offsetof(struct box, count), &count},
-    {"maybe", "null", "perhaps", offsetof(struct box, maybe), &maybe},
-    {"pair", "null", "two", offsetof(struct box, pair), &pair},
-    {"rate", "0.1", "how fast", offsetof(struct box, rate), &rate},
-    {"word", "null", "text", offsetof(struct box, word), &word},
-    {"kind", "\"small\"", "size", offsetof(struct box, kind), &kind},
-    {"mode", "\"fast\"", "speed", offsetof(struct box, mode), &mode},
-    {0},
+    {"flag", "true", "a flag", offsetof(struct box, flag), &boolean},  {"count", NULL, "how many", offsetof(struct box, count), &count},
+    {"maybe", "null", "perhaps", offsetof(struct box, maybe), &maybe}, {"pair", "null", "two", offsetof(struct box, pair), &pair},
+    {"rate", "0.1", "how fast", offsetof(struct box, rate), &rate},    {"word", "null", "text", offsetof(struct box, word), &word},
+    {"kind", "\"small\"", "size", offsetof(struct box, kind), &kind},  {"mode", "\"fast\"", "speed", offsetof(struct box, mode), &mode},
+    {"wish", "\"auto\"", "or not", offsetof(struct box, wish), &wish}, {0},
 };
 static const struct dt_config_hint hints[] = {{"box.old", "here it is box.count"}, {"later", "not there yet; remove it"}, {0}};
 
@@ -193,17 +190,37 @@ static void test_where(void **state)
     dt_text_clear(&problems);
 }
 
+/* A choice that is named true or false is JSON's. */
+static void test_literals(void **state)
+{
+    (void)state;
+    struct box box;
+    static const char *const texts[] = {"{\"box\": {\"count\": 1}}", "{\"box\": {\"count\": 1, \"wish\": true}}",
+                                        "{\"box\": {\"count\": 1, \"wish\": false}}"};
+    for (int i = 0; i < 3; i++) {
+        char *got = read_box(texts[i], NULL, &box);
+        assert_string_equal(got, "");
+        assert_int_equal(box.wish, i);
+        free(got);
+    }
+    char *got = read_box(texts[0], "box.wish=true", &box);
+    assert_int_equal(box.wish, 1);
+    free(got);
+    expect("{\"box\": {\"count\": 1, \"wish\": 1}}", NULL, "f:1:30: box.wish: is 1; give one of: auto, true, false\n");
+    expect("{\"box\": {\"count\": 1, \"mode\": true}}", NULL, "f:1:30: box.mode: is true; give one of: slow, fast\n");
+}
+
 static void test_format(void **state)
 {
     (void)state;
-    struct box box = {.flag = true, .count = 5, .maybe = -1, .pair = {1, 2}, .rate = 0.1, .kind = "small", .mode = 1};
+    struct box box = {.flag = true, .count = 5, .maybe = -1, .pair = {1, 2}, .rate = 0.1, .kind = "small", .mode = 1, .wish = 2};
     struct dt_text t;
     dt_text_init(&t);
     for (const struct dt_field *f = fields; f->key != NULL; f++) {
         dt_config_format(f, &box, &t);
         dt_text_puts(&t, " ");
     }
-    assert_string_equal(t.data, "true 5 null [1, 2] 0.1 null \"small\" \"fast\" ");
+    assert_string_equal(t.data, "true 5 null [1, 2] 0.1 null \"small\" \"fast\" false ");
     dt_text_reset(&t);
     box.rate = 0.1 + 1e-16 * 3;
     dt_config_format(&fields[4], &box, &t);
@@ -212,6 +229,7 @@ static void test_format(void **state)
     dt_config_schema(fields, 0, &t);
     assert_non_null(strstr(t.data, "\"count\": {\"type\": [\"integer\"], \"minimum\": 1, \"maximum\": 10000000000, \"description\": \"how many\"}"));
     assert_non_null(strstr(t.data, "\"mode\": {\"enum\": [\"slow\", \"fast\"], \"default\": \"fast\", \"description\": \"speed\"}"));
+    assert_non_null(strstr(t.data, "\"wish\": {\"enum\": [\"auto\", true, false], \"default\": \"auto\", \"description\": \"or not\"}"));
     dt_text_clear(&t);
 }
 
@@ -249,7 +267,7 @@ int main(void)
     dt_arena_init(&arena);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown), cmocka_unit_test(test_set),
-        cmocka_unit_test(test_where),  cmocka_unit_test(test_format),       cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_where),  cmocka_unit_test(test_literals),     cmocka_unit_test(test_format),  cmocka_unit_test(test_limits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dt_arena_clear(&arena);
