@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build")
 OUT = os.environ.get("OUT") or os.path.join(BUILD, "gpu")
 RESULTS = os.path.join(OUT, "results.jsonl")
-UNIT = ["test_cuda_kernels", "test_cuda_attention", "test_cuda_dnn", "test_cuda_train"]
+UNIT = ["test_cuda_kernels", "test_cuda_attention", "test_cuda_dnn", "test_cuda_graph", "test_cuda_train"]
 # name, layers, heads, channels, micro-batch: GPT-2 at 1024 tokens, the batches of the twin (tests/peers/models.py)
 STEPS = [("124M", 12, 12, 768, 64), ("350M", 24, 16, 1024, 32), ("774M", 36, 20, 1280, 32), ("1558M", 48, 25, 1600, 24)]
 MEMORY_GIB = {"124M": 40, "350M": 60, "774M": 100, "1558M": 120}
@@ -97,13 +97,14 @@ def shard(folder):
     return path
 
 
-def step(results, size, precision):
+def step(results, size, precision, graphs="auto", of=""):
     name, layers, heads, channels, batch = size
-    folder = os.path.join(BUILD, "gpu", f"step-{name}-{precision}")
+    folder = os.path.join(BUILD, "gpu", f"step-{name}-{precision}{of}".replace(" ", "-"))
     os.makedirs(folder, exist_ok=True)
     job = {"model": {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": 1024, "vocab_size": 50304},
            "data": {"train": shard(os.path.join(BUILD, "gpu")), "sequence_length": 1024},
-           "training": {"batch_size_per_gpu": batch, "max_steps": 40, "learning_rate": 1e-4, "weight_decay": 0.1, "device": "cuda", "precision": precision},
+           "training": {"batch_size_per_gpu": batch, "max_steps": 60, "learning_rate": 1e-4, "weight_decay": 0.1, "device": "cuda", "precision": precision,
+                        "cuda_graphs": graphs},
            "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
     with open(os.path.join(folder, "job.json"), "w") as f:
         json.dump(job, f)
@@ -111,8 +112,10 @@ def step(results, size, precision):
     begin = time.time()
     p = subprocess.run([os.path.join(BUILD, "bin", "train"), os.path.join(folder, "job.json"), "--output_dir", out, "--fresh"], capture_output=True, text=True)
     rows = [json.loads(line) for line in open(os.path.join(out, "metrics.jsonl"))] if os.path.exists(os.path.join(out, "metrics.jsonl")) else []
-    rates = [r["tokens_per_s"] for r in rows if r.get("step", 0) > 10 and "tokens_per_s" in r]
-    results.add(f"step gpt2 {name} {precision}", tokens_per_s=statistics.median(rates) if rates else None, batch=batch, seconds=round(time.time() - begin, 1),
+    rates = [r["tokens_per_s"] for r in rows if r.get("step", 0) > 32 and "tokens_per_s" in r]  # by then auto has chosen between graphs and none
+    events = [json.loads(line) for line in open(os.path.join(out, "events.jsonl"))] if os.path.exists(os.path.join(out, "events.jsonl")) else []
+    results.add(f"step gpt2 {name} {precision}{of}", tokens_per_s=statistics.median(rates) if rates else None, batch=batch, seconds=round(time.time() - begin, 1),
+                memory_bytes=rows[-1].get("memory_bytes") if rows else None, graphs=[e for e in events if e["event"] == "cuda_graphs"],
                 loss=rows[-1].get("loss") if rows else None, error=p.stderr[-600:] if p.returncode else None)
 
 
@@ -131,6 +134,10 @@ def bench(results, seconds):
             continue
         cases.append((f"step gpt2 {s[0]} bf16-mixed", lambda s=s: step(results, s, "bf16-mixed")))
         cases.append((f"twin gpt2 {s[0]}", lambda s=s: twin(results, s[0])))
+    for batch in (1, 4):  # small enough for the host to be in the way
+        for graphs in (False, True):
+            of = f" batch {batch} graphs {'on' if graphs else 'off'}"
+            cases.append((f"step gpt2 124M bf16-mixed{of}", lambda b=batch, g=graphs, of=of: step(results, (*STEPS[0][:4], b), "bf16-mixed", g, of)))
     make("programs")
     left = [c for c in cases if c[0] not in results.known]
     for i, (case, run) in enumerate(left):

@@ -13,6 +13,7 @@
 enum loss_normalization { LOSS_LOCAL_MEAN, LOSS_GLOBAL_TOKENS };
 enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY }; /* auto: the strategy row's own */
 enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };             /* fsdp.backward_prefetch */
+enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };                  /* auto: as is measured to be faster */
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 struct job {
@@ -51,6 +52,7 @@ struct job {
         bool share_gpu;                              /* several ranks may compute on one GPU */
         const char *collectives;                     /* "auto", "nccl", "peer": between GPUs */
         int64_t collective_sms;                      /* nccl: multiprocessors that a collective may take; 0: as NCCL chooses */
+        enum graphs_wish cuda_graphs;                /* layers as CUDA graphs, on a GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;

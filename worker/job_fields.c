@@ -60,6 +60,7 @@ static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
 static const struct dt_rule element = {.type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
+static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
@@ -127,6 +128,8 @@ static const struct dt_field training_fields[] = {
     {"collectives", "\"auto\"", "how GPUs reach each other; auto: nccl where each rank has a GPU and NCCL is here, otherwise peer (one host)",
      AT(collectives), &collectives},
     {"collective_sms", "0", "multiprocessors that a collective by nccl may take; 0: as NCCL chooses", AT(collective_sms), &multiprocessors},
+    {"cuda_graphs", "\"auto\"", "on GPUs a layer's kernels are launched as one CUDA graph; auto: if a step is measured to be faster so",
+     AT(cuda_graphs), &graphs},
     {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},

@@ -63,9 +63,11 @@ struct trainer {
     int ahead;                                          /* steps that may be put in while the results of one are not known */
     struct trainer_feed feeds[2];                       /* used in turn, as the steps are */
     struct trainer_pending pending[2];
-    double finished_s;      /* when the last result was known */
-    struct dt_stream *copy; /* brings batches to a device with memory of its own; else null */
-    int64_t save_tries;     /* begun in this round, the same on all ranks: each has words of its own in the store */
+    double finished_s;             /* when the last result was known */
+    struct dt_stream *copy;        /* brings batches to a device with memory of its own; else null */
+    struct batch shape;            /* what a layer is given of a batch: sizes, no ids and labels */
+    struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
+    int64_t save_tries;            /* begun in this round, the same on all ranks: each has words of its own in the store */
     int64_t saved_step;
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;                  /* by any rank, known to all */
@@ -160,6 +162,17 @@ void trainer_batch_used(struct trainer *t, struct trainer_feed *f);
 int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err);
 /* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. */
 struct batch *trainer_batch_eval(struct trainer *t, int64_t i);
+
+/* trainer_graph.c: calls of blocks as graphs. close: nothing is put in any more; harmless without open and twice. */
+void trainer_graph_open(struct trainer *t);
+void trainer_graph_close(struct trainer *t);
+/* Device memory that graphs take at most, beside the plan. */
+double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device);
+/* Puts in what the pass asks of the block, directly or as a graph: the same kernels in the same order. */
+void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p);
+/* A step begins: with graphs or without? How long it took, from the one before it. */
+void trainer_graph_begin(struct trainer *t);
+void trainer_graph_timed(struct trainer *t, int64_t step, double step_s);
 
 /* trainer_resume.c: where a run begins, and how ranks agree outside steps. */
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the same one. */

@@ -193,7 +193,9 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
     t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
     double own = fmin(t->context_bytes, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */
-    double need = needed(&t->plan, true) + DEVICE_SPARE_BYTES, room = (double)total_bytes - own - DEVICE_SPARE_BYTES;
+    double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
+    double need = needed(&t->plan, true) + graphs + DEVICE_SPARE_BYTES;
+    double room = (double)total_bytes - own - graphs * sharers - DEVICE_SPARE_BYTES;
     if (needed(&t->plan, true) * sharers > room) {
         return does_not_fit(t, true, w->local_size, sharers, room, "memory of the GPU", err);
     }

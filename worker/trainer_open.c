@@ -238,8 +238,9 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     size_t total = plan_total(&t->plan);
     dt_text_printf(out, "    %-16s %18zu   %10s\n", "total", total, dt_text_bytes((double)total, text, sizeof text));
     if (strcmp(device, "cuda") == 0) {
-        dt_text_printf(out,
-                       "\na GPU holds all but staging, beside what CUDA's context and libraries take there; staging is pinned memory of the host\n");
+        dt_text_printf(
+            out,
+            "\na GPU holds all but staging, beside what CUDA's context, libraries and graphs take there; staging is pinned memory of the host\n");
         return;
     }
     double have = plan_available(local_size, what, sizeof what);
@@ -280,6 +281,8 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     if (trainer_batch_open(t, err) != 0) {
         return -1;
     }
+    t->shape = (struct batch){.batch_size = c->spec.batch_size, .sequence_length = c->spec.sequence_length};
+    trainer_graph_open(t);
     for (int i = 0; i < 2; i++) {
         if (dt_event_open(w->device, &t->pending[i].done, err) != 0) {
             return -1;
@@ -309,6 +312,7 @@ void trainer_close(struct trainer *t)
         (void)dt_stream_finish(t->world->communication, 30, NULL);
     }
     trainer_batch_close(t);
+    trainer_graph_close(t);
     dt_event_close(t->done);
     for (int i = 0; i < 2; i++) {
         dt_event_close(t->pending[i].done);

@@ -122,7 +122,7 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
         .phase = phase,
         .stream = t->world->compute,
         .kernels = t->world->device->kernels,
-        .batch = batch,
+        .batch = t->chain.blocks[block].layer >= 0 ? &t->shape : batch,
         .kept = t->kept[block],
         .saved = t->saved[block],
         .scratch = t->scratch,
@@ -158,7 +158,7 @@ static void forward(struct trainer *t, enum pass_phase phase, const struct batch
         p.loss_sum = loss_sum;
         set_input(t, &p, i);
         strategy_note(s, 'F', b->unit);
-        b->ops->forward(b, &p);
+        trainer_run_block(t, b, &p);
         /* Backward comes from the other end: what it needs first stays. */
         bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || i + 1 == count);
         if (i == u->last_use && !stays) {
@@ -188,7 +188,7 @@ static void backward(struct trainer *t, const struct batch *batch, int64_t micro
         p.weights = weights->get(s, b->unit);
         strategy_note(s, 'B', b->unit);
         if (b->recompute) {
-            b->ops->forward(b, &p);
+            trainer_run_block(t, b, &p);
         }
         p.phase = PASS_BACKWARD;
         p.grads = s->grads->get(s, b->unit, micro_step, &p.accumulate);
@@ -199,7 +199,7 @@ static void backward(struct trainer *t, const struct batch *batch, int64_t micro
             p.loss_scale = scale;
             p.loss_sum = &t->loss_sum[micro_step];
         }
-        b->ops->backward(b, &p);
+        trainer_run_block(t, b, &p);
         mark(t, DT_PHASE_BACKWARD, micro_step);
         if (s->prefetch == PREFETCH_POST && i > 0) {
             weights->fetch(s, c->blocks[i - 1].unit);
@@ -234,6 +234,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->position = f->position;
     p->riders = t->pace_due;
     t->pace_due = false;
+    trainer_graph_begin(t);
 
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
@@ -296,6 +297,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
                                    .micro_steps = p->count,
                                    .pace = p->riders ? clip_riders(&t->clip, p->turn) : NULL};
     t->finished_s = now_s;
+    trainer_graph_timed(t, t->step - 1, out->step_s);
     return 0;
 }
 

@@ -74,6 +74,36 @@ def test_all_strategies_are_the_same_bits(place, ranks, precision):
         assert abs(loss - cpu[step]) <= bound, f"step {step}: {loss}, on the CPU {cpu[step]}"
 
 
+@pytest.mark.parametrize("ranks, rows, sets", [
+    (2, ROWS if ALL else ["zero1", "full_shard"], ["training.precision=bf16-mixed"]),
+    (3, ROWS if ALL else ["zero2"], []),
+    (3, ["shard_grad_op"], ["training.precision=bf16-mixed", "training.gradient_accumulation_steps=2", "activation_checkpointing.enabled=true"]),
+])
+def test_graphs_change_no_bits(place, ranks, rows, sets):
+    """With evaluations between and a resume in the middle, whatever the two parts ran with."""
+    folder, job = place
+    sets = [*sets, "training.eval_every_n_steps=2", "training.lr_scheduler_type=constant"]
+    name = f"graphs-{ranks}-{len(sets)}"
+    without = run(place, folder / name, ranks, rows[0], [*sets, "training.cuda_graphs=false"])
+    for row in rows:
+        out = folder / f"{name}-{row}"
+        run(place, out, ranks, row, [*sets, "training.cuda_graphs=true", "training.max_steps=4"])
+        with_graphs = run(place, out, ranks, row, [*sets, "training.cuda_graphs=true"])
+        assert with_graphs == without, f"{row}: {with_graphs}, without graphs {without}"
+        assert all("no CUDA graphs" not in (out / "logs" / f"rank-{r}.log").read_text() for r in range(ranks))
+
+
+@pytest.mark.skipif(GPU, reason="only the software GPU refuses when it is told to")
+def test_a_rank_without_graphs_is_no_worse(place):
+    """One rank's runtime takes nothing down: it says so once, and the job has the same bits."""
+    folder, job = place
+    without = run(place, folder / "no-graphs", 2, "full_shard", ["training.cuda_graphs=false"])
+    said = []
+    one = run(place, folder / "one-refuses", 2, "full_shard", ["training.cuda_graphs=true"], env={"SOFTGPU_FAIL": "cudaGraphInstantiate:3:0:0"}, said=said)
+    assert one == without
+    assert said[0].count("train: warning: no CUDA graphs: graph: GPU 0 (software GPU, bus 0000:01:00.0): ") == 1, said
+
+
 def test_products_are_measured_once_for_all_ranks(place):
     """The first start measures and says so; later ones, of any strategy, have its bits, also where another algorithm would be faster now."""
     folder, job = place

@@ -18,7 +18,9 @@
 
 static char *folder;
 
-int softgpu_dnn_executions(void) __attribute__((weak)); /* graphs that cuDNN ran; on a real GPU nobody counts them */
+/* What the software GPU counts; on a real one nobody does. */
+int softgpu_dnn_executions(void) __attribute__((weak)); /* graphs that cuDNN ran */
+extern uint64_t softgpu_graph_launches __attribute__((weak)), softgpu_graphs __attribute__((weak));
 
 static int open_folder(void **state)
 {
@@ -44,6 +46,7 @@ static void make_job(struct job *job, const char *row, const char *precision, in
     job->precision.compute = job->precision.reduce = strcmp(precision, "bf16-mixed") == 0 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
     job->training.max_steps = 3;
     job->training.gradient_accumulation_steps = micro_steps;
+    job->training.cuda_graphs = GRAPHS_OFF;
     job->text = NULL;
 }
 
@@ -145,12 +148,130 @@ static void the_device_always_has_work(void **state)
     dt_arena_clear(&job.arena);
 }
 
+static uint64_t graph_launches(void)
+{
+    return &softgpu_graph_launches != NULL ? softgpu_graph_launches : 0;
+}
+
+static struct {
+    uint64_t launches[RANKS_STEPS_MAX], graphs; /* by step; the most at a time */
+    int count;
+} watched;
+
+static void watch_graphs(int rank, int64_t step)
+{
+    (void)rank;
+    (void)step;
+    watched.launches[watched.count++] = graph_launches();
+    if (&softgpu_graphs != NULL && softgpu_graphs > watched.graphs) {
+        watched.graphs = softgpu_graphs;
+    }
+}
+
+static void train_watched(const struct job *job, struct ranks_outcome *out)
+{
+    memset(&watched, 0, sizeof watched);
+    train(job, 1, &(struct ranks_options){.device = "cuda", .on_step = watch_graphs}, out);
+    assert_true(&softgpu_graphs == NULL || softgpu_graphs == 0); /* all are closed */
+}
+
+/* Layers as graphs: the same bits as without, with evaluations between, computing again and several micro-steps. */
+static void graphs_change_no_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *precision;
+        int micro_steps;
+        bool recompute;
+        uint64_t graphs; /* of two layers */
+    } rows[] = {
+        {"32-true", 1, false, 2 * 3}, /* forward, backward, evaluation */
+        {"32-true", 3, true, 2 * 5},
+        {"bf16-mixed", 2, false, 2 * 4},
+        {"bf16-mixed", 1, true, 2 * 4},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct job job;
+        struct ranks_outcome without, with;
+        make_job(&job, "single_device", rows[i].precision, rows[i].micro_steps);
+        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+        job.training.max_steps = 5;
+        job.training.eval_every_n_steps = 2;
+        job.recompute.enabled = rows[i].recompute;
+        uint64_t before = graph_launches();
+        train_watched(&job, &without);
+        assert_int_equal(graph_launches(), before);
+        job.training.cuda_graphs = GRAPHS_ON;
+        train_watched(&job, &with);
+        if (&softgpu_graphs != NULL) {
+            assert_true(graph_launches() > before + 2 * 2 * (uint64_t)rows[i].micro_steps * 3);
+            assert_int_equal(watched.graphs, rows[i].graphs);
+        }
+        assert_true(with.hash == without.hash);
+        assert_memory_equal(with.loss, without.loss, 5 * sizeof(double));
+        assert_memory_equal(with.norm, without.norm, 5 * sizeof(double));
+        ranks_clear(&without);
+        ranks_clear(&with);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* By default turns of steps with and without them are measured, then one way stays. */
+static void graphs_are_measured(void **state)
+{
+    (void)state;
+    enum { STEPS = 34, DECIDED = 30 }; /* 4 steps, 6 turns of 4, and the step that was in */
+    struct job job;
+    struct ranks_outcome without, measured;
+    make_job(&job, "single_device", "32-true", 1);
+    job.training.max_steps = STEPS;
+    train_watched(&job, &without);
+    job.training.cuda_graphs = GRAPHS_AUTO;
+    train_watched(&job, &measured);
+    assert_true(measured.hash == without.hash);
+    assert_memory_equal(measured.loss, without.loss, STEPS * sizeof(double));
+    if (&softgpu_graphs != NULL) {
+        assert_true(watched.launches[2] == watched.launches[0]);
+        assert_true(watched.launches[6] > watched.launches[4]);
+        assert_true(watched.launches[10] == watched.launches[8]);
+        assert_true(watched.launches[14] > watched.launches[12]);
+        uint64_t last = watched.launches[STEPS - 1] - watched.launches[DECIDED];
+        assert_true(last == 0 || last == (uint64_t)(STEPS - 1 - DECIDED - 1) * 4);
+    }
+    ranks_clear(&without);
+    ranks_clear(&measured);
+    dt_arena_clear(&job.arena);
+}
+
+/* A runtime that takes nothing down: training goes on without graphs, with the same bits. */
+static void refused_graphs_cost_nothing(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome without, refused;
+    make_job(&job, "single_device", "32-true", 1);
+    train_watched(&job, &without);
+    job.training.cuda_graphs = GRAPHS_ON;
+    (void)setenv("SOFTGPU_FAIL", "cudaStreamEndCapture:3", 1);
+    uint64_t before = graph_launches();
+    train_watched(&job, &refused);
+    (void)unsetenv("SOFTGPU_FAIL");
+    assert_true(refused.hash == without.hash);
+    assert_true(&softgpu_graphs == NULL || graph_launches() == before);
+    ranks_clear(&without);
+    ranks_clear(&refused);
+    dt_arena_clear(&job.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank),
         cmocka_unit_test(stopped_equals_uninterrupted),
         cmocka_unit_test(the_device_always_has_work),
+        cmocka_unit_test(graphs_change_no_bits),
+        cmocka_unit_test(graphs_are_measured),
+        cmocka_unit_test(refused_graphs_cost_nothing),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
