@@ -5,6 +5,7 @@
 #include "launcher/hostfile.h"
 #include "launcher/leash.h"
 #include "launcher/options_table.h"
+#include "launcher/process.h"
 #include "launcher/run.h"
 #include "launcher/serve.h"
 #include "launcher/starter.h"
@@ -48,6 +49,21 @@ static int print(struct options *o)
     return written ? DT_EXIT_DONE : DT_EXIT_FAILED;
 }
 
+/* The guard looks there for what workers leave behind, and our own programs for the page that they share with the agent. */
+static bool check_proc(const struct options *o)
+{
+    static const char what[] = "/proc is not that of this PID namespace", how[] = "mount it: mount -t proc proc /proc, or unshare --mount-proc";
+    if (process_numbers_are_ours()) {
+        return true;
+    }
+    if (o->bundled) {
+        (void)fprintf(stderr, "dtrun: %s, and %s needs it; %s\n", what, o->program, how);
+    } else {
+        (void)fprintf(stderr, "dtrun: warning: %s: what workers leave behind cannot be found and ended; %s\n", what, how);
+    }
+    return !o->bundled;
+}
+
 static int begin(struct options *o)
 {
     struct dt_error err;
@@ -75,6 +91,9 @@ static int begin(struct options *o)
     }
     if (o->action == OPTIONS_DRY_RUN) {
         return print(o);
+    }
+    if (!check_proc(o)) {
+        return DT_EXIT_USAGE;
     }
     if (guard_open(&err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);

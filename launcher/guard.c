@@ -125,8 +125,12 @@ static void scan_all(struct family *f, pid_t root)
     } while (f->count > before);
 }
 
+/* Without a /proc of our own nobody is found, rather than somebody else's processes of these numbers. */
 static void add_descendants(struct family *f, pid_t root)
 {
+    if (!process_numbers_are_ours()) {
+        return;
+    }
     if (!kernel_lists_children()) {
         scan_all(f, root);
         return;
@@ -285,7 +289,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
         leftovers_end(&before, agent);
     }
     if (!all_gone) {
-        (void)dprintf(2, "dtrun: guard: a process of this job does not die: it hangs in the kernel; look for state D in ps\n");
+        (void)dprintf(2, "dtrun: guard: a process of this job does not die: %s\n",
+                      process_numbers_are_ours() ? "it hangs in the kernel; look for state D in ps"
+                                                 : "without a /proc of this PID namespace it cannot be found; look for it in ps");
     }
     _exit(code);
 }

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "launcher/process.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -94,7 +95,7 @@ int leftovers_find(pid_t agent, struct dt_text *out)
     dt_text_init(&env);
     dt_text_init(&who);
     dt_text_init(&numbers);
-    DIR *all = opendir("/proc");
+    DIR *all = process_numbers_are_ours() ? opendir("/proc") : NULL;
     const struct dirent *e;
     while (all != NULL && (e = readdir(all)) != NULL) {
         pid_t pid = isdigit((unsigned char)e->d_name[0]) ? (pid_t)atoi(e->d_name) : 0;

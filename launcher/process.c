@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +20,12 @@ void process_read(const char *path, char *out, size_t out_bytes)
         (void)close(fd);
     }
     out[size > 0 ? size : 0] = '\0';
+}
+
+bool process_numbers_are_ours(void)
+{
+    char self[32] = "";
+    return readlink("/proc/self", self, sizeof self - 1) > 0 && (pid_t)atoi(self) == getpid();
 }
 
 bool process_look(pid_t pid, struct process_look *out)

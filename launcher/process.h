@@ -23,6 +23,8 @@ struct process_use {        /* sums over processes */
     bool hides_writes;      /* of one of them at least we may not read what it has written, or the kernel does not count it */
 };
 
+/* Whether /proc numbers processes as we do: not where it is missing (a chroot), or still that of the PID namespace around ours. */
+bool process_numbers_are_ours(void);
 /* False (out zeroed) when there is no such process. */
 bool process_look(pid_t pid, struct process_look *out);
 /* Adds what a process has used; nothing when there is none. */

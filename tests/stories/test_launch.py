@@ -372,6 +372,26 @@ def test_what_a_killed_job_has_left_is_named_by_the_next(tmp_path):
     assert "outlived" not in (tmp_path / "after").read_text(), (tmp_path / "after").read_text()
 
 
+FOREIGN_PROC = """
+sleep 1000 & [ $! = 2 ] || exit 99
+"$1" --nproc_per_node=2 sh -c 'setsid sleep 1000 & exit $RANK' && exit 98
+kill -0 2 || exit 97
+"$1" /bin/true || exit 96
+"$1" train job.json; exit $?
+"""
+
+
+def test_a_proc_of_another_namespace(tmp_path):
+    """Its numbers are those of other processes: none of ours is ended for them, the result stands, and train says what it needs."""
+    inside = ["unshare", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no pid namespaces here")
+    p = subprocess.run([*inside, "sh", "-c", FOREIGN_PROC, "-", DTRUN], env=clean_env({"TMPDIR": str(tmp_path)}), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert p.returncode == 2 and p.stderr.count("dtrun: warning: /proc is not that of this PID namespace: ") == 2, p
+    assert "guard: a process of this job does not die: without a /proc of this PID namespace it cannot be found" in p.stderr, p
+    assert p.stderr.count("/proc is not that of this PID namespace, and train needs it; mount it") == 1 and "outlived" not in p.stderr, p
+
+
 def test_daemons_of_a_worker_end_with_the_round(tmp_path):
     text = f"setsid sh -c 'sleep 1000 & echo $$$$ >> {tmp_path}/pids; sleep 1000' & while [ ! -s {tmp_path}/pids ]; do sleep 0.01; done"
     result = shell(text, "--nproc_per_node=2")
