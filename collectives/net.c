@@ -240,10 +240,12 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof at;
     if (rc != 0 || getsockname(made.fd, (struct sockaddr *)&at, &size) != 0) {
-        bool denied = errno == EACCES;
+        code = errno;
         (void)dt_fail_errno(err, "%s: listen", made.name);
-        if (denied) { /* another try is denied, too */
+        if (code == EACCES) { /* another try is denied, too */
             (void)dt_fail(err, DT_INVALID, "%s: listen: " DT_NET_DENIED, made.name);
+        } else if (code == EADDRNOTAVAIL) {
+            (void)dt_fail(err, DT_NOT_FOUND, "%s: is no address of this host", host);
         }
         dt_net_close(&made);
         return -1;

@@ -22,7 +22,8 @@ int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline
 #define DT_NET_DENIED                                                                                                                                \
     "permission denied: ports below 1024 (net.ipv4.ip_unprivileged_port_start) are for root and CAP_NET_BIND_SERVICE; choose another port"
 
-/* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. */
+/* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. DT_NOT_FOUND: no host of that name, or it
+ * is another one. */
 int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err);
 /* Whether this machine may listen at a host's address: not at one that a router or a container's bridge translates to ours. Also true when nobody can tell. */
 bool dt_net_is_here(const char *host);

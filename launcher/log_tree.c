@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,16 @@ static void plain_name(const char *run_id, char *out, size_t size)
     out[n] = '\0';
 }
 
+/* Room may come; for the rest another try finds the same. */
+static char *refuse(struct dt_error *err, const char *option)
+{
+    if (err != NULL && err->status != DT_FULL && err->status != DT_NO_MEMORY) {
+        err->status = DT_INVALID;
+    }
+    (void)dt_wrap(err, "%s", option);
+    return NULL;
+}
+
 char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct dt_error *err)
 {
     char name[101];
@@ -74,19 +85,16 @@ char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct
             return NULL;
         }
     } else if (dt_file_check_owner(log_dir, err) != 0 || dt_file_mkdirs(log_dir, err) != 0) {
-        if (err != NULL && err->status != DT_FULL && err->status != DT_NO_MEMORY) { /* room may come; for the rest another try finds the same */
-            err->status = DT_INVALID;
-        }
-        (void)dt_wrap(err, "--log_dir");
-        return NULL;
+        return refuse(err, "--log_dir");
     }
     plain_name(run_id, name, sizeof name);
     char *whole = realpath(log_dir, NULL); /* workers may change their folder */
     char *dir = make_private(whole != NULL ? whole : log_dir, name[0] != '\0' ? name : "none", err);
     free(whole);
     if (dir == NULL) {
+        bool given = made == NULL;
         free(made);
-        return NULL;
+        return given ? refuse(err, "--log_dir") : NULL;
     }
     *base = made;
     return dir;

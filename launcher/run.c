@@ -472,6 +472,15 @@ static void on_settle(void *user)
 
 /* ---- begin and end ---- */
 
+/* Whoever said an address that is not of this host says the same at the next try. */
+static int explain_host(const struct options *o, struct dt_error *err)
+{
+    bool local = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
+    bool endpoint = strcmp(options_source(o, "rdzv_endpoint"), "default") != 0;
+    err->status = DT_INVALID;
+    return dt_wrap(err, "%s", options_source(o, local ? "local_addr" : endpoint ? "rdzv_endpoint" : "master_addr"));
+}
+
 static int open_store(struct run *r, struct dt_error *err)
 {
     const struct options *o = r->o;
@@ -480,6 +489,9 @@ static int open_store(struct run *r, struct dt_error *err)
     for (s.port = range ? o->port_lo : o->master_port;; s.port++) {
         if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
             return 0;
+        }
+        if (err->status == DT_NOT_FOUND) {
+            return explain_host(o, err);
         }
         if (!range || s.port >= o->port_hi) {
             return -1;

@@ -133,6 +133,19 @@ def test_one_open_port_is_enough_for_agents_and_store(tmp_path):
         assert [r.code for r in finish(a, b)] == [0, 0]
 
 
+@pytest.mark.parametrize("words, env, who", [
+    (["--master_addr=192.0.2.1", "--master_port=0"], {}, "--master_addr"),  # of nobody
+    (["--rdzv_endpoint=192.0.2.1:29500", "--master_addr=127.0.0.1"], {}, "--rdzv_endpoint"),
+    (["--local_addr=192.0.2.1", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:29500"], {}, "--local_addr"),
+    (["--local_addr=a..b"], {}, "--local_addr"),
+    ([], {"PET_MASTER_ADDR": "192.0.2.1", "PET_MASTER_PORT": "0"}, "PET_MASTER_ADDR"),
+])
+def test_a_job_of_one_host_that_is_told_another_ones_address(words, env, who):
+    result = run([*words, "/bin/true"], env=env)
+    assert result.code == 2, result
+    assert re.search(rf"^dtrun: {who}: (192\.0\.2\.1: is no address|a\.\.b: [^:;]*; must be a name or an address) of this host$", result.err, re.M), result
+
+
 @pytest.mark.parametrize("words", [["--nnodes=2", "--node_rank=0", "--master_addr=127.0.0.1", "--master_port=80", "/bin/true"],
                                    ["--master_addr=127.0.0.1", "--master_port=80", "/bin/true"], ["--serve_store=127.0.0.1:80"]])
 def test_a_port_that_one_may_not_have_is_a_wrong_option(words):

@@ -79,6 +79,7 @@ def test_a_taken_port_and_a_wrong_address():
 
 @pytest.mark.parametrize("words, said", [
     (["--serve_store=127.0.0.1:0", "/bin/true"], "dtrun: --serve_store: serves the store and runs no program; leave out /bin/true\n"),
+    (["--serve_store=192.0.2.1:0"], "dtrun: --serve_store: 192.0.2.1: is no address of this host\n"),
     (["--serve_store=a..b:0"], r"dtrun: --serve_store: a\.\.b: [^:;]*; must be a name or an address of this host\n"),
 ])
 def test_what_is_no_server_is_a_wrong_option(words, said):
