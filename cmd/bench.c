@@ -50,7 +50,7 @@ static void print_help(FILE *out)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    if (argc > 1 && argc < 4 && (strcmp(argv[argc - 1], "--help") == 0 || strcmp(argv[argc - 1], "-h") == 0)) { /* of one benchmark, too */
         print_help(stdout);
         return 0;
     }

@@ -367,10 +367,35 @@ static int sample(const char *path, const char *prompt, const char *count)
     return result == 0 ? 0 : fail(&err, 1);
 }
 
+/* A command that is unknown, or has other arguments than it takes. */
+static int refuse(const char *command)
+{
+    static const char *const names[] = {"list", "verify", "hash", "diff", "export", "sample"};
+    static const char *const takes[] = {"PATH", "PATH...", "PATH...", "PATH PATH", "PATH FOLDER", "PATH [PROMPT [COUNT]]"};
+    const char *near = dt_text_nearest(command, names, 6);
+    if (near != NULL && strcmp(near, command) != 0) {
+        (void)fprintf(stderr, "dtckpt: %s: unknown command; did you mean %s?\n", command, near);
+        return 2;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], command) == 0) {
+            (void)fprintf(stderr, "dtckpt: %s: takes %s; see dtckpt --help\n", command, takes[i]);
+            return 2;
+        }
+    }
+    (void)fprintf(stderr, "dtckpt: %s%s; see dtckpt --help\n", command, *command != 0 ? ": unknown command" : "no command");
+    return 2;
+}
+
+static bool asks_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 static int run(int argc, char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "";
-    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
+    if (asks_help(command) || (argc == 3 && asks_help(argv[2]))) {
         return fputs(help, stdout) < 0;
     }
     if (strcmp(command, "--version") == 0) {
@@ -393,17 +418,7 @@ static int run(int argc, char **argv)
     if (strcmp(command, "sample") == 0 && argc >= 3 && argc <= 5) {
         return sample(argv[2], argc > 3 ? argv[3] : "\n", argc > 4 ? argv[4] : NULL);
     }
-    static const char *const commands[] = {"list", "verify", "hash", "diff", "export", "sample"};
-    const char *near = dt_text_nearest(command, commands, 6);
-    if (near != NULL && strcmp(near, command) != 0) {
-        (void)fprintf(stderr, "dtckpt: %s: unknown command; did you mean %s?\n", command, near);
-    } else {
-        (void)fprintf(stderr, "dtckpt: %s%s; see dtckpt --help\n", command,
-                      near != NULL    ? ": wrong number of arguments"
-                      : *command != 0 ? ": unknown command"
-                                      : "no command");
-    }
-    return 2;
+    return refuse(command);
 }
 
 int main(int argc, char **argv)

@@ -67,3 +67,19 @@ def test_every_page_is_of_a_program():
 def test_pages_are_clean():
     p = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *glob.glob(f"{FOLDER}/*.1")], capture_output=True, text=True, timeout=support.DEADLINE_S)
     assert (p.returncode, p.stdout) == (0, ""), p.stdout
+
+
+@pytest.mark.parametrize("words", [["dtckpt", "export"], ["dtdata", "tokenize"], ["bench", "kernels"]])
+def test_help_of_a_command(words):
+    ask = lambda *args: subprocess.run([support.program(words[0]), *args], capture_output=True, text=True, env=support.clean_env(), timeout=support.DEADLINE_S)
+    p = ask(words[1], "--help")
+    assert p.returncode == 0 and p.stdout == ask("--help").stdout and p.stderr == "", p
+
+
+@pytest.mark.parametrize("words, said", [
+    (["export", "x"], "export: takes PATH FOLDER; see dtckpt --help"), (["diff"], "diff: takes PATH PATH; see dtckpt --help"),
+    (["lst", "x"], "lst: unknown command; did you mean list?"), (["nothing"], "nothing: unknown command; see dtckpt --help"),
+    ([], "no command; see dtckpt --help")])
+def test_a_wrong_command_of_dtckpt(words, said):
+    p = subprocess.run([support.program("dtckpt"), *words], capture_output=True, text=True, env=support.clean_env(), timeout=support.DEADLINE_S)
+    assert p.returncode == 2 and p.stderr == f"dtckpt: {said}\n" and p.stdout == "", p
