@@ -36,6 +36,7 @@ static struct nccl *make_state(struct dt_comm *c)
     n->control->store = c->store;
     n->control->timeout_s = c->timeout_s;
     n->control->open_timeout_s = c->open_timeout_s;
+    n->device = c->device;
     (void)snprintf(n->control->host, sizeof n->control->host, "%s", c->host);
     if (c->parent != NULL) {
         n->control->parent = ((struct nccl *)c->parent->state)->control;
@@ -112,7 +113,7 @@ static struct nccl_config make_config(const struct dt_comm *c, int policy)
     const struct nccl *n = c->state;
     struct nccl_config config = NCCL_CONFIG;
     config.blocking = 0;
-    config.name = c->name;
+    config.name = n->control->name; /* NCCL keeps the pointer */
     if (c->sm_limit > 0) {
         config.least_ctas = 1;
         config.most_ctas = c->sm_limit;
@@ -152,8 +153,10 @@ static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which wh
 {
     struct nccl *n = of->state;
     struct nccl_config config = make_config(out != NULL ? out : of, policy);
-    config.split_share = 1;
     struct nccl *to = out != NULL ? out->state : NULL;
+    if (to != NULL) {
+        to->splitting = to != n;
+    }
     (void)pthread_mutex_lock(&n->lock);
     int rc = n->dead ? NCCL_INVALID_USAGE
                      : n->lib->split(n->handles[NCCL_MAIN], to != NULL ? color : NCCL_NO_COLOR, of->rank, to != NULL ? &to->handles[which] : &n->none,
@@ -161,6 +164,9 @@ static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which wh
     (void)pthread_mutex_unlock(&n->lock);
     if (nccl_settle(of, NCCL_MAIN, rc, of->open_timeout_s, "ncclCommSplit", err) != 0) {
         return -1;
+    }
+    if (to != NULL) {
+        to->splitting = false;
     }
     return to != NULL ? nccl_settle(out, which, NCCL_SUCCESS, of->open_timeout_s, "ncclCommSplit", err) : 0;
 }
@@ -224,6 +230,7 @@ static int open_nccl(struct dt_comm *c, const char *ticket, struct dt_error *err
         return -1;
     }
     n->control->store = NULL;
+    n->control_open = true;
     if (agree_on_library(c, err) != 0 || nccl_watch_open(c, err) != 0 || dt_device_alloc(c->device, DT_MEMORY_DEVICE, 64, &n->scratch, err) != 0 ||
         (n->handles[NCCL_MAIN] == NULL && init(c, err) != 0)) {
         return nccl_give_up(c, err);
@@ -353,15 +360,14 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         }
     }
     free(all);
+    n->arena_count++; /* from now on it is freed in close, when NCCL has ended: it may be registering it still when this fails */
     rc = rc == 0 ? register_arena(c, a, err) : rc;
     for (struct dt_comm *g = n->groups; g != NULL && rc == 0; g = ((struct nccl *)g->state)->next_group) {
         rc = register_arena(g, a, err);
     }
     if (rc != 0) {
-        free_arena(c, a);
         return nccl_give_up(c, err);
     }
-    n->arena_count++;
     *out = a->base;
     return 0;
 }
@@ -428,6 +434,7 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
         (void)pthread_mutex_unlock(&n->lock);
         /* Until it is no longer in progress it is not in the stream, and nothing may be put behind it. */
         if (nccl_settle(c, which, rc, c->timeout_s, function_of(x->kind), err) != 0) {
+            (void)nccl_await_rest(c); /* NCCL's thread may be about to put it there yet, and whoever hears of the failure may close the stream */
             return -1;
         }
     }
@@ -476,17 +483,20 @@ static void close_nccl(struct dt_comm *c)
     if (n->joined) {
         leave_parent(c);
     }
-    if (n->opened && !n->stopping && atomic_load(&c->stopped) == 0) { /* a peer's collective may still read what is freed here */
+    if (n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0) { /* a peer's collective may still read what is freed here */
         (void)n->control->ops->run(n->control, &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8}, ++n->control->number,
                                    CLOSE_S, &err);
     }
-    for (size_t i = 0; i < sizeof n->windows / sizeof n->windows[0] && !n->stopping; i++) {
+    for (size_t i = 0; i < sizeof n->windows / sizeof n->windows[0] && !atomic_load(&n->stopping); i++) {
         if (n->windows[i][0] != NULL) {
             (void)n->lib->window_end(n->windows[i][0], n->windows[i][1]);
         }
     }
     bool gone = n->lib == NULL || nccl_end(c);
-    if (!gone) { /* it may still write anywhere here */
+    if (!gone && c->parent != NULL) {
+        ((struct nccl *)c->parent->state)->left = true;
+    }
+    if (!gone || n->left) { /* NCCL may still write anywhere here */
         c->state = NULL;
         return;
     }

@@ -18,6 +18,7 @@
 
 enum { NCCL_ARENAS_MAX = 16, NCCL_RING = 64, NCCL_TEXT_WORDS = 12, NCCL_TEXT_BYTES = 8 * NCCL_TEXT_WORDS, NCCL_HANDLES = 2 };
 enum nccl_which { NCCL_MAIN, NCCL_GATHER };
+enum nccl_rest { NCCL_GOES_ON, NCCL_AT_REST, NCCL_LEFT }; /* left: it cannot be ended while the process lives */
 #define NCCL_LOOK_S 0.02
 
 struct nccl_said { /* what a rank puts into its stream; written by it, read by others of its host */
@@ -46,11 +47,14 @@ struct nccl {
     _Atomic bool dead;          /* a thread stops or has stopped it: nobody else calls NCCL */
     pthread_mutex_t facts_lock; /* never held over a call: of the following three and of seen_* */
     struct dt_error why;        /* the first failure; status DT_OK: none */
-    pthread_t stopper;
-    bool stopping;
-    _Atomic bool at_rest; /* the stopper is through */
-    bool opened, joined;  /* joined: it stands in its parent's list of groups */
-    bool zero_ctas;       /* all ranks want gathers that take no multiprocessors, and have them */
+    struct dt_device *device;
+    _Atomic bool stopping;
+    _Atomic int rest;          /* enum nccl_rest, of the thread that stops or ends it */
+    bool control_open, opened; /* opened: all of it */
+    bool joined;               /* it stands in its parent's list of groups */
+    bool splitting;            /* the parent's split may still set handles here */
+    bool left;                 /* a group of it is stuck inside NCCL, and may use the arenas */
+    bool zero_ctas;            /* all ranks want gathers that take no multiprocessors, and have them */
     struct nccl_arena arenas[NCCL_ARENAS_MAX];
     int arena_count;
     void *windows[NCCL_ARENAS_MAX * 4][2]; /* nccl_comm, nccl_window */
@@ -90,6 +94,8 @@ int nccl_look(struct dt_comm *c, struct dt_error *err);
 /* Keeps the first failure, tells the others, stops NCCL; err gets the first one. -1. */
 int nccl_give_up(struct dt_comm *c, struct dt_error *err);
 void nccl_stop(struct dt_comm *c);
+/* One that is being stopped uses nothing any more. False: not within the time that closing may take. */
+bool nccl_await_rest(struct dt_comm *c);
 /* Ends NCCL's communicators, in good order or stopped. False: it does not come back, and nothing that it uses may be freed. */
 bool nccl_end(struct dt_comm *c);
 

@@ -2,20 +2,24 @@
  * "in progress". Whoever waits looks at the state, at the other ranks, at orders and at the clock; so nobody ever sits inside NCCL.
  *
  * Stopping: ncclCommRevoke where the version has it (what is on the device ends, nothing is freed), else or when that takes too long ncclCommAbort. Both run in
- * a thread of their own, since an abort may hang: then its communicator is left where it is, until the process ends. */
+ * a thread of their own, since an abort may hang: then its communicator is left where it is, until the process ends. So does ncclCommDestroy. */
 #include "collectives/nccl.h"
 #include "collectives/shm.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "kernels/device.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #define REVOKE_S 5.0 /* then it is aborted */
 #define END_S 10.0   /* what closing may take */
+#define CAUSE_S 0.2  /* what the hosts have to say who is lost, when NCCL fails first */
+#define SPIN_S 2e-4  /* since 2.23 each collective is put in by a thread that NCCL starts for it, which takes tens of microseconds */
 
 static const struct timespec short_pause = {.tv_nsec = 50000};
 
@@ -28,19 +32,6 @@ static bool lock_soon(struct nccl *n, int64_t nanoseconds)
     until.tv_sec += (time_t)(nanoseconds / 1000000000);
     until.tv_nsec = (long)(nanoseconds % 1000000000);
     return pthread_mutex_timedlock(&n->lock, &until) == 0;
-}
-
-/* First line of what NCCL says itself; it may have nothing to say. */
-static void detail(struct nccl *n, nccl_comm handle, char *out, size_t out_bytes)
-{
-    out[0] = '\0';
-    if (!lock_soon(n, 100000000)) {
-        return;
-    }
-    const char *text = n->dead ? NULL : n->lib->last_error(handle);
-    (void)snprintf(out, out_bytes, "%s%.*s", text != NULL && text[0] != '\0' ? ": " : "", (int)strcspn(text != NULL ? text : "", "\n"),
-                   text != NULL ? text : "");
-    (void)pthread_mutex_unlock(&n->lock);
 }
 
 static enum dt_status status_of(int result)
@@ -56,16 +47,33 @@ static enum dt_status status_of(int result)
     }
 }
 
-static int result_error(struct dt_comm *c, nccl_comm handle, int result, const char *what, struct dt_error *err)
+/* The communicator of the hosts by which c's ranks are asked and told; of a group that is still being split off, its parent's. */
+static struct dt_comm *hosts_of(struct dt_comm *c)
+{
+    while (!((struct nccl *)c->state)->control_open && c->parent != NULL) {
+        c = c->parent;
+    }
+    return ((struct nccl *)c->state)->control;
+}
+
+/* NCCL has failed. That may be the echo of a lost rank, and come before the hosts know of it: what they say within CAUSE_S is the cause. */
+static int result_error(struct dt_comm *c, int result, const char *what, struct dt_error *err)
 {
     struct nccl *n = c->state;
-    char more[300];
+    struct dt_comm *hosts = hosts_of(c);
+    const char *more = n->lib->last_error(NULL); /* the process's last one; may be empty */
     struct dt_text where;
+    for (double end_s = dt_now_s() + CAUSE_S; dt_now_s() < end_s;) {
+        if (dt_comm_stopped(c, err) != 0 || hosts->ops->poll(hosts, err) != 0) {
+            return -1;
+        }
+        dt_sleep_s(0.002);
+    }
     dt_text_init(&where);
     nccl_describe(c, &where);
-    detail(n, handle, more, sizeof more);
-    (void)dt_fail(err, status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%.200s", c->name, shm_shown(c, c->rank), dt_text_str(&where),
-                  n->lib->number, what, n->lib->error_string(result), more);
+    more = more != NULL ? more : "";
+    (void)dt_fail(err, status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%s%.*s", c->name, shm_shown(c, c->rank), dt_text_str(&where),
+                  n->lib->number, what, n->lib->error_string(result), more[0] != '\0' ? ": " : "", (int)strcspn(more, "\n"), more);
     dt_text_clear(&where);
     return -1;
 }
@@ -94,7 +102,7 @@ int nccl_first(struct nccl *n, struct dt_error *err)
     if (n->why.status != DT_OK) {
         *err = n->why;
         rc = -1;
-    } else if (n->stopping) {
+    } else if (atomic_load(&n->stopping)) {
         rc = dt_fail(err, DT_STOPPED, "the communicator was stopped");
     }
     (void)pthread_mutex_unlock(&n->facts_lock);
@@ -110,7 +118,7 @@ int nccl_look(struct dt_comm *c, struct dt_error *err)
             return nccl_first(n, err);
         }
         if (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS) {
-            return result_error(c, n->handles[i], state, "on the device or between ranks", err);
+            return result_error(c, state, "on the device or between ranks", err);
         }
     }
     return 0;
@@ -119,6 +127,7 @@ int nccl_look(struct dt_comm *c, struct dt_error *err)
 int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout_s, const char *what, struct dt_error *err)
 {
     struct nccl *n = c->state;
+    struct dt_comm *hosts = hosts_of(c);
     double begin_s = dt_now_s(), looked_s = begin_s;
     int state = state_of(n, which);
     state = state != -1 && rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS ? rc : state;
@@ -126,7 +135,7 @@ int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout
         double now_s = dt_now_s();
         if (now_s - looked_s >= NCCL_LOOK_S) {
             looked_s = now_s;
-            if (n->control->ops->poll(n->control, err) != 0) {
+            if (hosts->ops->poll(hosts, err) != 0) {
                 (void)dt_wrap(err, "%s", what);
                 return nccl_give_up(c, err);
             }
@@ -143,7 +152,9 @@ int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout
             dt_text_clear(&where);
             return nccl_give_up(c, err);
         }
-        if (now_s - begin_s > 20e-6) { /* most calls are through at once */
+        if (now_s - begin_s < SPIN_S) {
+            (void)sched_yield();
+        } else {
             (void)nanosleep(&short_pause, NULL);
         }
         state = state_of(n, which);
@@ -152,7 +163,7 @@ int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout
         return dt_comm_stopped(c, err) != 0 ? -1 : nccl_first(n, err);
     }
     if (state != NCCL_SUCCESS) {
-        (void)result_error(c, n->handles[which], state, what, err);
+        (void)result_error(c, state, what, err);
         return nccl_give_up(c, err);
     }
     return 0;
@@ -170,8 +181,8 @@ static bool revoke(struct nccl *n)
         if (n->handles[i] == NULL) {
             continue;
         }
-        if (n->lib->async_error(n->handles[i], &state) != NCCL_SUCCESS || state == NCCL_IN_PROGRESS) {
-            return false; /* in the middle of another call: only an abort ends that */
+        if (n->lib->async_error(n->handles[i], &state) != NCCL_SUCCESS || state != NCCL_SUCCESS) {
+            return false; /* in the middle of another call, or failed: ncclCommRevoke is for what is well */
         }
         rc = n->lib->revoke(n->handles[i], 0);
         well = rc == NCCL_SUCCESS || rc == NCCL_IN_PROGRESS;
@@ -187,20 +198,36 @@ static bool revoke(struct nccl *n)
     return well;
 }
 
+/* False: before 2.19 an abort by another thread than the one whose call goes on frees what that call uses; nothing is on the device then. */
+static bool may_abort(const struct nccl *n, nccl_comm handle)
+{
+    int state = NCCL_SUCCESS;
+    return n->lib->version >= 21900 || (n->lib->async_error(handle, &state) == NCCL_SUCCESS && state != NCCL_IN_PROGRESS);
+}
+
 static void abort_all(struct nccl *n)
 {
     for (int i = NCCL_HANDLES - 1; i >= 0; i--) {
-        if (n->handles[i] != NULL) {
+        if (n->handles[i] != NULL && may_abort(n, n->handles[i])) {
             (void)n->lib->abort(n->handles[i]);
             n->handles[i] = NULL;
+        } else if (n->handles[i] != NULL) {
+            atomic_store(&n->rest, NCCL_LEFT);
         }
     }
+}
+
+static void come_to_rest(struct nccl *n)
+{
+    int going = NCCL_GOES_ON;
+    (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_AT_REST);
 }
 
 /* Waits for a call that goes on, but not for one that does not come back: the abort ends what it waits for. */
 static void *stop_main(void *argument)
 {
     struct nccl *n = argument;
+    dt_device_use(n->device); /* NCCL puts back whichever it finds, and a thread's first one is GPU 0 */
     bool locked = lock_soon(n, 1000000000);
     n->dead = true;
     if (locked) {
@@ -209,30 +236,52 @@ static void *stop_main(void *argument)
     if (!revoke(n)) {
         abort_all(n);
     }
-    atomic_store(&n->at_rest, true);
+    come_to_rest(n);
     return NULL;
+}
+
+static void *abort_main(void *argument)
+{
+    struct nccl *n = argument;
+    dt_device_use(n->device);
+    abort_all(n);
+    come_to_rest(n);
+    return NULL;
+}
+
+static void *destroy_main(void *argument)
+{
+    struct nccl *n = argument;
+    dt_device_use(n->device);
+    for (int i = NCCL_HANDLES - 1; i >= 0; i--) {
+        if (n->handles[i] != NULL) {
+            (void)n->lib->destroy(n->handles[i]);
+            n->handles[i] = NULL;
+        }
+    }
+    come_to_rest(n);
+    return NULL;
+}
+
+/* fn(n) in a thread that nobody joins; n->rest tells when it is through. */
+static void in_thread(struct nccl *n, void *(*fn)(void *))
+{
+    pthread_t thread;
+    pthread_attr_t alone;
+    (void)pthread_attr_init(&alone);
+    (void)pthread_attr_setdetachstate(&alone, PTHREAD_CREATE_DETACHED);
+    atomic_store(&n->rest, NCCL_GOES_ON);
+    if (pthread_create(&thread, &alone, fn, n) != 0) {
+        (void)fn(n); /* no thread to be had: then here */
+    }
+    (void)pthread_attr_destroy(&alone);
 }
 
 void nccl_stop(struct dt_comm *c)
 {
     struct nccl *n = c->state;
-    (void)pthread_mutex_lock(&n->facts_lock);
-    bool begin = !n->stopping && n->lib != NULL;
-    n->stopping = true;
-    (void)pthread_mutex_unlock(&n->facts_lock);
-    if (begin && pthread_create(&n->stopper, NULL, stop_main, n) != 0) {
-        (void)stop_main(n); /* no thread to be had: then here */
-        atomic_store(&n->at_rest, true);
-        n->stopper = pthread_self();
-    } else if (n->lib == NULL) {
-        atomic_store(&n->at_rest, true);
-    }
-}
-
-static void tell(struct dt_comm *control, const struct dt_error *why)
-{
-    if (control->ops->tell != NULL && control->state != NULL) {
-        control->ops->tell(control, why);
+    if (!atomic_exchange(&n->stopping, true) && n->lib != NULL) {
+        in_thread(n, stop_main);
     }
 }
 
@@ -248,65 +297,66 @@ int nccl_give_up(struct dt_comm *c, struct dt_error *err)
     }
     (void)pthread_mutex_unlock(&n->facts_lock);
     if (first) {
-        tell(n->control, err); /* before the device is let go: whoever finds garbage knows why */
+        struct dt_comm *hosts = hosts_of(c);
+        hosts->ops->tell(hosts, err); /* before the device is let go: whoever finds garbage knows why */
     }
     nccl_stop(c);
     return -1;
 }
 
-static bool wait_for_rest(struct nccl *n, double until_s)
+bool nccl_await_rest(struct dt_comm *c)
 {
-    while (!atomic_load(&n->at_rest) && dt_now_s() < until_s) {
+    struct nccl *n = c->state;
+    double until_s = dt_now_s() + END_S;
+    while (atomic_load(&n->rest) == NCCL_GOES_ON && dt_now_s() < until_s) {
         (void)nanosleep(&short_pause, NULL);
     }
-    return atomic_load(&n->at_rest);
+    return atomic_load(&n->rest) == NCCL_AT_REST;
 }
 
-static void *abort_main(void *argument)
+static bool has_handles(const struct nccl *n)
 {
-    struct nccl *n = argument;
-    abort_all(n);
-    atomic_store(&n->at_rest, true);
-    return NULL;
+    return n->handles[NCCL_MAIN] != NULL || n->handles[NCCL_GATHER] != NULL;
 }
 
-bool nccl_end(struct dt_comm *c)
+static bool finalize(struct dt_comm *c)
 {
     struct nccl *n = c->state;
     struct dt_error err;
-    bool well = n->opened && !n->stopping && atomic_load(&c->stopped) == 0;
-    for (int i = NCCL_HANDLES - 1; well && i >= 0; i--) {
+    for (int i = NCCL_HANDLES - 1; i >= 0; i--) {
         if (n->handles[i] == NULL) {
             continue;
         }
         (void)pthread_mutex_lock(&n->lock);
         int rc = n->lib->finalize(n->handles[i]);
         (void)pthread_mutex_unlock(&n->lock);
-        well = nccl_settle(c, (enum nccl_which)i, rc, END_S, "ncclCommFinalize", &err) == 0;
-        if (well) {
-            (void)n->lib->destroy(n->handles[i]);
-            n->handles[i] = NULL;
+        if (nccl_settle(c, (enum nccl_which)i, rc, END_S, "ncclCommFinalize", &err) != 0) {
+            return false;
         }
     }
-    if (n->handles[NCCL_MAIN] == NULL && n->handles[NCCL_GATHER] == NULL && !n->stopping) {
-        return true;
+    return true;
+}
+
+bool nccl_end(struct dt_comm *c)
+{
+    struct nccl *n = c->state;
+    bool rest = true;
+    if (n->splitting) { /* until its parent is at rest, NCCL may still put this group's communicator here */
+        rest = nccl_await_rest(c->parent);
     }
-    nccl_stop(c);
-    bool rest = wait_for_rest(n, dt_now_s() + END_S);
-    if (rest && n->lib != NULL && !pthread_equal(n->stopper, pthread_self())) {
-        (void)pthread_join(n->stopper, NULL);
-    }
-    if (rest && (n->handles[NCCL_MAIN] != NULL || n->handles[NCCL_GATHER] != NULL)) { /* it was revoked: now what it holds is freed */
-        pthread_t thread;
-        atomic_store(&n->at_rest, false);
-        rest = pthread_create(&thread, NULL, abort_main, n) == 0 && wait_for_rest(n, dt_now_s() + END_S);
-        if (rest) {
-            (void)pthread_join(thread, NULL);
+    if (rest && n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0 && finalize(c)) {
+        in_thread(n, destroy_main);
+        rest = nccl_await_rest(c);
+    } else if (rest && (has_handles(n) || atomic_load(&n->stopping))) {
+        nccl_stop(c);
+        rest = nccl_await_rest(c);
+        if (rest && has_handles(n)) { /* it was revoked, or one came late: now what they hold is freed */
+            in_thread(n, abort_main);
+            rest = nccl_await_rest(c);
         }
     }
     if (!rest) {
-        dt_log(DT_LOG_WARN, "comm", "communicator %s: NCCL %s does not come back from ncclCommAbort; it is left as it is until the process ends",
-               c->name, n->lib->number);
+        dt_log(DT_LOG_WARN, "comm", "communicator %s: NCCL %s does not end it; it is left as it is until the process ends", c->name, n->lib->number);
     }
     return rest;
 }

@@ -20,8 +20,9 @@ struct scene {
     const char *fault;
     double timeout_s, open_timeout_s;
     int sm_limit;
-    bool hosts;    /* each rank is on a host of its own */
-    int zero_ctas; /* so many ranks ask for gathers without multiprocessors */
+    const char *queue; /* collectives that find room in the driver's queue; null: any number */
+    bool hosts;        /* each rank is on a host of its own */
+    int zero_ctas;     /* so many ranks ask for gathers without multiprocessors */
 };
 
 static char folder[400]; /* build/ */
@@ -53,6 +54,7 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
     set("SOFTGPU_NCCL_VERSION", x->versions);
     set("SOFTGPU_NCCL_FAULT", x->fault);
     set("SOFTGPU_NCCL_LOG", log_path);
+    set("SOFTGPU_NCCL_QUEUE", x->queue);
     set("DTRUN_NCCL_ZERO_CTA", rank < x->zero_ctas ? "1" : NULL);
     set("DTRUN_LOCAL_ADDR", "127.0.0.1");
     const char *library = x->library != NULL ? x->library : "22809";
@@ -401,9 +403,12 @@ static void groups_are_split_off(void **unused)
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm row bytes 40960"), 4);
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm late bytes 40960"), 2);
     processes_renew();
+    begin(4, &(struct scene){.fault = "split-late@0,split-late@1,split-late@2,split-late@3"}, groups);
+    all_end_well(4);
+    processes_renew();
     begin(4, &(struct scene){.zero_ctas = 4}, groups);
     all_end_well(4);
-    assert_int_equal(log_lines("ncclCommSplit", "policy 2 share 1"), 4 + 4 + 4 + 2);    /* one for gathers of each communicator */
+    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 4 + 4 + 4 + 2);            /* one for gathers of each communicator */
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 8); /* with both of each rank */
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm row bytes 40960"), 8);
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm late bytes 40960"), 4);
@@ -490,6 +495,72 @@ static void a_launch_that_sits_hides_nobody(void **unused)
         double begin_s = dt_now_s();
         kill_and_check(2, 3, "rank 2");
         assert_true(dt_now_s() - begin_s < 10);
+        processes_renew();
+    }
+}
+
+/* Many collectives with no wait between, of which few find room in the driver's queue; each doubles or trebles what the one before left. */
+static void ahead(struct dt_comm *c)
+{
+    struct told *mine = &told[c->rank];
+    enum { TIMES = 100 };
+    int64_t *x = device_bytes(8), *host = (int64_t *)(void *)pinned_bytes(8);
+    uint64_t want = 1;
+    host[0] = 1;
+    dt_stream_copy(stream, x, host, 8);
+    for (int64_t i = 1; i <= TIMES; i++, want *= (uint64_t)c->size) {
+        atomic_store(&mine->count, i);
+        if (i == TIMES / 2 && c->size == 3 && c->rank == 2) {
+            (void)kill(getpid(), SIGKILL);
+        }
+        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "ahead", x, x, 1, DT_I64, 0}, stream);
+    }
+    if (c->size == 3) {
+        NEED(dt_comm_poll(c, &mine->error) != 0);
+        struct dt_error late = {0};
+        NEED(dt_stream_finish(stream, 20, &late) == 0 || late.status != DT_TIMEOUT);
+        return;
+    }
+    dt_stream_copy(stream, host, x, 8);
+    finish(c);
+    NEED((uint64_t)host[0] == want);
+}
+
+static void a_full_queue_hides_nobody(void **unused)
+{
+    (void)unused;
+    static const char *const libraries[] = {"21700", "22809"};
+    for (size_t i = 0; i < 2; i++) {
+        struct scene x = {.timeout_s = 60, .queue = "4", .library = libraries[i]};
+        begin(2, &x, ahead);
+        all_end_well(2);
+        processes_renew();
+        begin(3, &x, ahead);
+        assert_true(WIFSIGNALED(end(2)));
+        double begin_s = dt_now_s();
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(end(r), 0);
+            assert_int_equal(told[r].error.status, DT_PEER);
+            assert_non_null(strstr(told[r].error.text, "rank 2"));
+        }
+        assert_true(dt_now_s() - begin_s < 10);
+        processes_renew();
+    }
+}
+
+/* NCCL of rank 1 fails because rank 2 is dying, and says so before anybody else knows. */
+static void the_cause_is_told_not_its_echo(void **unused)
+{
+    (void)unused;
+    for (int hosts = 0; hosts < 2; hosts++) {
+        begin(3, &(struct scene){.timeout_s = 60, .fault = "echo@1:7", .hosts = hosts != 0}, work_on_device);
+        assert_true(WIFSIGNALED(end(2)));
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(end(r), 0);
+            if (told[r].error.status != DT_PEER || strstr(told[r].error.text, "rank 2") == NULL || strstr(told[r].error.text, "is gone") == NULL) {
+                fail_msg("rank %d: status %d, %s", r, (int)told[r].error.status, told[r].error.text);
+            }
+        }
         processes_renew();
     }
 }
@@ -622,6 +693,10 @@ static void ordered(struct dt_comm *c)
     NEED(dt_event_open(&device, &done, err) == 0);
     dt_event_record(done, stream);
     NEED(dt_event_sync(done, 0.2, err) != 0 && err->status == DT_TIMEOUT);
+    atomic_store(&told[c->rank].count, 1);
+    while (atomic_load(&told[1 - c->rank].count) == 0) { /* the first to obey lets the other go */
+        dt_sleep_s(0.001);
+    }
     atomic_store(&page->order, DT_ORDER_ABORT);
     NEED(dt_comm_poll(c, err) != 0);
     dt_comm_abort(c);
@@ -647,10 +722,20 @@ static void an_abort_that_hangs_holds_nobody(void **unused)
     assert_true(dt_now_s() - begin_s < 30);
 }
 
+static void an_end_that_hangs_holds_nobody(void **unused)
+{
+    (void)unused;
+    double begin_s = dt_now_s();
+    begin(2, &(struct scene){.fault = "destroy-hang@1"}, gathers);
+    all_end_well(2);
+    assert_true(dt_now_s() - begin_s < 30);
+}
+
 static void opening_has_a_deadline_and_reasons(void **unused)
 {
     (void)unused;
     none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2}, DT_TIMEOUT, "NCCL 2.28.9: ncclCommInitRankConfig: no end in 2 s");
+    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2, .library = "21700"}, DT_TIMEOUT, "no end in 2 s");
     none_opens(2, &(struct scene){.fault = "init-error@1"}, DT_IO,
                "rank 1: NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error: a test wants it so");
     none_opens(2, &(struct scene){.versions = "22809,22703"}, DT_INVALID, "rank 0 has NCCL 2.28.9 (");
@@ -674,6 +759,20 @@ static void memory_that_one_rank_lacks_is_everybodys(void **unused)
     }
 }
 
+/* What is registered when that fails is freed when NCCL has ended, not before. */
+static void a_window_that_fails_is_everybodys(void **unused)
+{
+    (void)unused;
+    begin(3, &(struct scene){.fault = "window-error@1"}, no_room);
+    all_end_well(3);
+    for (int r = 0; r < 3; r++) {
+        if (strstr(told[r].error.text, "rank 1: NCCL 2.28.9: ") == NULL ||
+            strstr(told[r].error.text, "unhandled system error: a test wants") == NULL) {
+            fail_msg("rank %d: %s", r, told[r].error.text);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)snprintf(folder, sizeof folder, "%.*s/..", (int)(strrchr(argv[0], '/') != NULL ? strrchr(argv[0], '/') - argv[0] : 0), argv[0]);
@@ -687,6 +786,8 @@ int main(int argc, char **argv)
         TEST(a_refused_window_costs_nothing_else),
         TEST(killed_rank_is_named),
         TEST(a_launch_that_sits_hides_nobody),
+        TEST(a_full_queue_hides_nobody),
+        TEST(the_cause_is_told_not_its_echo),
         TEST(what_nccl_says_ends_it),
         TEST(a_hang_ends_by_the_clock),
         TEST(who_stays_away_is_named),
@@ -694,8 +795,10 @@ int main(int argc, char **argv)
         TEST(ranks_that_differ_are_named),
         TEST(an_order_is_obeyed_inside),
         TEST(an_abort_that_hangs_holds_nobody),
+        TEST(an_end_that_hangs_holds_nobody),
         TEST(opening_has_a_deadline_and_reasons),
         TEST(memory_that_one_rank_lacks_is_everybodys),
+        TEST(a_window_that_fails_is_everybodys),
     };
     if (argc > 1) {
         cmocka_set_test_filter(argv[1]);

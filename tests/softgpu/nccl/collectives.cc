@@ -3,6 +3,7 @@
 #include "tests/softgpu/nccl/nccl.h"
 
 #include <cuda_bf16.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -160,6 +161,17 @@ static bool pass(const entry *e)
         stand_still(c);
         return false;
     }
+    if (fault("echo", c->world_rank, e->number)) {
+        timespec t = {0, 10000000};
+        set_state(c, NCCL_REMOTE_ERROR);
+        while (__atomic_load_n(&c->asked, __ATOMIC_ACQUIRE) == 0 && __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0) {
+            nanosleep(&t, nullptr);
+        }
+        nanosleep(&t, nullptr);
+        kill(c->segment->parts[(c->rank + 1) % c->size].pid, SIGKILL);
+        stand_still(c);
+        return false;
+    }
     c->segment->parts[c->rank].what = e->what;
     if (!meet(c)) {
         return false;
@@ -210,13 +222,47 @@ static void put(entry *e)
     }
 }
 
-static void *put_late(void *argument)
+/* Waits for room in the driver's queue; false when c was stopped before. */
+static bool find_room(struct comm *c)
+{
+    const char *text = getenv("SOFTGPU_NCCL_QUEUE");
+    uint32_t most = text != nullptr ? (uint32_t)atoi(text) : 0, pending;
+    while (most > 0 && (pending = __atomic_load_n(&c->pending, __ATOMIC_ACQUIRE)) > most) {
+        if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) != 0) {
+            return false;
+        }
+        softgpu_word_wait(&c->pending, pending);
+    }
+    return true;
+}
+
+/* Puts a collective that is counted as pending into its stream. */
+static int launch(entry *e)
+{
+    struct comm *c = e->c;
+    bool hangs = fault("launch-hang", c->world_rank, e->number);
+    if (hangs) {
+        stand_still(c);
+    }
+    if (hangs || !find_room(c)) {
+        free(e);
+        __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+        return NCCL_INTERNAL_ERROR;
+    }
+    put(e);
+    return NCCL_SUCCESS;
+}
+
+static void *launch_main(void *argument)
 {
     struct comm *c = (struct comm *)argument;
-    timespec t = {0, 3000000};
-    nanosleep(&t, nullptr);
-    put(c->late);
-    set_state(c, NCCL_SUCCESS);
+    if (c->collectives++ % 8 < 2) { /* the first ones connect, later ones now and then */
+        timespec t = {0, 3000000};
+        nanosleep(&t, nullptr);
+    }
+    if (launch(c->next) == NCCL_SUCCESS) {
+        set_state(c, NCCL_SUCCESS);
+    }
     return nullptr;
 }
 
@@ -255,19 +301,12 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
     note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count, what->type);
     __atomic_add_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
-    if (fault("launch-hang", c->world_rank, e->number)) { /* versions up to 2.22 launch here, and the driver's queue may be full */
-        stand_still(c);
-        free(e);
-        __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
-        return NCCL_INTERNAL_ERROR;
+    if (own_version() < 22300) {
+        return launch(e);
     }
-    if (c->collectives++ % 8 < 2) { /* the first ones connect, later ones now and then */
-        c->late = e;
-        begin(c, put_late);
-        return NCCL_IN_PROGRESS;
-    }
-    put(e);
-    return NCCL_SUCCESS;
+    c->next = e;
+    begin(c, launch_main);
+    return NCCL_IN_PROGRESS;
 }
 
 extern "C" {

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +57,7 @@ void note(const char *fmt, ...)
     }
 }
 
-static int own_version(void)
+int own_version(void)
 {
     const char *text = getenv("SOFTGPU_NCCL_VERSION"), *rank = getenv("RANK");
     for (int i = rank != nullptr ? atoi(rank) : 0; text != nullptr && i > 0 && strchr(text, ',') != nullptr; i--) {
@@ -104,11 +105,13 @@ void begin(struct comm *c, void *(*fn)(void *))
     }
 }
 
+static char last_error[200];
+
 static int failed(struct comm *c, int result, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(c->error, sizeof c->error, fmt, args);
+    vsnprintf(last_error, sizeof last_error, fmt, args);
     va_end(args);
     set_state(c, result);
     return result;
@@ -230,6 +233,14 @@ static void place(const struct comm *c, int *rank, int *size, int *first)
     }
 }
 
+static void *late_main(void *argument)
+{
+    timespec t = {0, 100000000};
+    nanosleep(&t, nullptr);
+    set_state((struct comm *)argument, NCCL_SUCCESS);
+    return nullptr;
+}
+
 static bool split(struct comm *c)
 {
     struct part *parts = c->segment->parts, *own = &parts[c->rank];
@@ -267,6 +278,9 @@ static bool split(struct comm *c)
             return false;
         }
         join(child);
+        if (fault("split-late", c->world_rank, 0) && state_of(child) == NCCL_SUCCESS) {
+            begin(child, late_main);
+        }
         __atomic_store_n(c->child_out, child, __ATOMIC_RELEASE);
     }
     return meet(c); /* before anybody splits again */
@@ -311,6 +325,16 @@ static void *rest_main(void *argument)
         set_state(c, NCCL_SUCCESS);
     }
     return nullptr;
+}
+
+/* The real one makes this thread's device the current one again when it is through, and has made a context there. */
+static void check_device(const struct comm *c, const char *function)
+{
+    int current = -1;
+    cudaGetDevice(&current);
+    if (current != c->device) {
+        softgpu_die("%s: the device of this thread is %d, that of the communicator %d", function, current, c->device);
+    }
 }
 
 static void drop(struct comm *c)
@@ -381,8 +405,8 @@ int ncclCommSplit(nccl_comm handle, int color, int key, nccl_comm *out, struct n
     c->key = key;
     c->child = color != NCCL_NO_COLOR ? make_comm(c->size, c->rank, config) : nullptr;
     c->child_out = (struct comm **)out;
-    note("ncclCommSplit rank %d of %d comm %s color %d policy %d share %d", c->rank, c->size, c->name, color,
-         config->cta_policy == NCCL_UNDEFINED ? -1 : config->cta_policy, config->split_share == 1);
+    note("ncclCommSplit rank %d of %d comm %s color %d policy %d", c->rank, c->size, c->name, color,
+         config->cta_policy == NCCL_UNDEFINED ? -1 : config->cta_policy);
     begin(c, split_main);
     return NCCL_IN_PROGRESS;
 }
@@ -405,6 +429,10 @@ int ncclCommDestroy(nccl_comm handle)
     if (!c->finalized && !c->revoked) {
         softgpu_die("ncclCommDestroy: of one that was neither finalized nor revoked: it would wait");
     }
+    check_device(c, "ncclCommDestroy");
+    while (fault("destroy-hang", c->world_rank, 0)) {
+        pause();
+    }
     wait_for_streams(c);
     drop(c);
     return NCCL_SUCCESS;
@@ -413,6 +441,10 @@ int ncclCommDestroy(nccl_comm handle)
 int ncclCommAbort(nccl_comm handle)
 {
     struct comm *c = comm_of(handle, "ncclCommAbort");
+    check_device(c, "ncclCommAbort");
+    if (own_version() < 21900 && state_of(c) == NCCL_IN_PROGRESS) {
+        softgpu_die("ncclCommAbort: while a call of another thread goes on, which before 2.19 uses what this frees");
+    }
     note("ncclCommAbort rank %d of %d comm %s", c->rank, c->size, c->name);
     while (fault("abort-hang", c->world_rank, 0)) {
         pause();
@@ -428,6 +460,10 @@ int ncclCommAbort(nccl_comm handle)
 int ncclCommRevoke(nccl_comm handle, int flags)
 {
     struct comm *c = idle(handle, "ncclCommRevoke");
+    check_device(c, "ncclCommRevoke");
+    if (state_of(c) != NCCL_SUCCESS) {
+        softgpu_die("ncclCommRevoke: of one that has failed: it would free what its last call left twice");
+    }
     if (flags != 0 || c->revoked) {
         return NCCL_INVALID_USAGE;
     }
@@ -441,7 +477,11 @@ int ncclCommRevoke(nccl_comm handle, int flags)
 
 int ncclCommGetAsyncError(nccl_comm handle, int *out)
 {
-    *out = state_of(comm_of(handle, "ncclCommGetAsyncError"));
+    struct comm *c = comm_of(handle, "ncclCommGetAsyncError");
+    *out = state_of(c);
+    if (*out == NCCL_REMOTE_ERROR) {
+        __atomic_store_n(&c->asked, 1, __ATOMIC_RELEASE);
+    }
     return NCCL_SUCCESS;
 }
 
@@ -460,7 +500,8 @@ const char *ncclGetErrorString(int result)
 
 const char *ncclGetLastError(nccl_comm handle)
 {
-    return handle != nullptr ? comm_of(handle, "ncclGetLastError")->error : "";
+    (void)handle;
+    return last_error;
 }
 
 /* ---- memory ---- */
@@ -470,6 +511,7 @@ static struct softgpu_lock memory_lock;
 static struct {
     void *base;
     size_t size_bytes;
+    int users; /* that are registering it */
 } memory[WINDOWS_MAX];
 
 int ncclMemAlloc(void **out, size_t size_bytes)
@@ -481,7 +523,7 @@ int ncclMemAlloc(void **out, size_t size_bytes)
     softgpu_lock(&memory_lock);
     for (int i = 0; i < WINDOWS_MAX; i++) {
         if (memory[i].base == nullptr) {
-            memory[i] = {*out, size_bytes};
+            memory[i] = {*out, size_bytes, 0};
             break;
         }
     }
@@ -492,14 +534,18 @@ int ncclMemAlloc(void **out, size_t size_bytes)
 int ncclMemFree(void *p)
 {
     softgpu_lock(&memory_lock);
-    bool known = false;
+    bool known = false, used = false;
     for (int i = 0; i < WINDOWS_MAX; i++) {
         if (memory[i].base == p) {
-            memory[i] = {nullptr, 0};
+            used = memory[i].users > 0;
+            memory[i] = {nullptr, 0, 0};
             known = true;
         }
     }
     softgpu_unlock(&memory_lock);
+    if (used) {
+        softgpu_die("ncclMemFree: of memory that is being registered");
+    }
     if (!known) {
         softgpu_die("ncclMemFree: not by ncclMemAlloc");
     }
@@ -508,22 +554,43 @@ int ncclMemFree(void *p)
 #endif
 
 #if NCCL_FAKE_VERSION >= 22700
+static bool use(void *p, size_t size_bytes, int users)
+{
+    bool known = false;
+    softgpu_lock(&memory_lock);
+    for (int i = 0; i < WINDOWS_MAX && !known; i++) {
+        known = memory[i].base != nullptr && (char *)p >= (char *)memory[i].base &&
+                (char *)p + size_bytes <= (char *)memory[i].base + memory[i].size_bytes;
+        memory[i].users += known ? users : 0;
+    }
+    softgpu_unlock(&memory_lock);
+    return known;
+}
+
+static void *window_main(void *argument)
+{
+    struct comm *c = (struct comm *)argument;
+    if (fault("window-error", c->world_rank, 0)) {
+        failed(c, NCCL_SYSTEM_ERROR, "a test wants it so");
+    } else if (meet_all(c, offsetof(struct part, windows), ++c->window_count)) {
+        __atomic_store_n(c->window.out, c->window.base, __ATOMIC_RELEASE);
+        set_state(c, NCCL_SUCCESS);
+    }
+    use(c->window.base, 1, -1);
+    return nullptr;
+}
+
 int ncclCommWindowRegister(nccl_comm handle, void *p, size_t size_bytes, nccl_window *out, int flags)
 {
     struct comm *c = idle(handle, "ncclCommWindowRegister");
-    bool known = false;
-    softgpu_lock(&memory_lock);
-    for (int i = 0; i < WINDOWS_MAX; i++) {
-        known = known || (memory[i].base != nullptr && (char *)p >= (char *)memory[i].base &&
-                          (char *)p + size_bytes <= (char *)memory[i].base + memory[i].size_bytes);
-    }
-    softgpu_unlock(&memory_lock);
-    if (!known || flags != NCCL_SYMMETRIC || fault("window", c->world_rank, 0)) {
+    if (flags != NCCL_SYMMETRIC || fault("window", c->world_rank, 0) || !use(p, size_bytes, 1)) {
         return NCCL_INVALID_ARGUMENT;
     }
     note("ncclCommWindowRegister rank %d of %d comm %s bytes %zu", c->rank, c->size, c->name, size_bytes);
-    *out = p;
-    return NCCL_SUCCESS;
+    *out = nullptr;
+    c->window = {p, out};
+    begin(c, window_main);
+    return NCCL_IN_PROGRESS;
 }
 
 int ncclCommWindowDeregister(nccl_comm handle, nccl_window w)

@@ -1,17 +1,22 @@
 /* What the files of the fake NCCL share: a communicator as one process knows it, and the memory in which its ranks meet.
  *
  * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the streams of the software GPU that the program is linked with. Ranks are
- * processes. Like the real one it does not block: joining, splitting, some collectives and ends go on in a thread while the state is "in progress"; a
- * collective is an entry of the stream, where it waits for the other ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it.
+ * processes. Like the real one it does not block: joining, splitting, registering and ends go on in a thread while the state is "in progress", and so does
+ * putting a collective into its stream since 2.23 (before, the call does it and may sit there). A collective is an entry of the stream, where it waits for the other
+ * ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it.
  *
  * Variables: SOFTGPU_NCCL_VERSION (22809; or one per RANK: "22809,22807"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
+ * SOFTGPU_NCCL_QUEUE (so many collectives find room in the driver's queue, the next one waits until one is through; 0: any number),
  * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):
  * and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that TORCHELASTIC_RESTART_COUNT):
  *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
  *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
  *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails
  *   revoke-hang    a revoked one never comes to rest    window       the window is refused
- *   launch-hang    the call for its collective sits until the communicator is stopped */
+ *   destroy-hang   ncclCommDestroy does not come back   window-error the window cannot be registered, which is found later
+ *   split-late     the new communicator goes on for a while when the split is through
+ *   launch-hang    its collective does not get into the stream until the communicator is stopped
+ *   echo           the communicator says ncclRemoteError, and a moment later the next rank is dead */
 #ifndef DT_TESTS_SOFTGPU_NCCL_NCCL_H
 #define DT_TESTS_SOFTGPU_NCCL_NCCL_H
 
@@ -45,6 +50,7 @@ struct part { /* one rank's */
     int color, key, maker_pid, maker_fd;
     uint32_t made; /* number of the split whose segment it has made */
     uint64_t inode;
+    alignas(64) uint32_t windows; /* that it has come to register */
 };
 
 struct segment {
@@ -66,9 +72,10 @@ struct comm {
     struct segment *segment;
     uint32_t state;   /* as ncclCommGetAsyncError says it */
     uint32_t stopped; /* aborted or revoked: who waits leaves */
+    uint32_t asked;   /* somebody was told ncclRemoteError */
     bool revoked, finalized;
     uint32_t pending; /* collectives in streams */
-    uint32_t split_count, step;
+    uint32_t split_count, window_count, step;
     int collectives;
     pthread_t thread;
     bool threaded;
@@ -77,9 +84,10 @@ struct comm {
     /* of a split that goes on */
     struct comm *child, **child_out;
     int color, key;
-    /* of a collective that is put into its stream late */
-    struct entry *late;
-    char error[200];
+    struct entry *next; /* the collective that its thread puts into the stream */
+    struct window_task {
+        void *base, **out;
+    } window; /* being registered */
 };
 
 /* segment.cc */
@@ -87,6 +95,8 @@ struct segment *segment_make(int size, struct id *id);
 struct segment *segment_open(const struct id *id);
 /* Waits until *word >= value; false when c was stopped before. */
 bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value);
+/* All ranks: sets this one's word, so far into its part, and waits until those of the others have come to the value. */
+bool meet_all(struct comm *c, size_t word, uint32_t value);
 /* A step of all ranks. */
 bool meet(struct comm *c);
 
@@ -99,5 +109,6 @@ void set_state(struct comm *c, int state);
 void begin(struct comm *c, void *(*fn)(void *));
 /* The last thread of c has ended. */
 void settle(struct comm *c);
+int own_version(void);
 
 #endif

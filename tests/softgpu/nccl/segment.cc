@@ -3,6 +3,7 @@
 #include "tests/softgpu/nccl/nccl.h"
 
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -66,16 +67,22 @@ bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value)
     return true;
 }
 
-bool meet(struct comm *c)
+bool meet_all(struct comm *c, size_t word, uint32_t value)
 {
-    struct segment *s = c->segment;
-    uint32_t *own = &s->parts[c->rank].step;
-    __atomic_store_n(own, ++c->step, __ATOMIC_RELEASE);
-    softgpu_word_wake(own);
-    for (int r = 0; r < c->size; r++) {
-        if (!meet_at(c, &s->parts[r].step, c->step)) {
+    for (int i = 0; i < c->size; i++) { /* the own word first */
+        struct part *p = &c->segment->parts[(c->rank + i) % c->size];
+        uint32_t *at = (uint32_t *)(void *)((char *)p + word);
+        if (i == 0) {
+            __atomic_store_n(at, value, __ATOMIC_RELEASE);
+            softgpu_word_wake(at);
+        } else if (!meet_at(c, at, value)) {
             return false;
         }
     }
     return true;
+}
+
+bool meet(struct comm *c)
+{
+    return meet_all(c, offsetof(struct part, step), ++c->step);
 }
