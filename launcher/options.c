@@ -1,5 +1,6 @@
 /* Reading the command line: names to rows, rows to values (command line over variable over default), then what follows from several
  * options together: which store, which run id, how many workers, what PROGRAM is. Values of their own are in options_values.c. */
+#include "base/file.h"
 #include "launcher/hostfile.h"
 #include "launcher/options_table.h"
 
@@ -468,6 +469,15 @@ static bool ends_with(const char *s, const char *end)
     return n > k && strcmp(s + n - k, end) == 0;
 }
 
+/* A folder that Python runs as a program. By a path with a slash only: a plain name is looked for in PATH, and may be one of our own. */
+static bool is_python_folder(const char *path)
+{
+    char *main = dt_format("%s/__main__.py", path);
+    bool found = strchr(path, '/') != NULL && dt_file_exists(main);
+    free(main);
+    return found;
+}
+
 /* What PROGRAM is. */
 static int read_program(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
 {
@@ -488,7 +498,7 @@ static int read_program(struct options *o, const struct given *g, int argc, char
     for (int i = 0; i < o->arg_count; i++) {
         o->args[i] = dt_arena_strdup(&o->arena, argv[first + 1 + i]);
     }
-    bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz");
+    bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") || is_python_folder(o->program);
     o->entry = module ? OPTIONS_ENTRY_MODULE : python && !no_python ? OPTIONS_ENTRY_PYTHON : OPTIONS_ENTRY_PROGRAM;
     o->bundled = o->entry == OPTIONS_ENTRY_PROGRAM &&
                  (strcmp(o->program, "train") == 0 || strcmp(o->program, "bench") == 0 || strcmp(o->program, "doctor") == 0);

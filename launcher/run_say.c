@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LATE_MS 1000 /* for the host of the first cause to be heard of */
 
@@ -303,15 +304,20 @@ void run_say_waiting(const struct run *r)
     dt_text_clear(&ranks);
 }
 
+bool run_is_watched(const struct run *r)
+{
+    return r->wish == SIGINT && isatty(2);
+}
+
 void run_say_ending(const struct run *r)
 {
     double now_s = dt_now_s(), left_s = r->grace_end_s > now_s ? r->grace_end_s - now_s : 0;
     struct dt_text ranks;
     dt_text_init(&ranks);
     add_running(r, &ranks);
-    (void)fprintf(stderr, "dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s\n", r->failures.host, now_s - r->ending_since_s,
+    (void)fprintf(stderr, "dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s%s\n", r->failures.host, now_s - r->ending_since_s,
                   dt_text_str(&ranks), r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
-                  r->killed ? "they are given up" : "KILL (--shutdown_timeout)");
+                  r->killed ? "they are given up" : "KILL (--shutdown_timeout)", run_is_watched(r) && !r->killed ? "; Ctrl-C again kills now" : "");
     dt_text_clear(&ranks);
 }
 

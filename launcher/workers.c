@@ -121,6 +121,15 @@ static int child_main(void *arg)
     give_up(c, "cannot be executed");
 }
 
+/* Of a script whose first line does, the kernel looks for an interpreter with a CR in its name. */
+static bool ends_in_crlf(const char *path)
+{
+    char line[256];
+    process_read(path, line, sizeof line);
+    const char *end = strchr(line, '\n');
+    return strncmp(line, "#!", 2) == 0 && end != NULL && end[-1] == '\r';
+}
+
 int workers_spawn_plain(const struct workers *w, const struct spawn *s, pid_t *out, struct dt_error *err)
 {
     void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
@@ -147,12 +156,13 @@ int workers_spawn_plain(const struct workers *w, const struct spawn *s, pid_t *o
         bool lasting = c.error == ENOENT || c.error == EACCES || c.error == E2BIG || c.error == ENOEXEC || c.error == ENOTDIR || c.error == ELOOP;
         if (err != NULL) {
             err->status = lasting ? DT_INVALID : DT_IO;
-            const char *hint = c.error == ENOEXEC  ? "; a script needs #! and its interpreter in the first line"
-                               : c.error == EACCES ? "; chmod +x it"
-                               : c.error == ENOENT ? "; the interpreter named in its first line, or the loader, is missing"
-                               : c.error == E2BIG  ? "; arguments and environment together are too long"
-                               : c.error == EAGAIN ? "; look at ulimit -u and the limit of the control group"
-                                                   : "";
+            const char *hint = c.error == ENOEXEC      ? "; a script needs #! and its interpreter in the first line"
+                               : c.error == EACCES     ? "; chmod +x it"
+                               : ends_in_crlf(s->path) ? "; its first line ends in CR LF, as on Windows; remove the CRs with sed -i 's/\\r$//'"
+                               : c.error == ENOENT     ? "; the interpreter named in its first line, or the loader, is missing"
+                               : c.error == E2BIG      ? "; arguments and environment together are too long"
+                               : c.error == EAGAIN     ? "; look at ulimit -u and the limit of the control group"
+                                                       : "";
             size_t used = strlen(err->text);
             (void)snprintf(err->text + used, sizeof err->text - used, "%s", hint);
         }

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support import DEADLINE_S, DTRUN, PYTHON, clean_env, run, script
+from support import DEADLINE_S, DTRUN, PYTHON, clean_env, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -107,7 +107,54 @@ def test_omp_threads_of_the_user_stay():
     assert result.code == 0 and result.err == ""
 
 
+# ---- programs ----
+
+
+def test_a_folder_that_python_runs(tmp_path):
+    """By a name with a slash: one of a plain name may be that of a program."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "__main__.py").write_text("import sys; print('main of', sys.argv[1:])")
+    for name in (folder, "./train", "train/"):
+        result = run([name, "a b"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
+        assert result.code == 0 and result.out == "main of ['a b']\n", result
+    result = run(["train", "--version"], cwd=tmp_path)
+    assert result.code == 0 and result.out.startswith("train "), result
+    result = run(["--no_python", "./train"], cwd=tmp_path)
+    assert result.code == 2 and result.err == "dtrun: ./train: is a directory; give a program in it\n", result
+
+
+@pytest.mark.parametrize("text, said", [
+    ("#!/bin/sh\r\nexit 0\r\n", r"its first line ends in CR LF, as on Windows; remove the CRs with sed -i 's/\\r\$//'"),
+    ("#!/none/sh\nexit 0\r\n", "the interpreter named in its first line, or the loader, is missing")])
+def test_a_script_without_its_interpreter(tmp_path, text, said):
+    path = tmp_path / "script"
+    path.write_bytes(text.encode())
+    path.chmod(0o755)
+    result = run([path])
+    assert result.code == 2 and re.fullmatch(rf"dtrun: {path}: cannot be executed: No such file or directory; {said}\n", result.err), result
+
+
 # ---- streams ----
+
+
+def test_ctrl_c_on_a_terminal_says_how_to_end_at_once(tmp_path):
+    text = f"trap '' INT; touch {tmp_path}/$RANK; while :; do sleep 0.05; done"
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execve(DTRUN, [DTRUN, "--nproc_per_node=2", "sh", "-c", text], clean_env())
+    try:
+        wait_until(lambda: len(os.listdir(tmp_path)) == 2, "the workers")
+        os.write(master, b"\x03")
+        said = b""
+        while b"kills now" not in said:
+            said += os.read(master, 4096)
+        os.write(master, b"\x03")
+        assert re.search(rb"dtrun: host \S+: waiting \d+ s for ranks 0, 1 to end; \d\d s left, then KILL \(--shutdown_timeout\); Ctrl-C again kills now", said), said
+    finally:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(master)
+    assert code == 130
 
 
 def test_inherited_streams_are_untouched(tmp_path):
