@@ -36,6 +36,34 @@ static int read_conf_key(struct options *o, const char *key, const char *value, 
     return 0;
 }
 
+/* Other keys are accepted; one that is nearly a known one was meant to have an effect. */
+static void warn_of_typo(struct options *o, const struct option_row *row, const char *key)
+{
+    static const char *const known[] = {"join_timeout",
+                                        "last_call_timeout",
+                                        "keep_alive_interval",
+                                        "keep_alive_max_attempt",
+                                        "is_host",
+                                        "timeout",
+                                        "store_type",
+                                        "protocol",
+                                        "cacert",
+                                        "cert",
+                                        "key",
+                                        "user_file",
+                                        "etcd_prefix",
+                                        "close_timeout",
+                                        "heartbeat_timeout",
+                                        "read_timeout",
+                                        "use_libuv",
+                                        "rank"}; /* the last five are torchrun's alone */
+    const char *near = dt_text_nearest(key, known, sizeof known / sizeof *known);
+    if (near != NULL && strcmp(near, key) != 0) {
+        char shown[64];
+        option_warn(o, "--%s: %s: unknown, without effect; did you mean %s?", row->name, option_show(key, shown), near);
+    }
+}
+
 /* Keys and values as torchrun splits them. */
 int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
@@ -75,6 +103,7 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
         if (read_conf_key(o, piece, value, &alive, err) != 0) {
             return -1;
         }
+        warn_of_typo(o, row, piece);
         for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
             if (strcmp(piece, words[i].key) == 0) {
                 *(char **)(void *)((char *)o + words[i].offset) = dt_arena_strdup(&o->arena, value);

@@ -245,6 +245,8 @@ static void test_store(void **state)
         {"--master_addr=host p", "127.0.0.1", 0, true, ""},
         {"--local_addr=127.0.0.2 p", "127.0.0.2", 0, true, ""},
         {"--rdzv_backend=c10d --rdzv_conf=timeout=\"900\",is_host=1,x='y',join_timeout=5 p", "127.0.0.1", 0, false, ""},
+        {"--rdzv_backend=c10d --rdzv_conf=read_timeout=9,last_call_timout=5 p", "127.0.0.1", 0, false,
+         "dtrun: --rdzv_conf: last_call_timout: unknown, without effect; did you mean last_call_timeout?\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         good(cases[i].line);
