@@ -21,6 +21,27 @@ const char *options_getenv(char *const *env, const char *name)
     return NULL;
 }
 
+/* Our name for what mpirun, srun, deepspeed and accelerate call so, or null. */
+static const char *called_elsewhere(const char *word)
+{
+    static const char *const names[][2] = {{"n", "nproc_per_node"},
+                                           {"np", "nproc_per_node"},
+                                           {"num_gpus", "nproc_per_node"},
+                                           {"num_processes", "nproc_per_node"},
+                                           {"N", "nnodes"},
+                                           {"num_machines", "nnodes"},
+                                           {"machine_rank", "node_rank"},
+                                           {"main_process_ip", "master_addr"},
+                                           {"main_process_port", "master_port"}};
+    size_t size = strcspn(word, "=0123456789"); /* -n4 */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i][0]) == size && strncmp(word, names[i][0], size) == 0) {
+            return names[i][1];
+        }
+    }
+    return NULL;
+}
+
 static int unknown(const char *name, struct dt_error *err)
 {
     const char *names[OPTIONS_MAX_ROWS];
@@ -33,7 +54,8 @@ static int unknown(const char *name, struct dt_error *err)
     for (int i = 0; i < option_row_count; i++) {
         names[i] = option_rows[i].name;
     }
-    const char *near = dt_text_nearest(word, names, (size_t)option_row_count);
+    const char *near = called_elsewhere(word);
+    near = near != NULL ? near : dt_text_nearest(word, names, (size_t)option_row_count);
     char shown[64];
     if (near == NULL) {
         return dt_fail(err, DT_INVALID, "--%s: unknown option; dtrun --help=all shows all", option_show(name, shown));
@@ -144,7 +166,9 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
         char spelled[4] = {'-', *p, 0, 0};
         if (row < 0) {
             char shown[64];
-            return dt_fail(err, DT_INVALID, "%s: unknown option; dtrun --help=all shows all", option_show(words[0], shown));
+            const char *ours = p == words[0] + 1 ? called_elsewhere(p) : NULL;
+            return ours != NULL ? dt_fail(err, DT_INVALID, "%s: unknown option; did you mean --%s?", option_show(words[0], shown), ours)
+                                : dt_fail(err, DT_INVALID, "%s: unknown option; dtrun --help=all shows all", option_show(words[0], shown));
         }
         if (option_rows[row].arity != OPTION_VALUE) {
             give(o, g, row, option_rows[row].arity == OPTION_FLAG ? "1" : "", spelled, OPTIONS_FROM_COMMAND_LINE);
