@@ -3,6 +3,7 @@
  * that is too small, memory that is not the device's. Sums go over k in fp32, in vectors of eight, an order of its own as the real library's is. */
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
+#include "tests/softgpu/sanitize.h"
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -107,9 +108,33 @@ float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t
     return out;
 }
 
+/* The thread sanitizer does not watch the loops, which would take a hundred times as long: it is told of the columns that they touch. */
+void tell_sanitizer(const work *w)
+{
+    size_t in = size_of(w->a_type), out = size_of(w->d_type);
+    int64_t a_rows = w->a_transposed ? w->k : w->m, a_cols = w->a_transposed ? w->m : w->k;
+    int64_t b_rows = w->b_transposed ? w->n : w->k, b_cols = w->b_transposed ? w->k : w->n;
+    for (int64_t j = 0; j < a_cols; j++) {
+        tsan_reads((const char *)w->a + (size_t)(j * w->lda) * in, (size_t)a_rows * in);
+    }
+    for (int64_t j = 0; j < b_cols; j++) {
+        tsan_reads((const char *)w->b + (size_t)(j * w->ldb) * in, (size_t)b_rows * in);
+    }
+    for (int64_t j = 0; j < w->n; j++) {
+        if (w->beta != 0.0f) {
+            tsan_reads((const char *)w->c + (size_t)(j * w->ldc) * out, (size_t)w->m * out);
+        }
+        tsan_writes((char *)w->d + (size_t)(j * w->ldd) * out, (size_t)w->m * out);
+    }
+    if (w->bias != nullptr) {
+        tsan_reads(w->bias, (size_t)w->m * size_of(w->bias_type));
+    }
+}
+
 void run(void *argument)
 {
     const work *w = (const work *)argument;
+    tell_sanitizer(w);
     int64_t padded = (w->k + 7) / 8 * 8;
     const char *fast = getenv("SOFTGPU_LT_FAST");
     if (fast != nullptr && atoi(fast) != w->algorithm) {

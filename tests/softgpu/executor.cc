@@ -161,12 +161,24 @@ void fiber_main(void *argument);
 #ifdef SOFTGPU_TSAN
 /* No fiber runs two threads of a block, so that the sanitizer tells them apart. From order 2 on a thread has another fiber in each block, so that
  * it tells two blocks' threads of the same index apart, too. */
+int watched_count(const struct machine *m)
+{
+    return m->thread_count > 64 || m->order < 2 ? m->thread_count : 64;
+}
+
 int watched_fiber(struct machine *m, int thread)
 {
-    int count = m->thread_count > 64 ? m->thread_count : 64;
-    return (thread + m->rotation) % count;
+    return (thread + m->rotation) % watched_count(m);
 }
 #endif
+
+struct fiber *opened(struct machine *m, struct fiber *f)
+{
+    if (f->stack == nullptr && fiber_open(f, fiber_main, m) != 0) {
+        softgpu_die("no memory for a stack");
+    }
+    return f;
+}
 
 /* Leaves the fiber of a thread that waits, or is done, for the next thread. */
 void leave(struct machine *m, bool done)
@@ -197,11 +209,8 @@ void leave(struct machine *m, bool done)
 #ifdef SOFTGPU_TSAN
         t->fiber = &m->fibers[watched_fiber(m, next)];
 #else
-        t->fiber = m->idle_count > 0 ? m->idle[--m->idle_count] : &m->fibers[m->fiber_count++];
+        t->fiber = opened(m, m->idle_count > 0 ? m->idle[--m->idle_count] : &m->fibers[m->fiber_count++]);
 #endif
-        if (t->fiber->stack == nullptr && fiber_open(t->fiber, fiber_main, m) != 0) {
-            softgpu_die("no memory for a stack");
-        }
     }
     m->current = t->fiber;
     fiber_switch(from, t->fiber);
@@ -314,11 +323,8 @@ void run_block(struct machine *m)
     f = &m->fibers[watched_fiber(m, first)];
     m->idle_count = 0;
 #else
-    f = m->idle_count > 0 ? m->idle[--m->idle_count] : &m->fibers[m->fiber_count++];
+    f = opened(m, m->idle_count > 0 ? m->idle[--m->idle_count] : &m->fibers[m->fiber_count++]);
 #endif
-    if (f->stack == nullptr && fiber_open(f, fiber_main, m) != 0) {
-        softgpu_die("no memory for a stack");
-    }
     m->threads[first].fiber = f;
     m->current = f;
     fiber_switch(&m->host, f);
@@ -339,6 +345,11 @@ void softgpu_execute(const struct softgpu_work *w)
         unsigned n = (unsigned)i;
         m->threads[i].index = {n % w->block.x, n / w->block.x % w->block.y, n / w->block.x / w->block.y};
     }
+#ifdef SOFTGPU_TSAN
+    for (int i = 0; i < watched_count(m); i++) {
+        opened(m, &m->fibers[i]); /* by none of the kernel's threads: who opens one is ordered before it */
+    }
+#endif
     tsan_release(m->begin_clock);
     uint64_t count = (uint64_t)w->grid.x * w->grid.y * w->grid.z;
     uint64_t first = m->order >= 2 ? next_random(m) % count : m->order == 1 ? count - 1 : 0;
@@ -350,6 +361,23 @@ void softgpu_execute(const struct softgpu_work *w)
     }
     tsan_acquire(m->end_clock);
     m->work = nullptr;
+}
+
+void softgpu_execute_no_more(void)
+{
+    struct machine *m = own;
+    if (m == nullptr) {
+        return;
+    }
+    for (int i = 0; i < THREADS_MAX; i++) {
+        if (m->fibers[i].stack != nullptr) {
+            fiber_close(&m->fibers[i]);
+        }
+    }
+    shared_close();
+    munmap(m->copies, sizeof *m->copies * THREADS_MAX);
+    munmap(m, sizeof *m);
+    own = nullptr;
 }
 
 int softgpu_linear_index(void)
@@ -410,6 +438,15 @@ int softgpu_barrier(const char *file, int line, int x)
     }
     tsan_acquire(m->barrier_clock[turn]);
     return m->votes[turn];
+}
+
+/* A call: with the thread sanitizer on, gcc takes no fence in code that is watched. */
+void softgpu_fence(void)
+{
+    static char clock[8];
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    tsan_release(clock);
+    tsan_acquire(clock);
 }
 
 static void check_group(const struct softgpu_group *g, unsigned mask, int lane, const char *operation, int line)

@@ -20,6 +20,9 @@ int softgpu_linear_index(void);
 /* Waits until all threads of the block called it at the same line; gives the number of those with a true x. */
 int softgpu_barrier(const char *file, int line, int x);
 
+/* Orders what the thread wrote before what it does after, for all who pass a fence, too. */
+void softgpu_fence(void);
+
 /* Lanes that meet in a warp operation. `in` and `out` point to where the lanes wait. */
 struct softgpu_group {
     unsigned mask, arrived;
@@ -66,5 +69,7 @@ struct softgpu_work {
     size_t shared_bytes; /* dynamic */
 };
 void softgpu_execute(const struct softgpu_work *w);
+/* The calling thread runs no more of them: gives its fibers back. */
+void softgpu_execute_no_more(void);
 
 #endif

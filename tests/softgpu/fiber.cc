@@ -121,6 +121,19 @@ int fiber_open(struct fiber *f, void (*entry)(void *argument), void *argument)
     return 0;
 }
 
+void fiber_close(struct fiber *f)
+{
+#ifdef SOFTGPU_TSAN
+    __tsan_destroy_fiber(f->shadow);
+#endif
+#if !defined(__x86_64__)
+    free(f->top);
+#endif
+    asan_unpoison(f->stack, f->stack_bytes);
+    munmap((void *)f->stack, f->stack_bytes);
+    *f = {};
+}
+
 void fiber_switch(struct fiber *from, struct fiber *to)
 {
     starting = to;

@@ -18,6 +18,8 @@ struct fiber {
 void fiber_adopt(struct fiber *f);
 /* A stack of its own; entry(argument) never returns. 0, or -1 without memory. */
 int fiber_open(struct fiber *f, void (*entry)(void *argument), void *argument);
+/* One that nobody runs on, for good. */
+void fiber_close(struct fiber *f);
 void fiber_switch(struct fiber *from, struct fiber *to);
 
 #endif

@@ -1,5 +1,5 @@
-/* Device and pinned memory. An allocation ends at a page that nobody may touch, and is 0xff until it is written. Device memory is a memfd,
- * which another process opens by /proc/PID/fd/N: nothing is left of it after a crash. */
+/* Device and pinned memory. An allocation ends at a page that nobody may touch, and is 0xff until it is written; what was freed is a fault for a while.
+ * Device memory is a memfd, which another process opens by /proc/PID/fd/N: nothing is left of it after a crash. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -13,13 +13,15 @@
 namespace
 {
 
-enum { BLOCKS_MAX = 4096 };
+enum { BLOCKS_MAX = 4096, FREED_MAX = 256 };
 const size_t PAGE = 4096, ALIGN = 256;
 
 struct softgpu_lock lock;
 struct softgpu_block blocks[BLOCKS_MAX];
 int block_count;
 size_t device_bytes; /* in use */
+struct softgpu_block freed[FREED_MAX];
+unsigned freed_count; /* so far */
 
 size_t round_up(size_t n, size_t to)
 {
@@ -74,10 +76,35 @@ bool keep(const struct softgpu_block *b)
     return true;
 }
 
-/* The slack up to the guard page is nobody's. */
+/* What is mapped before it, and the slack up to the guard page, is nobody's. */
 void poison(const struct softgpu_block *b)
 {
+    asan_poison(b->map, (size_t)(b->begin - b->map));
     asan_poison(b->begin + b->size_bytes, (size_t)(b->map + b->map_bytes - PAGE - b->begin) - b->size_bytes);
+}
+
+/* The newest of what was freed keep their addresses, with nothing behind them: whoever uses them meets a fault, and not another allocation. */
+void retire(const struct softgpu_block *b)
+{
+    struct softgpu_block *place = &freed[freed_count++ % FREED_MAX];
+    if (place->map != nullptr) {
+        munmap(place->map, place->map_bytes);
+    }
+    *place = *b;
+    asan_unpoison(b->map, b->map_bytes);
+    msan_unpoison(b->map, b->map_bytes - PAGE);
+    mmap(b->map, b->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+bool was_freed(const void *p)
+{
+    bool found = false;
+    softgpu_lock(&lock);
+    for (int i = 0; i < FREED_MAX; i++) {
+        found = found || ((const char *)p >= freed[i].map && (const char *)p < freed[i].map + freed[i].map_bytes);
+    }
+    softgpu_unlock(&lock);
+    return found;
 }
 
 cudaError_t allocate(enum softgpu_place place, size_t size_bytes, void **out)
@@ -137,6 +164,21 @@ int softgpu_find(const void *p, size_t size_bytes, struct softgpu_block *out)
     return rc;
 }
 
+int softgpu_blocks(enum softgpu_place place, bool imported, size_t *size_bytes)
+{
+    int count = 0;
+    *size_bytes = 0;
+    softgpu_lock(&lock);
+    for (int i = 0; i < block_count; i++) {
+        if (blocks[i].place == place && blocks[i].imported == imported) {
+            count++;
+            *size_bytes += blocks[i].size_bytes;
+        }
+    }
+    softgpu_unlock(&lock);
+    return count;
+}
+
 cudaError_t softgpu_import(int fd, size_t size_bytes, int device, void **out)
 {
     struct softgpu_block b = {};
@@ -164,9 +206,7 @@ cudaError_t softgpu_forget(void *p, bool imported)
         }
         blocks[i] = blocks[--block_count];
         device_bytes -= b.place == SOFTGPU_DEVICE && !imported ? b.size_bytes : 0;
-        asan_unpoison(b.map, b.map_bytes - PAGE);
-        msan_unpoison(b.map, b.map_bytes - PAGE);
-        munmap(b.map, b.map_bytes);
+        retire(&b);
         if (b.fd >= 0) {
             close(b.fd);
         }
@@ -255,6 +295,6 @@ void softgpu_check_pointer(const char *kernel, int index, const void *p)
     }
     int place = softgpu_find(p, 0, nullptr);
     if (place == SOFTGPU_PAGEABLE) {
-        softgpu_die("kernel %s: argument %d is a pointer to the host's own memory", kernel, index);
+        softgpu_die("kernel %s: argument %d is a pointer to %s", kernel, index, was_freed(p) ? "memory that was freed" : "the host's own memory");
     }
 }

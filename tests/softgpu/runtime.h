@@ -34,6 +34,9 @@ struct softgpu_block { /* an allocation */
 };
 /* Where [p, p + size_bytes) lies; `out` (may be null) gets the allocation. -1: partly outside of an allocation. */
 int softgpu_find(const void *p, size_t size_bytes, struct softgpu_block *out);
+/* How many allocations there are, and of how many bytes in all. */
+int softgpu_blocks(enum softgpu_place place, bool imported, size_t *size_bytes);
+int softgpu_regions(void); /* of registered host memory */
 /* Maps another process's memory: see ipc.cc. */
 cudaError_t softgpu_import(int fd, size_t size_bytes, int device, void **out);
 cudaError_t softgpu_forget(void *p, bool imported);
@@ -87,6 +90,8 @@ cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e,
 /* For libraries: fn(argument) in stream order, as often as a graph runs that took it; then release(argument), also when the stream refuses it. */
 cudaError_t softgpu_put_work(cudaStream_t stream, const char *function, cudaHostFn_t fn, void *argument, cudaHostFn_t release);
 int softgpu_stream_device(const struct softgpu_stream *s);
+int softgpu_streams(void); /* that are open */
+int softgpu_events(void);
 /* The host waits until all streams of this process have run dry. */
 void softgpu_wait_all(void);
 

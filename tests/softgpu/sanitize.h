@@ -13,10 +13,13 @@
 #ifdef SOFTGPU_TSAN
 extern "C" {
 void *__tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void *fiber);
 void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 void *__tsan_get_current_fiber(void);
 void __tsan_acquire(void *p);
 void __tsan_release(void *p);
+void __tsan_read_range(void *p, unsigned long size_bytes);
+void __tsan_write_range(void *p, unsigned long size_bytes);
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);
@@ -24,6 +27,9 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 }
 #define tsan_acquire(p) __tsan_acquire(p)
 #define tsan_release(p) __tsan_release(p)
+/* What code that is not watched reads and writes of tensors. */
+#define tsan_reads(p, n) __tsan_read_range((void *)(p), n)
+#define tsan_writes(p, n) __tsan_write_range((void *)(p), n)
 static inline void tsan_ignore_begin(void)
 {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
@@ -37,6 +43,8 @@ static inline void tsan_ignore_end(void)
 #else
 #define tsan_acquire(p) ((void)(p))
 #define tsan_release(p) ((void)(p))
+#define tsan_reads(p, n) ((void)(p), (void)(n))
+#define tsan_writes(p, n) ((void)(p), (void)(n))
 #define tsan_ignore_begin() ((void)0)
 #define tsan_ignore_end() ((void)0)
 #endif

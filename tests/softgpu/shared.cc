@@ -74,6 +74,13 @@ void shared_open(void)
     own.memory = (unsigned char *)p;
 }
 
+void shared_close(void)
+{
+    asan_unpoison(own.memory, ARENA_BYTES);
+    munmap(own.memory, ARENA_BYTES);
+    own = {};
+}
+
 bool shared_begin(size_t dynamic_bytes)
 {
     struct arena *a = &own;

@@ -8,6 +8,7 @@
 #define SHARED_MAX ((size_t)227 << 10) /* what a block may have in all */
 
 void shared_open(void);
+void shared_close(void);
 bool shared_begin(size_t dynamic_bytes); /* a block begins; true: the arena was mapped anew */
 void shared_end(void);                   /* checks that nobody wrote between the arrays */
 

@@ -51,15 +51,15 @@ static inline int __syncthreads_count(int x, SOFTGPU_PLACE)
 }
 static inline void __threadfence()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    softgpu_fence();
 }
 static inline void __threadfence_block()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    softgpu_fence();
 }
 static inline void __threadfence_system()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    softgpu_fence();
 }
 [[noreturn]] static inline void __trap(SOFTGPU_PLACE)
 {

@@ -2,7 +2,8 @@
  *
  * Variables: SOFTGPU_ORDER (schedule of threads: 0, 1, 2+), SOFTGPU_SEED, SOFTGPU_DELAY_US (lateness of streams), SOFTGPU_MEMORY_MB,
  * SOFTGPU_DEVICES (0: none), SOFTGPU_SM (multiprocessors), SOFTGPU_DRIVER (its version, as 12080), SOFTGPU_ALIAS (1: streams reach registered host memory
- * at addresses of their own), SOFTGPU_LOST_COPY (bytes: a copy of so many to the host finds the device broken), SOFTGPU_CUDNN (cudnn.cc). */
+ * at addresses of their own), SOFTGPU_LOST_COPY (bytes: a copy of so many to the host finds the device broken), SOFTGPU_FORGET_WAITS (1: streams wait for no
+ * event, as in a program that forgot to let them), SOFTGPU_CUDNN (cudnn.cc). */
 #ifndef DT_TESTS_SOFTGPU_SOFTGPU_H
 #define DT_TESTS_SOFTGPU_SOFTGPU_H
 
@@ -10,7 +11,8 @@
 extern "C" {
 #endif
 
-/* Exit code of a process whose kernel or stream program made a mistake; one line on stderr says which. */
+/* Exit code of a process whose kernel or stream program made a mistake, or which ended with 0 and left memory, streams or events behind; one line on stderr
+ * says which. */
 #define SOFTGPU_EXIT 86
 
 /* Streams of this process stop before entries whose name contains `name` (a kernel's name, "copy", "set", "host function", "record",

@@ -7,7 +7,7 @@
 CXX ?= g++
 SOFT := $(B)/softgpu
 SOFT_CXX := $(if $(findstring thread,$(SAN)),$(firstword $(shell command -v clang++-19 2>/dev/null) $(CXX)),$(CXX))
-SOFT_FLAGS := -x c++ -std=c++17 -O2 -g -Wall -Wextra -Werror -Wno-unused-function -Wno-unknown-pragmas -DDT_SOFTGPU -fno-strict-aliasing -ffp-contract=off -fno-math-errno \
+SOFT_FLAGS := -x c++ -std=c++17 $(if $(SAN),-O1,-O2) -g -Wall -Wextra -Werror -Wno-unused-function -Wno-unknown-pragmas -DDT_SOFTGPU -fno-strict-aliasing -ffp-contract=off -fno-math-errno \
               -fno-omit-frame-pointer -fno-exceptions -fno-rtti -fno-threadsafe-statics -pthread -D_GNU_SOURCE -I. -isystem $(CUDA)/include
 SOFT_SAN := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZED) $(if $(findstring thread,$(SAN)),-DSOFTGPU_TSAN)
 SOFT_SAN_RUNTIME := $(if $(findstring address,$(SAN)),-fsanitize=address) $(if $(findstring thread,$(SAN)),-DSOFTGPU_TSAN)

@@ -194,6 +194,7 @@ static void *stream_main(void *argument)
         uint32_t put = __atomic_load_n(&s->put, __ATOMIC_ACQUIRE);
         if (put == s->taken) {
             if (__atomic_load_n(&s->closing, __ATOMIC_ACQUIRE) != 0) {
+                softgpu_execute_no_more();
                 return nullptr;
             }
             softgpu_word_wait(&s->put, put);
@@ -237,6 +238,17 @@ struct softgpu_stream *softgpu_stream(cudaStream_t s, const char *function)
 int softgpu_stream_device(const struct softgpu_stream *s)
 {
     return s->device;
+}
+
+int softgpu_streams(void)
+{
+    int count = 0;
+    softgpu_lock(&list_lock);
+    for (int i = 0; i < STREAMS_MAX; i++) {
+        count += streams[i] != nullptr;
+    }
+    softgpu_unlock(&list_lock);
+    return count;
 }
 
 static void wait_taken(struct softgpu_stream *s, uint32_t until)

@@ -85,6 +85,14 @@ CUresult stream_wait_value(CUstream stream, CUdeviceptr at, cuuint32_t value, un
 
 } // namespace
 
+int softgpu_regions(void)
+{
+    softgpu_lock(&regions_lock);
+    int count = region_count;
+    softgpu_unlock(&regions_lock);
+    return count;
+}
+
 extern "C" {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version, unsigned long long flags,
