@@ -8,6 +8,7 @@ A NAME picks test programs and story files by name (`comm` or `test_comm`). The 
   run: computes   looks at no clock: it goes on beside all others, on the processor time that they leave
   run: full       only with --full
   run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
+  run: san        only in sanitizer builds
   run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
 With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
@@ -53,6 +54,7 @@ class Test:
             self.command = ["sh", "-c", 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"', "sh", *command]
         self.full = re.search(r"\brun: full\b", head) is not None
         self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
+        self.san = re.search(r"\brun: san\b", head) is not None
         limit = re.search(r"\brun: timeout (\d+)", head)
         self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient else 1)
         self.passed = self.failed = self.skipped = 0
@@ -170,7 +172,7 @@ def main():
         if names - known:
             sys.exit(f"run_tests.py: no test named {', '.join(sorted(names - known))}")
         tests = [t for t in tests if t.name in names]
-    left_out = [t for t in tests if (t.full and not full and not names) or (SAN and t.nosan)]
+    left_out = [t for t in tests if (t.full and not full and not names) or (SAN and t.nosan) or (t.san and not SAN)]
     tests = [t for t in tests if t not in left_out]
     before = {}
     if done_file and os.path.exists(done_file):
@@ -237,7 +239,7 @@ def main():
             print(f"skipped {t.name}: was not built, because the CUDA toolkit's headers are missing")
             skipped_whole += 1
     for t in left_out:
-        why = t.nosan.group(1).strip() if SAN and t.nosan else "only in make test-full"
+        why = t.nosan.group(1).strip() if SAN and t.nosan else "only in builds with sanitizers" if t.san else "only in make test-full"
         print(f"left out: {t.name}: {why}")
     if second:
         print("passed at the second try: " + ", ".join(second))

@@ -1,6 +1,6 @@
 """Training over a fake NCCL, a software GPU for each rank: losses stay with the CPU's, two ranks have the bits of `peer`, a killed rank and a hang cost a round and
 no bit, and what is wrong with NCCL is one line. Nothing of it shows speed.
-run: nosan: the backend under sanitizers is the business of tests/unit/test_cuda_nccl.c
+run: nosan: test_softgpu_sanitized.py is the short form
 run: timeout 600
 """
 
