@@ -226,17 +226,38 @@ void check_gpu_driver(const struct doctor_view *v, struct doctor_report *r)
     dt_text_clear(&text);
 }
 
-/* One library of all hosts, as "NCCL 2.28.9"; per_major: how its number is made. False: a line was said. */
+/* The file that all hosts have it from; empty where it is not said, or not the same one. */
+static const char *file_of(const struct doctor_view *v, const char *fact, char *out, size_t out_bytes)
+{
+    char key[64], other[400];
+    (void)snprintf(key, sizeof key, "%s_file", fact);
+    out[0] = '\0';
+    for (int h = 0; h < v->host_count; h++) {
+        if (count_of(v, h) == 0 || facts_get(view_host(v, h), key, other, sizeof other) == NULL) {
+            continue;
+        }
+        if (out[0] != '\0' && strcmp(out, other) != 0) {
+            out[0] = '\0';
+            break;
+        }
+        (void)snprintf(out, out_bytes, "%s", other);
+    }
+    return out;
+}
+
+/* One library of all hosts, as "NCCL 2.28.9 (FILE)"; per_major: how its number is made. False: a line was said. */
 static bool add_library(const struct doctor_view *v, struct doctor_report *r, const char *fact, const char *name, long per_major, const char *without,
                         struct dt_text *out)
 {
-    char text[32], first[32] = "";
+    char text[32], first[32] = "", file[400], key[64];
     for (int h = 0; h < v->host_count; h++) {
         if (count_of(v, h) == 0 || facts_get(view_host(v, h), fact, text, sizeof text) == NULL) {
             continue;
         }
         if (strcmp(text, "missing") == 0) {
-            doctor_say(r, DOCTOR_WARN, without, "%s: %s is missing", v->hosts[h].name, name);
+            (void)snprintf(key, sizeof key, "%s_why", fact);
+            bool said = facts_get(view_host(v, h), key, file, sizeof file) != NULL;
+            doctor_say(r, DOCTOR_WARN, without, "%s: %s%s", v->hosts[h].name, said ? file : name, said ? "" : " is missing");
             return false;
         }
         if (first[0] != '\0' && strcmp(first, text) != 0) {
@@ -249,6 +270,9 @@ static bool add_library(const struct doctor_view *v, struct doctor_report *r, co
     long version = strtol(first, NULL, 10);
     if (version > 0) {
         dt_text_printf(out, "%s%s %ld.%ld.%ld", out->size > 0 ? ", " : "", name, version / per_major, version % per_major / 100, version % 100);
+        if (file_of(v, fact, file, sizeof file)[0] != '\0') {
+            dt_text_printf(out, " (%s)", file);
+        }
     }
     return true;
 }

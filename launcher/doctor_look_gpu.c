@@ -6,6 +6,7 @@
 #include "base/gpu_visible.h"
 #include "base/nvml.h"
 #include "base/text.h"
+#include "collectives/nccl_load.h"
 #include "launcher/gpus.h"
 #include "launcher/options.h"
 
@@ -26,8 +27,8 @@ enum { PROCESSES = 16, LOG_RECORDS = 100000 };
 
 /* ---- libraries ---- */
 
-/* A library's version by a call of it that needs no GPU; "missing". Two kinds of call: size_t f(void), int f(int *). */
-static void look_library(struct facts *f, const char *fact, const char *const *names, const char *call, bool by_pointer)
+/* A library's version by a call of it that needs no GPU, size_t f(void); "missing". */
+static void look_library(struct facts *f, const char *fact, const char *const *names, const char *call)
 {
     void *library = NULL;
     for (; *names != NULL && library == NULL; names++) {
@@ -35,12 +36,7 @@ static void look_library(struct facts *f, const char *fact, const char *const *n
     }
     void *found = library != NULL ? dlsym(library, call) : NULL;
     long version = -1;
-    if (found != NULL && by_pointer) {
-        int value = 0;
-        int (*get)(int *);
-        memcpy(&get, &found, sizeof get);
-        version = get(&value) == 0 ? value : -1;
-    } else if (found != NULL) {
+    if (found != NULL) {
         size_t (*get)(void);
         memcpy(&get, &found, sizeof get);
         version = (long)get();
@@ -52,14 +48,30 @@ static void look_library(struct facts *f, const char *fact, const char *const *n
     }
 }
 
+/* As `train` finds it: "gpu_nccl", its version, and "gpu_nccl_file"; "missing", and "gpu_nccl_why" where one is here that cannot be used. */
+static void look_nccl(struct facts *f)
+{
+    struct dt_error err;
+    const struct dt_nccl *n = dt_nccl_load(&err);
+    if (n != NULL) {
+        facts_set(f, "gpu_nccl", "%d", n->version);
+        facts_set(f, "gpu_nccl_file", "%s", n->path);
+        return;
+    }
+    facts_set(f, "gpu_nccl", "missing");
+    if (err.status != DT_NOT_FOUND || getenv("DTRUN_NCCL") != NULL) {
+        facts_set(f, "gpu_nccl_why", "%s", err.text);
+    }
+}
+
 static void look_libraries(struct facts *f)
 {
     static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13",
                                      "/usr/local/cuda/lib64/libcublasLt.so.12", NULL};
-    static const char *const dnn[] = {"libcudnn.so.9", "libcudnn.so", NULL}, *const nccl[] = {"libnccl.so.2", "libnccl.so", NULL};
-    look_library(f, "gpu_cublaslt", lt, "cublasLtGetVersion", false);
-    look_library(f, "gpu_cudnn", dnn, "cudnnGetVersion", false);
-    look_library(f, "gpu_nccl", nccl, "ncclGetVersion", true);
+    static const char *const dnn[] = {"libcudnn.so.9", "libcudnn.so", NULL};
+    look_library(f, "gpu_cublaslt", lt, "cublasLtGetVersion");
+    look_library(f, "gpu_cudnn", dnn, "cudnnGetVersion");
+    look_nccl(f);
 }
 
 /* ---- GPUs ---- */

@@ -5,13 +5,14 @@ run: timeout 120
 
 import json
 import os
+import re
 import subprocess
 import time
 
 import dropin
 import pytest
 
-from support import BIN, TOOLS, clean_env, run
+from support import BIN, ROOT, TOOLS, clean_env, run
 from test_doctor import QUIET, alone, checks
 
 NVML = os.path.join(TOOLS, "nvml")
@@ -91,6 +92,29 @@ def test_one_thing_is_wrong_with_gpus(tmp_path, with_cuda, lines, env, check, le
     others = [line for line in said if line["level"] in ("warn", "fail") and line is not found[0] and not (line["check"] in installed and line["level"] == "warn")]
     assert not others, result
     assert result.code == (level == "fail"), result
+
+
+def nccl(folder, version):
+    """A library with NCCL's functions that says it is of that version."""
+    with open(os.path.join(ROOT, "collectives", "nccl_abi.h"), encoding="utf-8") as f:
+        names = set(re.findall(r"\bnccl[A-Z]\w+", f.read())) - {"ncclGetVersion"}
+    source = folder / "nccl.c"
+    source.write_text("".join([f"int ncclGetVersion(int *v) {{ *v = {version}; return 0; }}\n", *(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names))]))
+    library = folder / "libnccl.so.2"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+@pytest.mark.parametrize("version, level, words", [
+    (22809, None, "NCCL 2.28.9 (FILE)"),
+    (21200, "warn", "NCCL 2.12.0 (FILE): too old, 2.14 is the least"),
+    (None, "warn", "NCCL: DTRUN_NCCL=FILE: "),
+])
+def test_which_nccl_is_found(tmp_path, version, level, words):
+    file = nccl(tmp_path, version) if version else tmp_path / "nothing.so"
+    result = alone("--json", env=with_gpus(tmp_path, [], DTRUN_NCCL=str(file)))
+    found = [line for line in gpu_lines(result) if line["check"] == "GPU libraries" and words.replace("FILE", str(file)) in line["finding"]]
+    assert len(found) == 1 and level in (None, found[0]["level"]), result
 
 
 def test_a_driver_that_hangs_holds_nobody_up(tmp_path):
