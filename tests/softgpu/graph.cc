@@ -2,6 +2,7 @@
  * order in which they were captured. A capture is of one stream; what the real runtime forbids meanwhile breaks it, and breaks it here. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
+#include "tests/softgpu/sanitize.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@ struct softgpu_nodes { /* shared by a capture or graph, what was made of it, and
     uint32_t users;
     struct node *node;
     int count, room;
+    char clock[8]; /* who used it, for who frees it */
 };
 
 struct softgpu_capture {
@@ -52,9 +54,11 @@ static struct softgpu_nodes *share(struct softgpu_nodes *nodes)
 
 void softgpu_graph_drop(struct softgpu_nodes *nodes)
 {
+    tsan_release(nodes->clock);
     if (__atomic_sub_fetch(&nodes->users, 1, __ATOMIC_ACQ_REL) > 0) {
         return;
     }
+    tsan_acquire(nodes->clock);
     for (int i = 0; i < nodes->count; i++) {
         struct softgpu_entry *e = &nodes->node[i].entry;
         if (e->kind == SOFTGPU_HOST && e->host.release != nullptr) {

@@ -75,8 +75,8 @@ def test_all_strategies_are_the_same_bits(place, ranks, precision):
 
 
 @pytest.mark.parametrize("ranks, rows, sets", [
-    (2, ROWS if ALL else ["zero1", "full_shard"], ["training.precision=bf16-mixed"]),
-    (3, ROWS if ALL else ["zero2"], []),
+    (2, ROWS if ALL else ["ddp", "full_shard"], ["training.precision=bf16-mixed"]),
+    (3, ROWS if ALL else ["zero1", "zero2"], []),
     (3, ["shard_grad_op"], ["training.precision=bf16-mixed", "training.gradient_accumulation_steps=2", "activation_checkpointing.enabled=true"]),
 ])
 def test_graphs_change_no_bits(place, ranks, rows, sets):
@@ -91,6 +91,17 @@ def test_graphs_change_no_bits(place, ranks, rows, sets):
         with_graphs = run(place, out, ranks, row, [*sets, "training.cuda_graphs=true"])
         assert with_graphs == without, f"{row}: {with_graphs}, without graphs {without}"
         assert all("no CUDA graphs" not in (out / "logs" / f"rank-{r}.log").read_text() for r in range(ranks))
+
+
+def test_graphs_are_measured_and_the_faster_way_is_said(place):
+    folder, job = place
+    sets = ["training.max_steps=30", "model.n_layer=1", "checkpointing.save_every_n_steps=0"]
+    without = run(place, folder / "unmeasured", 2, "zero1", [*sets, "training.cuda_graphs=false"])
+    said = []
+    assert run(place, folder / "measured", 2, "zero1", sets, said=said) == without
+    events = [e for e in map(json.loads, open(folder / "measured" / "events.jsonl")) if e["event"] == "cuda_graphs"]
+    assert len(events) == 1 and events[0]["step"] == 28 and events[0]["on"] == (events[0]["with_s"] < events[0]["without_s"]), events
+    assert said[0].count(f"train: CUDA graphs {'on' if events[0]['on'] else 'off'}: a step takes ") == 1, said
 
 
 @pytest.mark.skipif(GPU, reason="only the software GPU refuses when it is told to")
@@ -141,9 +152,9 @@ def test_a_checkpoint_of_a_gpu_goes_on_elsewhere(place):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
     folder, job = place
-    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard")
+    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard", ["training.cuda_graphs=false"])
     out = folder / f"killed-{ranks}"
-    with begin(place, command(job, out, ranks, "full_shard", options=("--max_restarts=3",))) as started:
+    with begin(place, command(job, out, ranks, "full_shard", ["training.cuda_graphs=true"], ("--max_restarts=3",))) as started:
         started.agent_pid = started.agent
         deadline = time.monotonic() + support.DEADLINE_S
         while time.monotonic() < deadline:

@@ -68,9 +68,10 @@ def test_losses_are_the_cpus(place, ranks, precision):
     cpu = training.metrics(out)
     bound = 1e-4 if precision == "32-true" else 3e-2
     sets = [f"training.precision={precision}"]
+    with_graphs, without = "training.cuda_graphs=true", "training.cuda_graphs=false"
     for row in rows:
         log = folder / f"{row}-{ranks}-{precision}.log"
-        hash_, losses = run(place, folder / f"{row}-{ranks}-{precision}", ranks, row, sets, env={"SOFTGPU_NCCL_LOG": str(log)})
+        hash_, losses = run(place, folder / f"{row}-{ranks}-{precision}", ranks, row, [*sets, with_graphs], env={"SOFTGPU_NCCL_LOG": str(log)})
         assert sorted(losses) == sorted(cpu)
         for step, loss in losses.items():
             assert abs(loss - cpu[step]) <= bound, f"{row}, step {step}: {loss}, on the CPU {cpu[step]}"
@@ -79,7 +80,7 @@ def test_losses_are_the_cpus(place, ranks, precision):
         assert count["ncclAllReduce"] >= STEPS * ranks, count
         assert row == "ddp" or min(count["ncclReduceScatter"], count["ncclAllGather"]) >= STEPS * ranks, count
         if ranks == 2:  # whatever the order, a sum of two has the same bits
-            assert run(place, folder / f"peer-{row}-{ranks}-{precision}", ranks, row, [*sets, "training.collectives=peer"]) == (hash_, losses)
+            assert run(place, folder / f"peer-{row}-{ranks}-{precision}", ranks, row, [*sets, without, "training.collectives=peer"]) == (hash_, losses)
 
 
 def test_groups_of_a_hybrid(place):
