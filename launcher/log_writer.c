@@ -44,11 +44,22 @@ struct log_writer {
     struct log_losses losses;
 };
 
+/* 0, or what a delayed write came to. */
+static int end_sink(struct log_sink *s)
+{
+    int error = s->own && close(s->fd) != 0 && errno != EINTR ? errno : 0;
+    free(s);
+    return error;
+}
+
 static void destroy(struct log_writer *w)
 {
     while (w->first != NULL) {
         struct block *b = w->first;
         w->first = b->next;
+        if (b->end) {
+            end_sink(b->sink);
+        }
         free(b);
     }
     for (size_t i = 0; i < w->sink_count; i++) {
@@ -90,33 +101,30 @@ static void write_block(struct log_writer *w, struct block *b)
 {
     size_t at = 0;
     int error = 0;
-    while (at < b->size && error == 0 && !b->sink->closed) {
+    bool closed = b->sink->closed, abandoned = false;
+    while (at < b->size && error == 0 && !closed && !abandoned) {
         size_t n = b->size - at < PIECE_BYTES ? b->size - at : PIECE_BYTES;
         n = write_piece(b->sink->fd, b->data + at, n, &error);
         at += n;
         (void)pthread_mutex_lock(&w->lock);
         w->progress_s = dt_now_s();
         w->waiting_bytes -= n;
+        abandoned = w->abandoned;
         (void)pthread_mutex_unlock(&w->lock);
     }
-    if (b->end) {
-        if (b->sink->own && close(b->sink->fd) != 0 && error == 0 && errno != EINTR) {
-            error = errno;
-        }
-    }
+    b->sink->closed = closed || error == EPIPE;
+    int late = b->end ? end_sink(b->sink) : 0;
+    error = error != 0 ? error : late;
     (void)pthread_mutex_lock(&w->lock);
     w->waiting_bytes -= b->size - at;
     if (error == EPIPE) {
-        b->sink->closed = w->losses.closed = true;
+        w->losses.closed = true;
     } else if (error != 0) {
         w->losses.error = w->losses.error == 0 ? error : w->losses.error;
         w->losses.bytes += b->size - at;
         w->losses.line_count += count_lines(b->data + at, b->size - at);
     }
     (void)pthread_mutex_unlock(&w->lock);
-    if (b->end) {
-        free(b->sink);
-    }
 }
 
 static void *run(void *argument)
@@ -127,7 +135,7 @@ static void *run(void *argument)
         while (w->first == NULL && !w->stop) {
             (void)pthread_cond_wait(&w->changed, &w->lock);
         }
-        if (w->first == NULL) {
+        if (w->first == NULL || w->abandoned) {
             break;
         }
         struct block *b = w->first;
@@ -285,17 +293,7 @@ struct log_losses log_writer_close(struct log_writer *w, double timeout_s)
         for (struct block *b = w->first; b != NULL; b = b->next) {
             losses.line_count += count_lines(b->data, b->size);
         }
-        /* The thread may sit in write() for ever: it keeps the queue and frees all when it comes back. */
-        while (w->first != NULL) {
-            struct block *b = w->first;
-            w->first = b->next;
-            if (b->end) {
-                free(b->sink);
-            }
-            free(b);
-        }
-        w->last = NULL;
-        w->abandoned = true;
+        w->abandoned = true; /* the thread may sit in write() for ever: it keeps all that it needs, and frees it when it comes back */
     }
     w->stop = true;
     (void)pthread_cond_broadcast(&w->changed);

@@ -5,8 +5,10 @@
 #include "base/file.h"
 #include "launcher/log_lines.h"
 #include "launcher/log_rate.h"
+#include "launcher/log_writer.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -554,6 +556,31 @@ static void test_floods(void **state)
     assert_non_null(strstr(words, " and 0 lines a second"));
 }
 
+/* A file that hangs, as on a dead file server, is left to the thread; when it comes back it still has what it needs, writes no more, and closes the file. */
+static void test_hanging_file(void **state)
+{
+    (void)state;
+    int ends[2];
+    char data[100000], back[65536];
+    size_t got = 0;
+    memset(data, 'x', sizeof data);
+    assert_int_equal(pipe(ends), 0);
+    assert_true(fcntl(ends[1], F_SETPIPE_SZ, 4096) >= 4096);
+    struct log_writer *w = log_writer_open();
+    struct log_sink *file = log_writer_sink(w, ends[1], true);
+    log_writer_put(w, file, data, sizeof data);
+    log_writer_end(w, file);
+    assert_true(log_writer_close(w, 0.1).bytes > sizeof data / 2);
+    for (ssize_t n = 1; n > 0; got += (size_t)n) {
+        struct pollfd p = {.fd = ends[0], .events = POLLIN};
+        assert_int_equal(poll(&p, 1, 60000), 1);
+        n = read(ends[0], back, sizeof back);
+        assert_true(n >= 0);
+    }
+    assert_in_range(got, 4096, 16384);
+    (void)close(ends[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_stopped_console),
+        cmocka_unit_test(test_hanging_file),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
