@@ -26,6 +26,7 @@ void link_handle_closed(struct link *l)
     void *user = l->closed_user;
     free(l->peers);
     free(l->known);
+    free(l->hosts);
     for (int i = 0; i < LINK_REACHED; i++) {
         free(l->reached[i].host);
     }

@@ -70,10 +70,13 @@ struct probe { /* a link was reset: is its process still there? */
     double until_s, again_at_s; /* again_at_s above 0: the connection ended, the next one begins then */
 };
 
-struct known { /* agents that proved themselves */
+struct known { /* agents that proved themselves, as many as LINK_KNOWN_MAX */
     uint64_t id;
     uint8_t session[SECURE_SESSION_BYTES]; /* newest */
-    struct sockaddr_storage host;
+};
+
+struct known_host { /* where any of them came from, ever: an address of version 4 as one of version 6 */
+    uint8_t address[16];
 };
 
 struct reached { /* who answered when we connected without knowing whom to expect */
@@ -104,6 +107,8 @@ struct link {
     unsigned reached_next;
     struct known *known;
     int known_count, known_capacity, known_next;
+    struct known_host *hosts; /* sorted */
+    int host_count, host_capacity;
     struct strangers strangers;
     uint64_t refused;
     char buffer[LINK_READ_BYTES];

@@ -1,6 +1,6 @@
 /* Agents of one process (and, where they must die, of another) linked over loopback: one link per pair however they connect, goodbyes and deaths,
  * strangers of all kinds. Every wait is for a condition. */
-#include "launcher/link.h"
+#include "launcher/link_private.h"
 #include "launcher/store_server.h"
 
 #include "base/clock.h"
@@ -984,6 +984,32 @@ static void the_store_serves_the_job_alone(void **state)
     end(&a, 1);
 }
 
+/* Of ten thousand hosts each one's workers may use the store, whoever came last. */
+static void the_store_serves_hosts_of_a_large_job(void **state)
+{
+    (void)state;
+    enum { HOSTS = 10000 };
+    static struct conn c;
+    struct agent a;
+    begin();
+    start(&a, 1, &key_one);
+    for (uint32_t i = 0; i < HOSTS; i++) {
+        struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(0x0a000000 + i * 7919 % HOSTS)}};
+        memcpy(&c.from, &from, sizeof from);
+        c.secure.peer_id = 2 + i;
+        known_add(a.link, &c);
+    }
+    for (uint32_t i = 0; i < HOSTS + 2; i++) {
+        struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(0x0a000000 + i)}};
+        struct sockaddr_in6 mapped = {.sin6_family = AF_INET6};
+        mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
+        memcpy(mapped.sin6_addr.s6_addr + 12, &from.sin_addr, 4);
+        assert_int_equal(link_allow(a.link, (struct sockaddr *)&from), i < HOSTS);
+        assert_int_equal(link_allow(a.link, (struct sockaddr *)&mapped), i < HOSTS);
+    }
+    end(&a, 1);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
@@ -1010,6 +1036,7 @@ int main(void)
         cmocka_unit_test(half_open_ones_are_few_and_end),
         cmocka_unit_test(a_peer_that_does_not_read_is_reset),
         cmocka_unit_test(the_store_serves_the_job_alone),
+        cmocka_unit_test(the_store_serves_hosts_of_a_large_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
