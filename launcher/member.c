@@ -251,6 +251,22 @@ static void on_redirect(struct member *m, const struct message *in)
     }
 }
 
+/* A witness that names another run, which goes on, tells for certain that ours is over. If our node never was in a round of it, it may join that one. */
+static void on_refuse(struct member *m, uint64_t peer, const struct message *in, double now_s)
+{
+    bool led = m->role == MEMBER_LEADING, by_witness = peer == m->witness.id;
+    bool other = (in->nonce[0] != 0 || in->nonce[1] != 0) && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
+    if (led && by_witness) {
+        member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);
+    }
+    if (m->role == MEMBER_SEEKING && by_witness && other && m->last_round == 0 && m->past_count < MEMBER_PAST) {
+        m->campaign = 0;
+        member_change_run(m, (const uint64_t[2]){0, 0});
+    } else if (!led && (m->role == MEMBER_SEEKING || (m->role == MEMBER_FOLLOWING && peer == m->leader))) {
+        member_act(m, ACTION_REFUSE, in->code, in->text);
+    }
+}
+
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     struct member_peer *p = member_find(m, peer);
@@ -268,14 +284,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         }
         break;
     case MESSAGE_REFUSE:
-        if (m->role == MEMBER_SEEKING || (m->role == MEMBER_FOLLOWING && peer == m->leader)) {
-            member_act(m, ACTION_REFUSE, in->code, in->text);
-        } else if (m->role == MEMBER_LEADING && peer == m->witness.id) {
-            member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);
-            if (m->last_round == 0 && m->past_count < MEMBER_PAST) { /* our node never was in it: it may join the other one */
-                member_change_run(m, (const uint64_t[2]){0, 0});
-            }
-        }
+        on_refuse(m, peer, in, now_s);
         break;
     case MESSAGE_REDIRECT:
         on_redirect(m, in);

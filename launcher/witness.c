@@ -78,6 +78,9 @@ static void refuse_run(const struct witness *w, struct witness_answer *out)
 {
     struct message *no = reply(out, MESSAGE_REFUSE, w->record.term);
     no->code = DT_EXIT_TEMPORARY;
+    if (!w->record.finished) { /* else there is nothing to join */
+        memcpy(no->nonce, w->record.nonce, sizeof no->nonce);
+    }
     (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
 }
 
@@ -87,7 +90,7 @@ static void on_join(const struct witness *w, uint64_t from, const struct message
     const struct record *r = &w->record;
     bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
     if (returns && !same) {
-        if (r->round > 0) {
+        if (r->round > 0 || in->round == 0) { /* who never was in a round may come over before this run has begun */
             refuse_run(w, out);
         }
     } else if (r->finished) {

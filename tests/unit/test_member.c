@@ -30,23 +30,26 @@ enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
 
 static int waited_in_vain;
 
-enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE };
+enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS };
 
 /* What went wrong, or null. */
 static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[1024];
-    int count = 1 + (int)(seed % 8), min = 1 + (int)(seed / 8 % (uint64_t)count);
+    int count = (kind == SLEEPS ? 3 : 1) + (int)(seed % (kind == SLEEPS ? 10 : 8)), min = 1 + (int)(seed / 8 % (uint64_t)count);
+    bool stopped = kind == STUBBORN || kind == SLEEPS;
     cluster_open(&(struct cluster_options){.seed = seed,
                                            .count = count,
                                            .min = min,
                                            .max = count,
-                                           .restarts = kind == STUBBORN ? 100 : 3, /* workers that their guard ended count, too */
+                                           .restarts = stopped ? 100 : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .filters = kind == FILTERS,
                                            .signals = kind == SIGNALS || kind == SAVES,
                                            .save = kind == SAVES,
-                                           .stubborn = kind == STUBBORN,
+                                           .stubborn = stopped,
+                                           .sleeps = kind == SLEEPS,
+                                           .fault_every_s = kind == SLEEPS && seed % 2 == 0 ? 4 : 0,
                                            .last_call_s = kind == SHORT || kind == WHOLE ? 0.5 + (double)(seed % 5) : 0,
                                            .whole = kind == WHOLE,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
@@ -102,8 +105,7 @@ static void run_schedules(uint64_t count, int kind)
     for (uint64_t seed = first; seed < first + count; seed++) {
         const char *why = one_schedule(seed, kind);
         if (why != NULL && failed++ < 400) {
-            print_error("seed %llu (%d agents, minimum %d): %s\n", (unsigned long long)seed, 1 + (int)(seed % 8),
-                        1 + (int)(seed / 8 % (1 + seed % 8)), why);
+            print_error("seed %llu: %s\n", (unsigned long long)seed, why);
         }
     }
     if (waited_in_vain > 2 + (int)count / 100) { /* less than one in a thousand, usually */
@@ -142,6 +144,12 @@ static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
 {
     (void)state;
     run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), STUBBORN);
+}
+
+static void and_when_agents_sleep_for_minutes_and_a_part_heals(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES) / 4, SLEEPS);
 }
 
 static void and_with_a_short_last_call(void **state)
@@ -430,6 +438,7 @@ int main(void)
         cmocka_unit_test(and_when_hosts_are_asked_to_stop),
         cmocka_unit_test(and_when_all_save_before_one_leaves),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
+        cmocka_unit_test(and_when_agents_sleep_for_minutes_and_a_part_heals),
         cmocka_unit_test(and_with_a_short_last_call),
         cmocka_unit_test(and_who_returns_never_begins_a_run_beside_another),
         cmocka_unit_test(a_restarted_holder_of_the_endpoint_joins_the_survivors),

@@ -496,6 +496,43 @@ static void who_slept_starts_nothing_of_before(void **state)
     }
 }
 
+/* A first round was prepared, and came to nothing; meanwhile etcd keeps another run. Whoever was in a round of the old one ends with it. */
+static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
+{
+    (void)state;
+    struct member m;
+    struct member_options o = {.rounds = {.nodes_min = 2, .nodes_max = 9, .join_timeout_s = 600},
+                               .beat_s = 1,
+                               .lease_s = 10,
+                               .dead_s = 15,
+                               .retry_s = 0.5,
+                               .self = {.id = 1, .order = -1, .host = "a"}};
+    struct member_hooks h = {.send = lead_send, .act = lead_act, .connect = nothing_connect, .drop = nothing_drop, .say = lead_say};
+    struct peer_info witness = {.id = 9, .order = -1, .host = "etcd"};
+    static const struct {
+        int last_round;
+        uint64_t nonce;
+        int code;
+    } rows[] = {{0, 5, 0}, {1, 5, DT_EXIT_TEMPORARY}, {0, 0, DT_EXIT_TEMPORARY}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct message refuse = {.kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {rows[i].nonce, 6}};
+        refuse.nonce[1] = rows[i].nonce != 0 ? 6 : 0;
+        memset(&lead, 0, sizeof lead);
+        member_init(&m, &o, &h);
+        m.record = (struct record){.nonce = {3, 4}, .term = 1, .round = 1, .leader = 2, .council_count = 1, .council = {o.self}};
+        m.last_round = rows[i].last_round;
+        member_witness(&m, &witness);
+        member_seek(&m, 10);
+        member_event(&m, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 10);
+        member_up(&m, &witness, 10);
+        member_message(&m, 9, &refuse, 11);
+        assert_int_equal(lead.code, rows[i].code);
+        assert_int_equal(m.role, rows[i].code != 0 ? MEMBER_OVER : MEMBER_SEEKING);
+        assert_int_equal(m.record.round, rows[i].code != 0 ? 1 : 0);
+        member_clear(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,6 +549,7 @@ int main(void)
         cmocka_unit_test(who_comes_and_goes_has_to_stay),
         cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
         cmocka_unit_test(who_slept_starts_nothing_of_before),
+        cmocka_unit_test(who_never_was_in_a_round_joins_the_run_that_etcd_keeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,8 +144,18 @@ static void tells_who_comes_where_to_go(void **state)
     witness_step(&w, false, 77, &ask, &answer);
     assert_int_equal(answer.replies[0].kind, MESSAGE_REFUSE);
     assert_int_equal(answer.replies[0].code, DT_EXIT_TEMPORARY);
+    assert_memory_equal(answer.replies[0].nonce, w.record.nonce, sizeof w.record.nonce);
+    w.record.round = 0; /* one that has not begun: who never was in a round may come over, and who was may hear of the other one yet */
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_true(answer.reply_count == 1 && answer.replies[0].kind == MESSAGE_REFUSE);
+    ask.round = 1;
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_int_equal(answer.reply_count, 0);
+    w.record.round = 2;
     w.record.finished = true;
     w.record.code = 3;
+    witness_step(&w, false, 77, &ask, &answer);
+    assert_int_equal(answer.replies[0].nonce[0], 0);     /* nothing to join */
     memcpy(ask.nonce, w.record.nonce, sizeof ask.nonce); /* it missed the verdict */
     witness_step(&w, false, 77, &ask, &answer);
     assert_true(answer.replies[0].kind == MESSAGE_REFUSE && answer.replies[0].code == 3);
@@ -175,20 +185,22 @@ static void bytes_come_back(void **state)
 
 static int waited_in_vain;
 
-enum { PLAIN, STUBBORN, WIPES };
+enum { PLAIN, STUBBORN, WIPES, SLEEPS };
 
 static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[512];
     int count = 1 + (int)(seed % 6), min = 1 + (int)(seed / 6 % (uint64_t)count);
+    bool stopped = kind == STUBBORN || kind == SLEEPS;
     cluster_open(&(struct cluster_options){.seed = seed,
                                            .count = count,
                                            .min = min,
                                            .max = count,
-                                           .restarts = kind == STUBBORN ? 100 : 3, /* workers that their guard ended count, too */
+                                           .restarts = stopped ? 100 : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .witness = true,
-                                           .stubborn = kind == STUBBORN,
+                                           .stubborn = stopped,
+                                           .sleeps = kind == SLEEPS,
                                            .wipes = kind == WIPES,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
@@ -248,6 +260,12 @@ static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
 {
     (void)state;
     run_schedules(STUBBORN);
+}
+
+static void and_when_agents_sleep_for_minutes_and_a_part_heals(void **state)
+{
+    (void)state;
+    run_schedules(SLEEPS);
 }
 
 /* Of one run, in each schedule. Whoever comes to a store that lost all cannot know of another one. */
@@ -373,6 +391,7 @@ int main(void)
         cmocka_unit_test(a_leader_without_its_witness_stands_down),
         cmocka_unit_test(schedules_hold_the_promises),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
+        cmocka_unit_test(and_when_agents_sleep_for_minutes_and_a_part_heals),
         cmocka_unit_test(and_when_the_store_loses_what_it_has),
         cmocka_unit_test(a_store_that_lost_all_is_written_anew),
     };

@@ -912,10 +912,55 @@ static void store_fault(void)
     plan_fault();
 }
 
+static void stop_agent(int i, double for_s)
+{
+    if (sim.now_s >= sim.agents[i].stopped_until_s) {
+        sim.agents[i].stopped_until_s = sim.now_s + for_s;
+    }
+}
+
+/* One host, and every other one of the ways between two, is whole again. */
+static void heal_some(int i)
+{
+    int kept = 0;
+    sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
+    sim.agents[i].isolated = false;
+    for (int k = 0; k < sim.cut_count; k++) {
+        if (rnd() % 2 == 0) {
+            sim.cuts[kept++] = sim.cuts[k];
+        }
+    }
+    sim.cut_count = kept;
+}
+
+/* What is wrong with whole hosts: their agents sleep. */
+static void sleep_fault(void)
+{
+    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count);
+    uint32_t what = rnd() % 4;
+    double for_s = rnd() % 2 == 0 ? uniform(1, 40) : uniform(20, 200);
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, what == 0 ? "some heals" : what == 1 ? "two sleep" : "sleeps", i, k);
+    }
+    if (what == 0) {
+        heal_some(i);
+    } else {
+        stop_agent(i, for_s);
+    }
+    if (what == 1) {
+        stop_agent(k, for_s * uniform(0.9, 1.1));
+    }
+    plan_fault();
+}
+
 static void fault(void)
 {
     if (sim.o.witness && rnd() % 3 == 0) {
         store_fault();
+        return;
+    }
+    if (sim.o.sleeps && rnd() % 2 == 0) {
+        sleep_fault();
         return;
     }
     int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count),
@@ -972,9 +1017,7 @@ static void fault(void)
         break;
     case 9:
     case 10: /* the agent's process is stopped; its guard is not */
-        if (sim.now_s >= sim.agents[i].stopped_until_s) {
-            sim.agents[i].stopped_until_s = sim.now_s + uniform(1, 40);
-        }
+        stop_agent(i, uniform(1, 40));
         break;
     default:
         cluster_heal();
@@ -997,6 +1040,19 @@ static bool stalls(struct happen *h, struct link *l)
     }
     *last_s = *stalled_s > *last_s ? *stalled_s : *last_s;
     put(*stalled_s, h);
+    return true;
+}
+
+/* True: what matters most has come, and its agent is stopped before it reads it. */
+static bool sleeps_on(const struct happen *h)
+{
+    enum message_kind kind = h->bytes.size > 1 ? (enum message_kind)h->bytes.data[1] : MESSAGE_BEAT;
+    bool beat = kind == MESSAGE_BEAT && sim.agents[h->node].member.role == MEMBER_SEEKING;
+    bool matters = beat || kind == MESSAGE_ACTION || kind == MESSAGE_PREPARE || kind == MESSAGE_ACK || kind == MESSAGE_VOTE;
+    if (!sim.o.sleeps || sim.now_s >= sim.o.faults_until_s || !matters || rnd() % 64 != 0) {
+        return false;
+    }
+    stop_agent(h->node, uniform(5, 60));
     return true;
 }
 
@@ -1083,6 +1139,10 @@ static bool handle(struct happen *h)
             return false;
         }
         if (!h->local && stalls(h, l)) {
+            return true;
+        }
+        if (h->kind == H_MESSAGE && sleeps_on(h)) {
+            put(a->stopped_until_s, h);
             return true;
         }
     }
