@@ -61,8 +61,9 @@ void conn_refuse(struct conn *c, const char *why)
     struct link *l = c->link;
     double now_s = link_now(l);
     int unsaid;
-    l->refused++;
-    if (strangers_refused(&l->strangers, (struct sockaddr *)&c->from, c->secure.secrets != NULL, now_s, &unsaid)) {
+    bool own = c->secure.peer_id == l->options.id; /* we called an endpoint that we hold meanwhile */
+    l->refused += !own;
+    if (!own && strangers_refused(&l->strangers, (struct sockaddr *)&c->from, c->secure.secrets != NULL, now_s, &unsaid)) {
         char host[LOOKUP_NAME_BYTES];
         char more[48] = "";
         if (unsaid > 0) {

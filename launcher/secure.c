@@ -258,7 +258,7 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
     s->peer_id = get_number(h + 8, 8);
     s->peer_port = (int)get_number(h + 6, 2);
     if (s->peer_id == s->self->id) {
-        return dt_fail(err, DT_INVALID, "this is the agent itself");
+        return dt_fail(err, DT_PEER, "this is the agent itself"); /* an endpoint that we called and hold meanwhile: nobody is refused */
     }
     if (s->peer_id == 0 || (h[4] & ~(flag_key | flag_server)) != 0 || h[5] != 0) {
         return dt_fail(err, DT_INVALID, "a hello with values that are not allowed");

@@ -216,6 +216,34 @@ static void two_agents_talk_and_part(void **state)
     end(a, 2);
 }
 
+static unsigned long long stat_of(const struct agent *a, const char *name)
+{
+    struct dt_text stats;
+    unsigned long long value = 0;
+    dt_text_init(&stats);
+    link_stats(a->link, &stats);
+    const char *at = strstr(dt_text_str(&stats), name);
+    assert_true(at != NULL && sscanf(at + strlen(name), "\":%llu", &value) == 1);
+    dt_text_clear(&stats);
+    return value;
+}
+
+/* Who calls the endpoint and then holds it himself reaches himself: no link, nobody is refused, and another try may find somebody. */
+static void a_call_that_reaches_ourselves(void **state)
+{
+    (void)state;
+    struct agent a;
+    begin();
+    start(&a, 1, &key_one);
+    link_connect(a.link, 0, "127.0.0.1", a.port);
+    wait_until(a.failures == 1);
+    assert_non_null(strstr(a.err.text, ": this is the agent itself"));
+    assert_int_equal(a.err.status, DT_PEER);
+    wait_until(stat_of(&a, "half_open") == 0);
+    assert_true(stat_of(&a, "refused") == 0 && link_count(a.link) == 0 && a.ups == 0 && a.downs == 0);
+    end(&a, 1);
+}
+
 static void both_ways_of_connecting_give_one_link(void **state)
 {
     (void)state;
@@ -767,18 +795,6 @@ static void strangers_change_nothing(void **state)
     end(a, 2);
 }
 
-static unsigned long long stat_of(const struct agent *a, const char *name)
-{
-    struct dt_text stats;
-    unsigned long long value = 0;
-    dt_text_init(&stats);
-    link_stats(a->link, &stats);
-    const char *at = strstr(dt_text_str(&stats), name);
-    assert_true(at != NULL && sscanf(at + strlen(name), "\":%llu", &value) == 1);
-    dt_text_clear(&stats);
-    return value;
-}
-
 /* Who knows the run id, says hello and ends before the proof: each costs the answer, so they are counted, and those above a hundred in a second get none. */
 static void hellos_that_end_before_the_proof_are_counted(void **state)
 {
@@ -1018,6 +1034,7 @@ int main(void)
         cmocka_unit_test(the_kernel_tells_of_deaths),
         cmocka_unit_test(a_connection_with_itself_is_none),
         cmocka_unit_test(two_agents_talk_and_part),
+        cmocka_unit_test(a_call_that_reaches_ourselves),
         cmocka_unit_test(both_ways_of_connecting_give_one_link),
         cmocka_unit_test(three_agents_and_urgent_messages),
         cmocka_unit_test(many_agents_in_one_process),
