@@ -28,7 +28,8 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
                        w->trouble[0] != '\0' ? trouble_at_endpoint(w, o) : "no answer");
     }
     if (lost != NULL && lost->round > 0) {
-        dt_text_printf(out, "; first cause: round %d ended: %s", lost->round, lost->text);
+        size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text); /* what was to come next is past */
+        dt_text_printf(out, "; first cause: round %d ended: %.*s", lost->round, (int)size, lost->text);
     } else if (lost != NULL) {
         dt_text_printf(out, "; cause: %s", lost->text);
     }

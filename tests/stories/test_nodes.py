@@ -261,6 +261,18 @@ def test_a_lost_host_is_said_before_the_workers_here_have_ended(tmp_path, victim
     assert len(re.findall("is gone", text)) == 1 and "because of it 1 worker stopped" not in text, text
 
 
+def test_who_waited_in_vain_for_a_lost_host_says_which(tmp_path):
+    words = ["--join_timeout=2", "sh", "-c", f"touch {tmp_path}/$RANK; exec sleep 600"]
+    port = free_port()
+    with Job(static(port, 0, 2, *words)) as a, Job(static(port, 1, 2, *words)) as b:
+        wait_until(lambda: len(os.listdir(tmp_path)) == 2, "the workers")
+        os.kill(b.agent, signal.SIGKILL)
+        result = a.finish()
+    assert result.code == 111, result
+    last = r"dtrun: 1 of 2 hosts came within \d+ s \(--join_timeout\); first cause: round 1 ended: host \S+ \(pid \d+\): its dtrun is gone"
+    assert re.fullmatch(last, result.err.splitlines()[-1]), result
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("when, here", [("trap 'exit 0' TERM; sleep 600 & wait", "because of it 1 worker stopped at host"),
                                         ("exit 0", r"the worker at host \S+ had ended with exit code 0")])
