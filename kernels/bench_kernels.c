@@ -386,36 +386,112 @@ static double exact_sum(struct bench *b, bool go)
 
 /* ---- where arithmetic decides: these give operations ---- */
 
-/* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input, that of its weights. */
-static double product(struct bench *b, bool go, bool dx, bool dw)
+/* As at the start of a run: what computes a product, and one with its epilogue, is measured if it was not yet. */
+static void choose(struct bench *b, const struct dt_matmul_args *a)
 {
-    int64_t wide = 4 * b->cols;
-    void *x = buffer(b, 0, b->rows * b->cols, b->type), *w = buffer(b, 1, b->cols * wide, b->type), *y = buffer(b, 2, b->rows * wide, b->type);
-    void *sum = dw ? buffer(b, 3, b->cols * wide, DT_F32) : NULL;
-    struct dt_matmul_args a = dw   ? (struct dt_matmul_args){.c = sum, .a = x, .b = y, .m = b->cols, .n = wide, .k = b->rows, .a_transposed = true}
-                              : dx ? (struct dt_matmul_args){.c = x, .a = y, .b = w, .m = b->rows, .n = b->cols, .k = wide, .b_transposed = true}
-                                   : (struct dt_matmul_args){.c = y, .a = x, .b = w, .m = b->rows, .n = wide, .k = b->cols};
+    const struct dt_device_plans *plans = b->d.ops->plans;
+    struct dt_matmul_args each[2] = {*a, *a};
+    struct dt_error why, err = {0};
+    int measured;
+    each[0].epilogue = DT_EPILOGUE_NONE;
+    if (plans != NULL) {
+        (void)ok(b, plans->choose(b->s, each, a->epilogue != DT_EPILOGUE_NONE ? 2 : 1, NULL, NULL, &measured, &why, &err), &err);
+    }
+}
+
+/* One product, of type and epilogue; operations. */
+static double product(struct bench *b, bool go, struct dt_matmul_args a)
+{
     a.type = b->type;
-    a.c_type = dw ? DT_F32 : b->type;
+    a.c_type = a.grad_type = a.a_transposed ? DT_F32 : b->type;
     if (go) {
-        b->k->matmul(b->s, &a);
+        dt_matmul_epilogue(b->k, b->s, &a);
+    } else {
+        choose(b, &a);
     }
     return 2.0 * (double)a.m * (double)a.n * (double)a.k;
 }
 
+/* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input, that of its weights. */
+static double map(struct bench *b, bool go, enum dt_epilogue epilogue)
+{
+    int64_t wide = 4 * b->cols;
+    bool gelu = epilogue == DT_EPILOGUE_GELU;
+    struct dt_matmul_args a = {.c = buffer(b, 2, b->rows * wide, b->type),
+                               .a = buffer(b, 0, b->rows * b->cols, b->type),
+                               .b = buffer(b, 1, b->cols * wide, b->type),
+                               .bias = gelu ? buffer(b, 4, wide, b->type) : NULL,
+                               .aux = gelu ? buffer(b, 5, b->rows * wide, b->type) : NULL,
+                               .m = b->rows,
+                               .n = wide,
+                               .k = b->cols,
+                               .epilogue = epilogue};
+    return product(b, go, a);
+}
+
+static double map_dw(struct bench *b, bool go, enum dt_epilogue epilogue)
+{
+    int64_t wide = 4 * b->cols;
+    struct dt_matmul_args a = {.c = buffer(b, 3, b->cols * wide, DT_F32),
+                               .a = buffer(b, 0, b->rows * b->cols, b->type),
+                               .b = buffer(b, 2, b->rows * wide, b->type),
+                               .bias_gradient = epilogue != DT_EPILOGUE_NONE ? buffer(b, 4, wide, DT_F32) : NULL,
+                               .m = b->cols,
+                               .n = wide,
+                               .k = b->rows,
+                               .a_transposed = true,
+                               .epilogue = epilogue};
+    return product(b, go, a);
+}
+
 static double matmul(struct bench *b, bool go)
 {
-    return product(b, go, false, false);
+    return map(b, go, DT_EPILOGUE_NONE);
+}
+
+static double matmul_gelu(struct bench *b, bool go)
+{
+    return map(b, go, DT_EPILOGUE_GELU);
 }
 
 static double matmul_dx(struct bench *b, bool go)
 {
-    return product(b, go, true, false);
+    int64_t wide = 4 * b->cols;
+    struct dt_matmul_args a = {.c = buffer(b, 0, b->rows * b->cols, b->type),
+                               .a = buffer(b, 2, b->rows * wide, b->type),
+                               .b = buffer(b, 1, b->cols * wide, b->type),
+                               .m = b->rows,
+                               .n = b->cols,
+                               .k = wide,
+                               .b_transposed = true};
+    return product(b, go, a);
+}
+
+/* Of the second map, (rows, 4 cols) by (4 cols, cols), through gelu. */
+static double matmul_dx_gelu(struct bench *b, bool go)
+{
+    int64_t wide = 4 * b->cols;
+    struct dt_matmul_args a = {.c = buffer(b, 2, b->rows * wide, b->type),
+                               .a = buffer(b, 0, b->rows * b->cols, b->type),
+                               .b = buffer(b, 1, b->cols * wide, b->type),
+                               .aux = buffer(b, 5, b->rows * wide, b->type),
+                               .bias_gradient = buffer(b, 4, wide, b->type),
+                               .m = b->rows,
+                               .n = wide,
+                               .k = b->cols,
+                               .b_transposed = true,
+                               .epilogue = DT_EPILOGUE_GELU_BACKWARD};
+    return product(b, go, a);
 }
 
 static double matmul_dw(struct bench *b, bool go)
 {
-    return product(b, go, false, true);
+    return map_dw(b, go, DT_EPILOGUE_NONE);
+}
+
+static double matmul_dw_bias(struct bench *b, bool go)
+{
+    return map_dw(b, go, DT_EPILOGUE_BIAS_BACKWARD);
 }
 
 /* Causal: half of each square. Forward two products, backward five; heads of 64 where the columns allow it. */
@@ -485,8 +561,11 @@ static const struct {
     {"norm_finish", norm_finish, ONE},
     {"exact_sum", exact_sum, ONE},
     {"matmul", matmul, ARITHMETIC},
+    {"matmul_gelu", matmul_gelu, ARITHMETIC},
     {"matmul_dx", matmul_dx, ARITHMETIC},
+    {"matmul_dx_gelu", matmul_dx_gelu, ARITHMETIC},
     {"matmul_dw", matmul_dw, ARITHMETIC},
+    {"matmul_dw_bias", matmul_dw_bias, ARITHMETIC},
     {"attention", attention, ARITHMETIC},
     {"attention_backward", attention_backward, ARITHMETIC},
 };

@@ -63,8 +63,9 @@ struct dt_device_sharing {
 /* Choosing how products are computed, before a run's first one; a device that has no choice says null. Nothing of it may run beside products, and what `each`
  * points to counts by its alignment only. */
 struct dt_device_plans {
-    /* Measures on s those products that nothing was chosen for, and keeps the choice for later runs. *measured: how many. Where nothing can be kept
-     * nothing is chosen, and `why`, otherwise of status DT_OK, says so. tick (may be null) is called between measurements. */
+    /* Measures on s those products that nothing was chosen for, and keeps the choice for later runs; one with an epilogue comes after the same one without.
+     * *measured: how many. Where nothing can be kept nothing is chosen, and `why`, otherwise of status DT_OK, says so. tick (may be null) is called between
+     * measurements. */
     int (*choose)(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, int *measured,
                   struct dt_error *why, struct dt_error *err);
     /* The choice for these products as text; another rank takes it in place of its own, and with `keep` for later runs of this host where these have none.

@@ -62,13 +62,24 @@ struct dt_sum_slices_args {
 };
 
 /* c (m, n) = op(a) op(b) [+ bias (n)] [+ c]: op(a) is (m, k), stored (k, m) when a_transposed; op(b) is (k, n), stored (n, k)
- * when b_transposed. Leading dimensions count elements between stored rows; 0 means tight. Bias only without accumulate. */
+ * when b_transposed. Leading dimensions count elements between stored rows; 0 means tight. Bias only without accumulate.
+ *
+ * What belongs to a product is its epilogue: row `matmul` knows none, dt_matmul_epilogue does all. With y the product as above, c and b tight:
+ *   GELU           aux (m, n) = y, c = gelu(y); bias is given. With aux_only nobody reads c, which may be overwritten all the same
+ *   GELU_BACKWARD  c = y gelu'(aux), never added to; bias_gradient (n) = the sum over the rows of c
+ *   BIAS_BACKWARD  c = y; bias_gradient (n) = the sum over the rows of b, which is not transposed
+ * With accumulate, bias_gradient is added to. */
+enum dt_epilogue { DT_EPILOGUE_NONE, DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD };
 struct dt_matmul_args {
     void *c;
     const void *a, *b, *bias;
     int64_t m, n, k, lda, ldb, ldc;
     bool a_transposed, b_transposed, accumulate;
-    enum dt_dtype type, c_type; /* of a, b, bias; of c where type is BF16 */
+    enum dt_dtype type, c_type; /* of a, b, bias, aux; of c where type is BF16 */
+    enum dt_epilogue epilogue;
+    bool aux_only;
+    void *aux, *bias_gradient;
+    enum dt_dtype grad_type; /* of bias_gradient where type is BF16 */
 };
 /* out (cols) = [out +] sum over rows of x (rows, cols): bias gradients */
 struct dt_column_sum_args {
@@ -241,6 +252,8 @@ struct dt_kernels {
     void (*add)(struct dt_stream *s, const struct dt_add_args *a);
     void (*sum_slices)(struct dt_stream *s, const struct dt_sum_slices_args *a);
     void (*matmul)(struct dt_stream *s, const struct dt_matmul_args *a);
+    /* A product with its epilogue in one pass. False: that is not possible, or not faster than one after the other; nothing was done. Null: it never is. */
+    bool (*matmul_epilogue)(struct dt_stream *s, const struct dt_matmul_args *a);
     void (*column_sum)(struct dt_stream *s, const struct dt_column_sum_args *a);
     void (*layernorm)(struct dt_stream *s, const struct dt_layernorm_args *a);
     void (*layernorm_backward)(struct dt_stream *s, const struct dt_layernorm_backward_args *a);
@@ -259,6 +272,10 @@ struct dt_kernels {
     void (*norm_finish)(struct dt_stream *s, const struct dt_norm_finish_args *a);
     void (*exact_sum)(struct dt_stream *s, const struct dt_exact_sum_args *a);
 };
+
+/* A product with its epilogue: by k's row matmul_epilogue, or one after the other. dt_matmul_parts: always one after the other. */
+void dt_matmul_epilogue(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a);
+void dt_matmul_parts(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a);
 
 /* The plain-C table for DT_F32, DT_F64 or DT_BF16 (any other type: null). That for BF16 also takes F32 in scale, add, norm_sum and the optimizers. */
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type);

@@ -19,7 +19,7 @@ static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type && a->c_type == b->c_type &&
-           (a->bias != NULL) == (b->bias != NULL);
+           (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue && a->grad_type == b->grad_type;
 }
 
 static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
@@ -35,6 +35,18 @@ static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
         p->each = dt_realloc(p->each, (size_t)p->capacity * sizeof *p->each);
     }
     p->each[p->count++] = *a;
+}
+
+static const struct dt_kernels collecting;
+
+/* Its parts first: what they take is what it is compared with. */
+static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    dt_matmul_parts(&collecting, s, a);
+    if (a->epilogue != DT_EPILOGUE_NONE) {
+        collect(s, a);
+    }
+    return true;
 }
 
 #define SKIP(kernel)                                                                                                                                 \
@@ -70,6 +82,7 @@ static const struct dt_kernels collecting = {
     .add = skip_add,
     .sum_slices = skip_sum_slices,
     .matmul = collect,
+    .matmul_epilogue = collect_epilogue,
     .column_sum = skip_column_sum,
     .layernorm = skip_layernorm,
     .layernorm_backward = skip_layernorm_backward,

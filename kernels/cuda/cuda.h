@@ -73,6 +73,7 @@ DT_CUDA_ROW(attention)
 DT_CUDA_ROW(attention_backward)
 DT_CUDA_ROW(norm_finish)
 DT_CUDA_ROW(exact_sum)
+bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a);
 void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_args *each, int count);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The row `matmul`: finds the plan of a shape, or makes it, and gives it to cublasLt. Row-major matrices are the library's column-major ones
+/* The rows `matmul` and `matmul_epilogue`: finds the plan of a shape, or makes it, and gives it to cublasLt. Row-major matrices are the library's column-major ones
  * transposed, so it is asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns lies along its rows. */
 #include "kernels/cuda/matmul_plan.h"
 
@@ -21,6 +21,21 @@ static uint8_t alignment(const void *p, int64_t ld, size_t size)
     return (uint8_t)(bits & -bits);
 }
 
+static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
+{
+    switch (a->epilogue) {
+    case DT_EPILOGUE_GELU:
+        return DT_MATMUL_GELU;
+    case DT_EPILOGUE_GELU_BACKWARD:
+        return DT_MATMUL_GELU_BACKWARD;
+    case DT_EPILOGUE_BIAS_BACKWARD:
+        return DT_MATMUL_BIAS_BACKWARD;
+    case DT_EPILOGUE_NONE:
+        return a->bias != NULL ? DT_MATMUL_BIAS : DT_MATMUL_PLAIN;
+    }
+    return DT_MATMUL_PLAIN;
+}
+
 struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
 {
     struct dt_matmul_key key;
@@ -34,7 +49,7 @@ struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
     key.ldc = a->ldc != 0 ? a->ldc : a->n;
     key.a_transposed = a->a_transposed;
     key.b_transposed = a->b_transposed;
-    key.bias = a->bias != NULL;
+    key.epilogue = (uint8_t)ending_of(a);
     key.type = (uint8_t)a->type;
     key.c_type = (uint8_t)c_type;
     key.a_alignment = alignment(a->a, key.lda, dt_dtype_size(a->type));
@@ -139,22 +154,42 @@ void dt_cuda_matmul_close(struct dt_device *d)
 
 /* ---- the row ---- */
 
+static cublasStatus_t point(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulDescAttributes_t what, const void *to)
+{
+    return to == NULL ? CUBLAS_STATUS_SUCCESS : c->lt->cublasLtMatmulDescSetAttribute(p->product, what, &to, sizeof to);
+}
+
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l, const struct dt_matmul_args *a)
 {
     const float one = 1, beta = a->accumulate ? 1 : 0;
+    const void *bias = p->key.epilogue <= DT_MATMUL_GELU ? a->bias : a->bias_gradient;
+    bool points = p->key.epilogue != DT_MATMUL_PLAIN; /* to memory in the plan, which another stream's thread may be about to use */
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (a->bias != NULL) { /* it is part of the plan, which another stream's thread may be about to use */
+    if (points) {
         (void)pthread_mutex_lock(&lock);
-        status = c->lt->cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias, sizeof a->bias);
+        status = point(c, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+        status = status == CUBLAS_STATUS_SUCCESS ? point(c, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, a->aux) : status;
     }
     if (status == CUBLAS_STATUS_SUCCESS) {
         status = c->lt->cublasLtMatmul(c->handle, p->product, &one, a->b, p->b, a->a, p->a, &beta, a->c, p->c, a->c, p->c, &p->algo, l->work,
                                        p->workspace_bytes, (cudaStream_t)l->native);
     }
-    if (a->bias != NULL) {
+    if (points) {
         (void)pthread_mutex_unlock(&lock);
     }
     return status;
+}
+
+static void multiply(struct dt_stream *s, const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
+                     const struct dt_matmul_args *a)
+{
+    cublasStatus_t status = matmul_run(c, p, l, a);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        dt_stream_fail(s, DT_IO, "matmul: cublasLt refuses (%lld, %lld, %lld) with status %d", (long long)a->m, (long long)a->n, (long long)a->k,
+                       (int)status);
+        return;
+    }
+    dt_cuda_end(s, "matmul");
 }
 
 void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
@@ -180,13 +215,23 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
     }
     if (p->plain) {
         dt_cuda_matmul_plain(&l, a);
+        dt_cuda_end(s, "matmul");
     } else {
-        cublasStatus_t status = matmul_run(c, p, &l, a);
-        if (status != CUBLAS_STATUS_SUCCESS) {
-            dt_stream_fail(s, DT_IO, "matmul: cublasLt refuses (%lld, %lld, %lld) with status %d", (long long)a->m, (long long)a->n, (long long)a->k,
-                           (int)status);
-            return;
-        }
+        multiply(s, c, p, &l, a);
     }
-    dt_cuda_end(s, "matmul");
+}
+
+bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    struct dt_cuda_launch l;
+    const struct matmul_cache *c = NULL;
+    if (!matmul_epilogue_fits(a) || !dt_cuda_begin(s, &l)) {
+        return false;
+    }
+    const struct matmul_plan *p = find(s->device, a, &c);
+    if (p->plain) {
+        return false;
+    }
+    multiply(s, c, p, &l, a);
+    return true;
 }

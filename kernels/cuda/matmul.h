@@ -5,7 +5,9 @@
  * Measuring (matmul_tune.c, through dt_device_plans) comes before a run's first product and fills the plan file. Another algorithm sums in another order, so
  *  - what was chosen once stays: no line of the file is ever replaced, and where nothing can be kept nothing is measured;
  *  - all ranks of a run compute with rank 0's choice;
- *  - `deterministic` goes without file and measuring: the first proposal is a function of device, driver and library. */
+ *  - `deterministic` goes without file and measuring: the first proposal is a function of device, driver and library.
+ * An epilogue beyond the bias is cublasLt's only where it was measured to be faster than the product and our own kernel after it; the file keeps the other
+ * outcome, too. */
 #ifndef DT_KERNELS_CUDA_MATMUL_H
 #define DT_KERNELS_CUDA_MATMUL_H
 
@@ -17,15 +19,19 @@ struct dt_text;
 extern "C" {
 #endif
 
+/* 0 and 1: row `matmul`. The plan file has these numbers. */
+enum dt_matmul_ending { DT_MATMUL_PLAIN, DT_MATMUL_BIAS, DT_MATMUL_GELU, DT_MATMUL_GELU_BACKWARD, DT_MATMUL_BIAS_BACKWARD };
+
 /* What a plan depends on. Whether it adds to c is no part of it: both ways sum alike. */
 struct dt_matmul_key {
     int64_t m, n, k, lda, ldb, ldc;
-    uint8_t a_transposed, b_transposed, bias;
+    uint8_t a_transposed, b_transposed;
+    uint8_t epilogue;                              /* enum dt_matmul_ending */
     uint8_t type, c_type;                          /* enum dt_dtype */
     uint8_t a_alignment, b_alignment, c_alignment; /* bytes, 2 to 16: of the pointers and of rows */
 };
 
-struct dt_matmul_algo { /* cublasLtMatmulAlgo_t, as the plan file keeps it */
+struct dt_matmul_algo { /* cublasLtMatmulAlgo_t, as the plan file keeps it; zeros: epilogue and product apart are faster */
     uint64_t words[8];
     int64_t workspace_bytes;
 };

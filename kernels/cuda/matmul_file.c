@@ -80,7 +80,7 @@ static void put_row(struct dt_text *out, const struct row *r)
 {
     const struct dt_matmul_key *k = &r->key;
     dt_text_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m, k->n, k->k, k->lda,
-                   k->ldb, k->ldc, k->a_transposed, k->b_transposed, k->bias, k->type, k->c_type, k->a_alignment, k->b_alignment, k->c_alignment);
+                   k->ldb, k->ldc, k->a_transposed, k->b_transposed, k->epilogue, k->type, k->c_type, k->a_alignment, k->b_alignment, k->c_alignment);
     for (int i = 0; i < 8; i++) {
         dt_text_printf(out, " %" PRIx64, r->algo.words[i]);
     }
@@ -106,7 +106,8 @@ static bool take_row(char **at, struct row *r)
 {
     struct dt_matmul_key *k = &r->key;
     int64_t *const sizes[] = {&k->m, &k->n, &k->k, &k->lda, &k->ldb, &k->ldc};
-    uint8_t *const small[] = {&k->a_transposed, &k->b_transposed, &k->bias, &k->type, &k->c_type, &k->a_alignment, &k->b_alignment, &k->c_alignment};
+    uint8_t *const small[] = {&k->a_transposed, &k->b_transposed, &k->epilogue,    &k->type,
+                              &k->c_type,       &k->a_alignment,  &k->b_alignment, &k->c_alignment};
     uint64_t x = 0;
     memset(r, 0, sizeof *r);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

@@ -1,5 +1,5 @@
 /* Making a plan: descriptors, the library's proposals, what the plan file says. Row-major matrices are the library's column-major ones transposed, so it is
- * asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns lies along its rows. */
+ * asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns, or its gradient, lies along its rows. */
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/text.h"
@@ -17,20 +17,36 @@ static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMa
     return c->lt->cublasLtMatmulDescSetAttribute(d, what, value, size) == CUBLAS_STATUS_SUCCESS;
 }
 
+static const cublasLtEpilogue_t epilogues[] = {
+    [DT_MATMUL_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,        [DT_MATMUL_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+    [DT_MATMUL_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,   [DT_MATMUL_GELU_BACKWARD] = CUBLASLT_EPILOGUE_DGELU_BGRAD,
+    [DT_MATMUL_BIAS_BACKWARD] = CUBLASLT_EPILOGUE_BGRADA, /* its first operand is our b */
+};
+
+/* The library proposes for the alignment of the vectors and matrices that it is shown: ours have 16 bytes (matmul.c), and are set before each run. */
+static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_plan *p)
+{
+    const struct dt_matmul_key *k = &p->key;
+    const void *aligned = (const void *)((uintptr_t)1 << 40 | 16);
+    cudaDataType bias_type = type_of(k->epilogue == DT_MATMUL_BIAS_BACKWARD ? k->c_type : k->type);
+    bool aux = k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD;
+    return set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[k->epilogue], sizeof epilogues[0]) &&
+           (k->epilogue == DT_MATMUL_PLAIN || (set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type) &&
+                                               set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned))) &&
+           (!aux || (set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->n, sizeof k->n) &&
+                     set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned)));
+}
+
 static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
     const struct dt_lt *lt = c->lt;
     cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = k->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    cudaDataType bias_type = type_of(k->type);
     uint64_t b_rows = (uint64_t)(k->b_transposed ? k->k : k->n), b_cols = (uint64_t)(k->b_transposed ? k->n : k->k);
     uint64_t a_rows = (uint64_t)(k->a_transposed ? k->m : k->k), a_cols = (uint64_t)(k->a_transposed ? k->k : k->m);
     return lt->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
-           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) &&
-           set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
-           (!k->bias || set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type)) &&
+           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) && describe_epilogue(c, p) &&
            lt->cublasLtMatrixLayoutCreate(&p->b, type_of(k->type), b_rows, b_cols, k->ldb) == CUBLAS_STATUS_SUCCESS &&
            lt->cublasLtMatrixLayoutCreate(&p->a, type_of(k->type), a_rows, a_cols, k->lda) == CUBLAS_STATUS_SUCCESS &&
            lt->cublasLtMatrixLayoutCreate(&p->c, type_of(k->c_type), (uint64_t)k->n, (uint64_t)k->m, k->ldc) == CUBLAS_STATUS_SUCCESS;
@@ -70,12 +86,18 @@ int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *
     return good ? count : 0;
 }
 
+static bool apart(const struct dt_matmul_algo *a)
+{
+    static const struct dt_matmul_algo none;
+    return memcmp(a, &none, sizeof none) == 0;
+}
+
 /* What the file says counts when the library still takes it. */
 static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
 {
     const struct dt_matmul_algo *known = dt_matmul_file_find(c->file, &p->key);
     cublasLtMatmulHeuristicResult_t checked;
-    if (known == NULL) {
+    if (known == NULL || apart(known)) {
         return false;
     }
     _Static_assert(sizeof p->algo == sizeof known->words, "an algorithm is eight words");
@@ -104,10 +126,30 @@ void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
     free(p);
 }
 
+/* Of the library's demands: gradients of biases have the type of the result, rows of aux are multiples of 8 elements. */
+bool matmul_epilogue_fits(const struct dt_matmul_args *a)
+{
+    uintptr_t vectors = (uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient;
+    if (a->type != DT_BF16 || a->accumulate || a->m <= 0 || a->n <= 0 || vectors % 16 != 0) {
+        return false;
+    }
+    switch (a->epilogue) {
+    case DT_EPILOGUE_GELU:
+        return a->n % 8 == 0;
+    case DT_EPILOGUE_GELU_BACKWARD:
+        return a->n % 8 == 0 && a->grad_type == a->c_type;
+    case DT_EPILOGUE_BIAS_BACKWARD:
+        return a->grad_type == a->c_type;
+    case DT_EPILOGUE_NONE:
+        return false;
+    }
+    return false;
+}
+
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *k)
 {
-    return c->handle != NULL && k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX && k->k > 0 &&
-           k->a_alignment >= dt_dtype_size((enum dt_dtype)k->type);
+    return c->handle != NULL && k->epilogue < sizeof epilogues / sizeof epilogues[0] && k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX &&
+           k->k > 0 && k->a_alignment >= dt_dtype_size((enum dt_dtype)k->type);
 }
 
 struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const struct dt_matmul_key *key)
@@ -126,7 +168,7 @@ struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct 
     cublasLtMatmulHeuristicResult_t found;
     struct matmul_plan *p = matmul_fits(c, key) ? matmul_plan_describe(c, key) : NULL;
     if (p != NULL && !remembered(c, p)) {
-        if (matmul_plan_propose(c, p, &found, 1) > 0 && found.state == CUBLAS_STATUS_SUCCESS) {
+        if (key->epilogue <= DT_MATMUL_BIAS && matmul_plan_propose(c, p, &found, 1) > 0 && found.state == CUBLAS_STATUS_SUCCESS) {
             p->algo = found.algo;
             p->workspace_bytes = found.workspaceSize;
         } else {

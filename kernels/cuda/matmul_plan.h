@@ -8,7 +8,7 @@
 struct matmul_plan {
     struct matmul_plan *next; /* in its bucket */
     struct dt_matmul_key key;
-    bool plain;
+    bool plain; /* not by the library: by our own kernel, or product and epilogue apart */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -28,13 +28,15 @@ struct matmul_cache {
 };
 
 /* matmul_plan.c */
+/* Can the library do a product with its epilogue? Where not, it is done apart. */
+bool matmul_epilogue_fits(const struct dt_matmul_args *a);
 /* Can the library take it at all? */
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *key);
 /* A plan with its descriptors but without an algorithm; null when the library refuses them. */
 struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const struct dt_matmul_key *key);
 /* The library's proposals, the one that it takes for the best first. Returns how many, at most `most`. */
 int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out, int most);
-/* The plan that a product runs with: of the file, or the first proposal, or our own kernel. */
+/* The plan that a product runs with: of the file, or the first proposal, or our own kernel. With an epilogue beyond the bias: of the file, or apart. */
 struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct dt_matmul_key *key);
 void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p);
 

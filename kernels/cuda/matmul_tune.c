@@ -2,7 +2,8 @@
  *   turn 0          all of them, not counted: code is loaded, clocks rise
  *   turn 1          all of them; who takes a third longer than the fastest goes, and of the others all but KEPT
  *   turns 2 to 8    those that are left; the median counts, and the first proposal stays unless another is 1 % faster
- * Within a turn the host waits once, at its end. */
+ * Within a turn the host waits once, at its end.
+ * Of a product with an epilogue the first candidate is the two apart, the product as it was chosen before; the library's proposals for both in one follow. */
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/log.h"
@@ -16,6 +17,7 @@ enum { PROPOSALS = 32, KEPT = 6, TURNS = 9, COPIES = 4 };
 #define COPIES_BYTES ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what a cache holds */
 
 struct candidate {
+    bool apart; /* not as found, but product and epilogue one after the other */
     cublasLtMatmulHeuristicResult_t found;
     float ms[TURNS];
     bool out;
@@ -24,9 +26,22 @@ struct candidate {
 /* One product's operands, in several copies. */
 struct operands {
     char *block;
-    size_t size_bytes, step_bytes; /* step: from copy to copy */
-    size_t a, b, c, bias;          /* where they begin in a copy */
+    size_t size_bytes, step_bytes;            /* step: from copy to copy */
+    size_t a, b, bias, aux, c, bias_gradient; /* where they begin in a copy */
     int copies;
+};
+
+/* One product's candidates, and what they run with. */
+struct trial {
+    struct matmul_cache *cache;
+    struct dt_stream *stream;
+    struct dt_cuda_launch launch;
+    const struct dt_matmul_args *product;
+    struct matmul_plan *plan; /* gets the algorithm of each candidate in turn; null: the library takes no such product */
+    struct operands operands;
+    struct candidate all[PROPOSALS];
+    int count;
+    cudaEvent_t *events; /* PROPOSALS + 1 */
 };
 
 static size_t round_up(size_t n)
@@ -49,8 +64,10 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     (void)matrix(&o->a, &end, k->a_transposed ? k->k : k->m, k->lda, size, k->a_alignment);
     (void)matrix(&o->b, &end, k->b_transposed ? k->n : k->k, k->ldb, size, k->b_alignment);
     (void)matrix(&o->bias, &end, 1, k->n, size, 16);
+    (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0, k->n, size, 16);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
+    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, c_size, 16);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
     o->copies = o->copies < 1 ? 1 : o->copies > COPIES ? COPIES : o->copies;
@@ -68,43 +85,62 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     return 0;
 }
 
-/* One turn of all that are not out; their times go to ms[turn]. -1: the device failed. */
-static int take_turn(const struct matmul_cache *c, struct matmul_plan *p, const struct dt_cuda_launch *l, const struct dt_matmul_args *product,
-                     const struct operands *o, struct candidate *all, int count, int turn, cudaEvent_t *events)
+/* The product with its operands in copy number i. */
+static struct dt_matmul_args in_copy(const struct trial *t, int i)
 {
-    struct dt_matmul_args a = *product;
-    cudaStream_t stream = l->native;
+    const struct operands *o = &t->operands;
+    struct dt_matmul_args a = *t->product;
+    char *at = o->block + (size_t)(i % o->copies) * o->step_bytes;
+    a.a = at + o->a;
+    a.b = at + o->b;
+    a.c = at + o->c;
+    a.bias = a.bias != NULL ? at + o->bias : NULL;
+    a.aux = a.aux != NULL ? at + o->aux : NULL;
+    a.bias_gradient = a.bias_gradient != NULL ? at + o->bias_gradient : NULL;
+    return a;
+}
+
+/* False: it was proposed, and refused after all. */
+static bool run(struct trial *t, const struct candidate *x, const struct dt_matmul_args *a)
+{
+    if (x->apart) {
+        dt_matmul_parts(&dt_kernels_cuda, t->stream, a);
+        return true;
+    }
+    t->plan->algo = x->found.algo;
+    t->plan->workspace_bytes = x->found.workspaceSize;
+    return matmul_run(t->cache, t->plan, &t->launch, a) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* One turn of all that are not out; their times go to ms[turn]. -1: the device failed. */
+static int take_turn(struct trial *t, int turn)
+{
+    cudaStream_t stream = t->launch.native;
     int ran[PROPOSALS], runs = 0;
     bool begun = false, good = true;
-    for (int i = 0; i < count && good; i++) {
-        if (all[i].out) {
+    for (int i = 0; i < t->count && good; i++) {
+        if (t->all[i].out) {
             continue;
         }
-        char *at = o->block + (size_t)((turn + i + (begun ? 0 : o->copies - 1)) % o->copies) * o->step_bytes;
-        a.a = at + o->a;
-        a.b = at + o->b;
-        a.c = at + o->c;
-        a.bias = product->bias != NULL ? at + o->bias : NULL;
-        p->algo = all[i].found.algo;
-        p->workspace_bytes = all[i].found.workspaceSize;
-        if (matmul_run(c, p, l, &a) != CUBLAS_STATUS_SUCCESS) { /* proposed, and refused after all */
-            all[i].out = true;
+        struct dt_matmul_args a = in_copy(t, turn + i + (begun ? 0 : t->operands.copies - 1));
+        if (!run(t, &t->all[i], &a)) {
+            t->all[i].out = true;
             continue;
         }
         if (!begun) { /* that one only fills the stream: on an idle one the first would be charged for the host's work, too */
             begun = true;
-            good = cudaEventRecord(events[0], stream) == cudaSuccess;
+            good = cudaEventRecord(t->events[0], stream) == cudaSuccess;
             i--;
             continue;
         }
         ran[runs++] = i;
-        good = cudaEventRecord(events[runs], stream) == cudaSuccess;
+        good = cudaEventRecord(t->events[runs], stream) == cudaSuccess;
     }
-    good = good && (runs == 0 || cudaEventSynchronize(events[runs]) == cudaSuccess);
+    good = good && (runs == 0 || cudaEventSynchronize(t->events[runs]) == cudaSuccess);
     for (int r = 0; r < runs && good; r++) {
-        good = cudaEventElapsedTime(&all[ran[r]].ms[turn], events[r], events[r + 1]) == cudaSuccess;
+        good = cudaEventElapsedTime(&t->all[ran[r]].ms[turn], t->events[r], t->events[r + 1]) == cudaSuccess;
     }
-    return good ? 0 : -1;
+    return good && !dt_stream_failed(t->stream, NULL) ? 0 : -1;
 }
 
 static int compare_floats(const void *a, const void *b)
@@ -166,50 +202,66 @@ static void close_events(cudaEvent_t *events)
     }
 }
 
+static void find_candidates(struct trial *t, const struct dt_matmul_key *key)
+{
+    cublasLtMatmulHeuristicResult_t found[PROPOSALS];
+    t->plan = matmul_fits(t->cache, key) ? matmul_plan_describe(t->cache, key) : NULL;
+    if (key->epilogue > DT_MATMUL_BIAS) {
+        t->all[t->count++].apart = true;
+    }
+    int count = t->plan != NULL ? matmul_plan_propose(t->cache, t->plan, found, PROPOSALS - t->count) : 0;
+    for (int i = 0; i < count; i++) {
+        struct candidate *x = &t->all[t->count++];
+        x->found = found[i];
+        x->out = found[i].state != CUBLAS_STATUS_SUCCESS;
+    }
+}
+
+static void keep(struct trial *t, const struct dt_matmul_key *key, int best)
+{
+    struct dt_matmul_algo algo = {0};
+    if (!t->all[best].apart) {
+        algo.workspace_bytes = (int64_t)t->all[best].found.workspaceSize;
+        memcpy(algo.words, &t->all[best].found.algo, sizeof algo.words);
+    }
+    dt_matmul_file_put(t->cache->file, key, &algo);
+    dt_log(DT_LOG_INFO, "matmul", "(%lld, %lld, %lld), epilogue %d: candidate %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m,
+           (long long)key->n, (long long)key->k, key->epilogue, best, t->count, (double)t->all[best].ms[2 + (TURNS - 2) / 2],
+           (double)t->all[0].ms[2 + (TURNS - 2) / 2]);
+}
+
 /* Puts the fastest way to compute a product into the file; nothing where the library has none. */
 static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product, const struct dt_matmul_key *key,
                    cudaEvent_t *events, int *measured, struct dt_error *err)
 {
-    struct candidate all[PROPOSALS];
-    cublasLtMatmulHeuristicResult_t found[PROPOSALS];
-    struct dt_cuda_launch l;
-    struct operands o = {0};
-    if (!dt_cuda_begin(s, &l)) {
+    struct trial t = {.cache = c, .stream = s, .product = product, .events = events};
+    int rc = 0;
+    if (!dt_cuda_begin(s, &t.launch)) {
         (void)dt_stream_failed(s, err);
         return -1;
     }
-    struct matmul_plan *p = matmul_fits(c, key) ? matmul_plan_describe(c, key) : NULL;
-    int count = p != NULL ? matmul_plan_propose(c, p, found, PROPOSALS) : 0, rc = 0;
-    memset(all, 0, sizeof all);
-    for (int i = 0; i < count; i++) {
-        all[i].found = found[i];
-        all[i].out = found[i].state != CUBLAS_STATUS_SUCCESS;
-    }
-    if (count > 0 && open_operands(s->device, &l, key, &o, err) != 0) {
+    find_candidates(&t, key);
+    if (t.count > 0 && open_operands(s->device, &t.launch, key, &t.operands, err) != 0) {
         dt_log(DT_LOG_WARN, "matmul", "%s; not measured", err->text);
-        count = 0;
+        t.count = 0;
     }
-    for (int turn = 0; turn < TURNS && count > 0 && rc == 0; turn++) {
-        rc = take_turn(c, p, &l, product, &o, all, count, turn, events);
+    for (int turn = 0; turn < TURNS && t.count > 0 && rc == 0; turn++) {
+        rc = take_turn(&t, turn);
         if (turn == 1 && rc == 0) {
-            thin_out(all, count);
+            thin_out(t.all, t.count);
         }
     }
-    int best = rc == 0 && count > 0 ? fastest(all, count) : -1;
+    int best = rc == 0 && t.count > 0 ? fastest(t.all, t.count) : -1;
     if (best >= 0) {
-        struct dt_matmul_algo algo = {.workspace_bytes = (int64_t)all[best].found.workspaceSize};
-        memcpy(algo.words, &all[best].found.algo, sizeof algo.words);
-        dt_matmul_file_put(c->file, key, &algo);
+        keep(&t, key, best);
         *measured += 1;
-        dt_log(DT_LOG_INFO, "matmul", "(%lld, %lld, %lld): proposal %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m, (long long)key->n,
-               (long long)key->k, best, count, (double)all[best].ms[2 + (TURNS - 2) / 2], (double)all[0].ms[2 + (TURNS - 2) / 2]);
     }
-    if (o.block != NULL) {
-        (void)cudaStreamSynchronize(l.native);
-        dt_device_free(s->device, DT_MEMORY_DEVICE, o.block, o.size_bytes);
+    if (t.operands.block != NULL) {
+        (void)cudaStreamSynchronize(t.launch.native);
+        dt_device_free(s->device, DT_MEMORY_DEVICE, t.operands.block, t.operands.size_bytes);
     }
-    if (p != NULL) {
-        matmul_plan_free(c, p);
+    if (t.plan != NULL) {
+        matmul_plan_free(c, t.plan);
     }
     if (rc != 0) {
         cudaError_t why = cudaGetLastError();
@@ -224,7 +276,8 @@ static int next_missing(const struct matmul_cache *c, const struct dt_matmul_arg
 {
     for (int i = from; i < count; i++) {
         struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
-        if (matmul_fits(c, &key) && dt_matmul_file_find(c->file, &key) == NULL) {
+        if ((each[i].epilogue == DT_EPILOGUE_NONE || matmul_epilogue_fits(&each[i])) && matmul_fits(c, &key) &&
+            dt_matmul_file_find(c->file, &key) == NULL) {
             return i;
         }
     }
@@ -237,6 +290,7 @@ static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const st
 {
     cudaEvent_t events[PROPOSALS + 1] = {NULL};
     int rc = 0;
+    matmul_cache_forget(c); /* what was made without a choice, and might be timed as a part */
     for (int i = 0; i <= PROPOSALS && rc == 0; i++) {
         rc = cudaEventCreateWithFlags(&events[i], cudaEventDefault) == cudaSuccess ? 0 : dt_fail(err, DT_IO, "measuring products: no events");
     }

@@ -18,6 +18,7 @@ const struct dt_kernels dt_kernels_cuda = {
     .add = dt_cuda_add,
     .sum_slices = dt_cuda_sum_slices,
     .matmul = dt_cuda_matmul,
+    .matmul_epilogue = dt_cuda_matmul_epilogue,
     .column_sum = dt_cuda_column_sum,
     .layernorm = dt_cuda_layernorm,
     .layernorm_backward = dt_cuda_layernorm_backward,

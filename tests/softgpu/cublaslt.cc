@@ -1,6 +1,7 @@
 /* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the software GPU's streams. Wrong use is an error status or the end of
  * the process, so that what a library might forgive is found: operands that are not aligned as promised, leading dimensions that do not fit, a workspace
- * that is too small, memory that is not the device's. Sums go over k in fp32, in vectors of eight, an order of its own as the real library's is. */
+ * that is too small, memory that is not the device's. Sums go over k in fp32, in vectors of eight, an order of its own as the real library's is. Epilogues
+ * see sums that are not rounded yet. */
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -8,6 +9,7 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <new>
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,15 +19,17 @@
 namespace
 {
 
-/* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the others slow. */
-enum { PROPOSALS = 3, SLOW_US = 3000 };
+/* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the others slow; SOFTGPU_LT_EPILOGUE=fast all products without an
+ * epilogue beyond the bias, =slow those with one. */
+enum { PROPOSALS = 3, SLOW_US = 3000, SLOW_EPILOGUE_US = 6000 };
 const size_t workspaces[PROPOSALS] = {0, (size_t)1 << 20, (size_t)4 << 20};
 
 struct description {
     cublasOperation_t first, second;
     cublasLtEpilogue_t epilogue;
-    const void *bias;
-    int bias_type; /* -1: that of the result */
+    void *bias, *aux;
+    int bias_type, aux_type; /* -1: that of the result */
+    int64_t aux_ld;
     int sm_target;
 };
 struct layout {
@@ -68,9 +72,11 @@ void put(void *p, cudaDataType type, int64_t i, float x)
 /* Column-major: op(a) is (m, k), op(b) is (k, n), d is (m, n). */
 struct work {
     void *d;
-    const void *a, *b, *c, *bias;
+    const void *a, *b, *c;
+    void *bias, *aux;
+    cublasLtEpilogue_t epilogue;
     cudaDataType a_type, b_type, d_type, bias_type;
-    int64_t m, n, k, lda, ldb, ldc, ldd;
+    int64_t m, n, k, lda, ldb, ldc, ldd, aux_ld;
     bool a_transposed, b_transposed;
     float alpha, beta;
     void *workspace;
@@ -108,6 +114,27 @@ float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t
     return out;
 }
 
+/* Beyond the bias? */
+bool is_more(cublasLtEpilogue_t e)
+{
+    return e != CUBLASLT_EPILOGUE_DEFAULT && e != CUBLASLT_EPILOGUE_BIAS;
+}
+
+bool has_bias(cublasLtEpilogue_t e)
+{
+    return e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+bool has_bias_gradient(cublasLtEpilogue_t e)
+{
+    return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+bool has_aux(cublasLtEpilogue_t e)
+{
+    return e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
 /* The thread sanitizer does not watch the loops, which would take a hundred times as long: it is told of the columns that they touch. */
 void tell_sanitizer(const work *w)
 {
@@ -126,8 +153,53 @@ void tell_sanitizer(const work *w)
         }
         tsan_writes((char *)w->d + (size_t)(j * w->ldd) * out, (size_t)w->m * out);
     }
-    if (w->bias != nullptr) {
+    for (int64_t j = 0; has_aux(w->epilogue) && j < w->n; j++) {
+        char *column = (char *)w->aux + (size_t)(j * w->aux_ld) * out;
+        if (w->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+            tsan_reads(column, (size_t)w->m * out);
+        } else {
+            tsan_writes(column, (size_t)w->m * out);
+        }
+    }
+    if (has_bias(w->epilogue)) {
         tsan_reads(w->bias, (size_t)w->m * size_of(w->bias_type));
+    } else if (has_bias_gradient(w->epilogue)) {
+        tsan_writes(w->bias, (size_t)(w->epilogue == CUBLASLT_EPILOGUE_BGRADB ? w->n : w->m) * size_of(w->bias_type));
+    }
+}
+
+/* The tanh form, and its slope. */
+float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+float gelu_slope(float x)
+{
+    float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
+}
+
+void wait_as_asked(const work *w)
+{
+    const char *fast = getenv("SOFTGPU_LT_FAST"), *epilogues = getenv("SOFTGPU_LT_EPILOGUE");
+    if (fast != nullptr && atoi(fast) != w->algorithm) {
+        usleep(SLOW_US);
+    }
+    if (epilogues != nullptr && is_more(w->epilogue) == (strcmp(epilogues, "slow") == 0)) {
+        usleep(SLOW_EPILOGUE_US);
+    }
+}
+
+/* Sums over k of one operand's rows. */
+void put_bias_gradient(const work *w, const float *rows, int64_t count, int64_t padded)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (int64_t l = 0; l < w->k; l++) {
+            sum += rows[i * padded + l];
+        }
+        put(w->bias, w->bias_type, i, sum);
     }
 }
 
@@ -136,23 +208,37 @@ void run(void *argument)
     const work *w = (const work *)argument;
     tell_sanitizer(w);
     int64_t padded = (w->k + 7) / 8 * 8;
-    const char *fast = getenv("SOFTGPU_LT_FAST");
-    if (fast != nullptr && atoi(fast) != w->algorithm) {
-        usleep(SLOW_US);
-    }
+    wait_as_asked(w);
     if (w->workspace_bytes > 0) {
         memset(w->workspace, 0xa5, w->workspace_bytes); /* nobody else may keep anything there */
     }
     float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded);
     float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded);
+    float *sums = (float *)calloc((size_t)w->m, sizeof(float));
     for (int64_t j = 0; j < w->n; j++) {
         for (int64_t i = 0; i < w->m; i++) {
             float x = w->alpha * dot(a + i * padded, b + j * padded, padded, w->algorithm);
-            x += w->bias != nullptr ? get(w->bias, w->bias_type, i) : 0.0f;
+            x += has_bias(w->epilogue) ? get(w->bias, w->bias_type, i) : 0.0f;
             x += w->beta != 0.0f ? w->beta * get(w->c, w->d_type, j * w->ldc + i) : 0.0f; /* with 0 it is not read */
+            if (w->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+                put(w->aux, w->d_type, j * w->aux_ld + i, x);
+                x = gelu(x);
+            } else if (w->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+                x *= gelu_slope(get(w->aux, w->d_type, j * w->aux_ld + i));
+                sums[i] += x;
+            }
             put(w->d, w->d_type, j * w->ldd + i, x);
         }
     }
+    for (int64_t i = 0; i < w->m && w->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; i++) {
+        put(w->bias, w->bias_type, i, sums[i]);
+    }
+    if (w->epilogue == CUBLASLT_EPILOGUE_BGRADA) {
+        put_bias_gradient(w, a, w->m, padded);
+    } else if (w->epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+        put_bias_gradient(w, b, w->n, padded);
+    }
+    free(sums);
     free(a);
     free(b);
 }
@@ -171,6 +257,23 @@ bool on_device(const void *p, size_t alignment, const char *what)
     return true;
 }
 
+/* The largest power of two, up to 256, that divides an address; the library takes null for the best. */
+uint64_t alignment_of(const void *p)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)p | 256;
+    return bits & -bits;
+}
+
+/* As cublasLt.h has it: vectors and the auxiliary matrix are of the result's type, and that one's leading dimension is a multiple of 8. */
+bool epilogue_fits(const description *p, const layout *d)
+{
+    if (!is_more(p->epilogue)) {
+        return true;
+    }
+    return (has_bias(p->epilogue) || has_bias_gradient(p->epilogue)) && (p->bias_type < 0 || p->bias_type == (int)d->type) &&
+           (!has_aux(p->epilogue) || (p->aux_ld % 8 == 0 && p->aux_ld >= (int64_t)d->rows && (p->aux_type < 0 || p->aux_type == (int)d->type)));
+}
+
 /* A description and three layouts that fit together; fills in sizes. */
 bool sizes(const description *p, const layout *a, const layout *b, const layout *c, const layout *d, work *w)
 {
@@ -181,8 +284,7 @@ bool sizes(const description *p, const layout *a, const layout *b, const layout 
     return w->k == (int64_t)(tb ? b->cols : b->rows) && w->m == (int64_t)d->rows && w->n == (int64_t)d->cols && c->rows == d->rows &&
            c->cols == d->cols && c->type == d->type && a->ld >= (int64_t)a->rows && b->ld >= (int64_t)b->rows && c->ld >= (int64_t)c->rows &&
            d->ld >= (int64_t)d->rows && is_type(a->type) && a->type == b->type && is_type(d->type) &&
-           !(a->type == CUDA_R_32F && d->type != CUDA_R_32F) && w->m > 0 && w->n > 0 && w->k > 0 &&
-           (p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS);
+           !(a->type == CUDA_R_32F && d->type != CUDA_R_32F) && w->m > 0 && w->n > 0 && w->k > 0 && epilogue_fits(p, d);
 }
 
 template <typename T> bool take(T *to, const void *from, size_t size)
@@ -203,11 +305,11 @@ cublasStatus_t status(bool good)
 
 extern "C" {
 
-uint64_t softgpu_lt_products, softgpu_lt_proposals; /* asked for in this process, for tests that count */
+uint64_t softgpu_lt_products, softgpu_lt_proposals, softgpu_lt_epilogues; /* asked for in this process, for tests that count */
 
 size_t cublasLtGetVersion(void)
 {
-    return 130000;
+    return 130100;
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
@@ -225,7 +327,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
     description *p = new description();
-    p->bias_type = -1;
+    p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    p->bias_type = p->aux_type = -1;
     *out = (cublasLtMatmulDesc_t)p;
     return status(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F);
 }
@@ -250,6 +353,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
         return status(take(&p->bias, value, size));
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return status(take(&p->bias_type, value, size));
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return status(take(&p->aux, value, size));
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return status(take(&p->aux_ld, value, size));
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+        return status(take(&p->aux_type, value, size));
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
         return status(take(&p->sm_target, value, size));
     default:
@@ -303,7 +412,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     }
 }
 
-/* An algorithm: its number and the alignment it was proposed for. Sums in place are forbidden to us, so a wish that allows them is refused. */
+/* An algorithm: its number and the alignments it was proposed for: of matrices as promised, of an epilogue's memory as the description shows it. Sums in place are forbidden to us, so a wish that allows them is refused. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t wish, int most, cublasLtMatmulHeuristicResult_t out[], int *count)
@@ -334,6 +443,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         for (int k = 0; k < 4; k++) {
             r->algo.data[1 + k] = p->alignment[k];
         }
+        r->algo.data[5] = alignment_of(((const description *)product)->bias);
+        r->algo.data[6] = alignment_of(((const description *)product)->aux);
         r->workspaceSize = workspaces[i];
         r->state = CUBLAS_STATUS_SUCCESS;
     }
@@ -370,13 +481,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     if (workspace_bytes < workspaces[algo->data[0] - 1]) {
         softgpu_die("cublasLtMatmul: a workspace of %zu bytes for an algorithm that needs %zu", workspace_bytes, workspaces[algo->data[0] - 1]);
     }
-    bool bias = p->epilogue == CUBLASLT_EPILOGUE_BIAS;
     on_device(a, (size_t)algo->data[1], "a");
     on_device(b, (size_t)algo->data[2], "b");
     on_device(c, (size_t)algo->data[3], "c");
     on_device(d, (size_t)algo->data[4], "d");
-    if (bias) {
-        on_device(p->bias, 2, "the bias");
+    if (has_bias(p->epilogue) || has_bias_gradient(p->epilogue)) {
+        on_device(p->bias, (size_t)algo->data[5], "the bias or its gradient");
+    }
+    if (has_aux(p->epilogue)) {
+        on_device(p->aux, (size_t)algo->data[6], "the auxiliary matrix");
     }
     if (workspace_bytes > 0) {
         on_device(workspace, 256, "the workspace");
@@ -385,7 +498,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     w->a = a;
     w->b = b;
     w->c = c;
-    w->bias = bias ? p->bias : nullptr;
+    w->bias = p->bias;
+    w->aux = p->aux;
+    w->aux_ld = p->aux_ld;
+    w->epilogue = p->epilogue;
     w->a_type = la->type;
     w->b_type = lb->type;
     w->d_type = ld->type;
@@ -402,6 +518,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     w->workspace_bytes = workspace_bytes;
     w->algorithm = (int)algo->data[0];
     (void)__atomic_add_fetch(&softgpu_lt_products, 1, __ATOMIC_RELAXED);
+    (void)__atomic_add_fetch(&softgpu_lt_epilogues, is_more(p->epilogue) ? 1 : 0, __ATOMIC_RELAXED);
     return softgpu_put_work(stream, "cublasLtMatmul", run, w, forget) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

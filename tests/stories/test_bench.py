@@ -68,7 +68,7 @@ def test_step():
 
 KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward embedding embedding_backward "
            "position_backward cross_entropy adamw sgd norm_sum norm_finish exact_sum").split()
-ARITHMETIC = "matmul matmul_dx matmul_dw attention attention_backward".split()
+ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias attention attention_backward".split()
 
 
 def test_kernels():

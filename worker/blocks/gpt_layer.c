@@ -10,6 +10,8 @@
  *   f = n2 Wfc + b                      saved
  *   y_branch = gelu(f) Wout + b                          gelu made again in backward
  *
+ * Where a device has an epilogue for it, gelu and its gradient, and sums for biases, are part of a product.
+ *
  * So a layer holds C (kept) and 9C + H / 1 (saved) values per token, and no pass only moves data: every sum rides on a norm.
  * Letters: R = B * T rows, C channels, I inner. */
 #include "worker/blocks/blocks.h"
@@ -17,7 +19,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
+enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B }; /* a bias behind its weight */
 
 struct saved {
     void *qkv;  /* (R, 3C) */
@@ -28,7 +30,7 @@ struct saved {
 };
 struct scratch {
     void *norm;        /* (R, C): n1, n2 and their gradients, one after the other */
-    void *wide;        /* (R, I) or (R, 3C): gelu, then its gradient; later dqkv */
+    void *wide;        /* (R, I) or (R, 3C): gelu, also when it is only f that is made again, then its gradient; later dqkv */
     void *sum;         /* (R, C): h2; behind `wide`, so that what dqkv leaves of both is one piece */
     void *mean, *rstd; /* (R) */
 };
@@ -130,6 +132,25 @@ static void linear(const struct block *b, const struct pass *p, int weight, void
                                                            .c_type = type});
 }
 
+/* f = norm Wfc + bias and wide = gelu(f), which nobody reads when f is made again. */
+static void mlp_in(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
+{
+    enum dt_dtype type = b->spec->type;
+    dt_matmul_epilogue(p->kernels, p->stream,
+                       &(struct dt_matmul_args){.epilogue = DT_EPILOGUE_GELU,
+                                                .aux_only = p->phase == PASS_RECOMPUTE,
+                                                .c = s->wide,
+                                                .aux = f->fc,
+                                                .a = s->norm,
+                                                .b = block_at(b, p->weights, FC_W, type),
+                                                .bias = block_at(b, p->weights, FC_B, type),
+                                                .m = row_count(p),
+                                                .n = b->spec->inner,
+                                                .k = b->spec->channels,
+                                                .type = type,
+                                                .c_type = type});
+}
+
 static void forward(const struct block *b, const struct pass *p)
 {
     const struct model_spec *m = b->spec;
@@ -152,52 +173,70 @@ static void forward(const struct block *b, const struct pass *p)
                                                                  .type = m->type});
     linear(b, p, PROJ_W, f.proj, f.att, c, c);
     norm(b, p, &s, LN2_W, p->kept, f.proj, again ? s.sum : p->y_residual);
-    linear(b, p, FC_W, f.fc, s.norm, m->inner, c);
-    if (again) {
-        return;
+    mlp_in(b, p, &f, &s);
+    if (!again) {
+        linear(b, p, OUT_W, p->y_branch, s.wide, c, m->inner);
     }
-    p->kernels->activation(p->stream,
-                           &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
-    linear(b, p, OUT_W, p->y_branch, s.wide, c, m->inner);
 }
 
-/* dbias from dy (R, n). */
-static void bias_backward(const struct block *b, const struct pass *p, int bias, const void *dy, int64_t n)
+/* dW of y = x W + bias from x (R, k) and dy (R, n); with BIAS_BACKWARD also dbias. */
+static void weight_backward(const struct block *b, const struct pass *p, int weight, const void *x, const void *dy, int64_t n, int64_t k,
+                            enum dt_epilogue epilogue)
 {
-    enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
-    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = block_at(b, p->grads, bias, grads),
-                                                                   .x = dy,
-                                                                   .row_count = row_count(p),
-                                                                   .col_count = n,
-                                                                   .accumulate = p->accumulate || b->adds[bias],
-                                                                   .type = type,
-                                                                   .grad_type = grads});
+    enum dt_dtype grads = grad_type(b, p);
+    dt_matmul_epilogue(p->kernels, p->stream,
+                       &(struct dt_matmul_args){.epilogue = epilogue,
+                                                .c = block_at(b, p->grads, weight, grads),
+                                                .bias_gradient = block_at(b, p->grads, weight + 1, grads),
+                                                .a = x,
+                                                .b = dy,
+                                                .m = k,
+                                                .n = n,
+                                                .k = row_count(p),
+                                                .a_transposed = true,
+                                                .accumulate = p->accumulate || b->adds[weight],
+                                                .type = b->spec->type,
+                                                .c_type = grads,
+                                                .grad_type = grads});
 }
 
-/* Gradients of y = x W + bias but for that of the bias: dW from x (R, k) and dy (R, n); then dx = dy W^T, which may lie where x did. */
-static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x, const void *dy, int64_t n, int64_t k)
+/* dx (R, k) = dy W^T for y (R, n) = x W + bias. */
+static struct dt_matmul_args input_gradient(const struct block *b, const struct pass *p, int weight, void *dx, const void *dy, int64_t n, int64_t k)
 {
-    enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
-    int64_t rows = row_count(p);
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = block_at(b, p->grads, weight, grads),
-                                                           .a = x,
-                                                           .b = dy,
-                                                           .m = k,
-                                                           .n = n,
-                                                           .k = rows,
-                                                           .a_transposed = true,
-                                                           .accumulate = p->accumulate || b->adds[weight],
-                                                           .type = type,
-                                                           .c_type = grads});
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = dx,
-                                                           .a = dy,
-                                                           .b = block_at(b, p->weights, weight, type),
-                                                           .m = rows,
-                                                           .n = k,
-                                                           .k = n,
-                                                           .b_transposed = true,
-                                                           .type = type,
-                                                           .c_type = type});
+    enum dt_dtype type = b->spec->type;
+    return (struct dt_matmul_args){.c = dx,
+                                   .a = dy,
+                                   .b = block_at(b, p->weights, weight, type),
+                                   .m = row_count(p),
+                                   .n = k,
+                                   .k = n,
+                                   .b_transposed = true,
+                                   .type = type,
+                                   .c_type = type};
+}
+
+/* The same, then dx, which may lie where x did. */
+static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x, const void *dy, int64_t n, int64_t k,
+                            enum dt_epilogue epilogue)
+{
+    struct dt_matmul_args product = input_gradient(b, p, weight, dx, dy, n, k);
+    weight_backward(b, p, weight, x, dy, n, k, epilogue);
+    p->kernels->matmul(p->stream, &product);
+}
+
+/* Of y = gelu(f) Wout + bias: its gradients, those of f over gelu(f) in wide, and the bias's of f. */
+static void mlp_out_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
+{
+    enum dt_dtype grads = grad_type(b, p);
+    int64_t c = b->spec->channels, inner = b->spec->inner;
+    struct dt_matmul_args product = input_gradient(b, p, OUT_W, s->wide, p->dy, c, inner);
+    weight_backward(b, p, OUT_W, s->wide, p->dy, c, inner, DT_EPILOGUE_BIAS_BACKWARD);
+    product.epilogue = DT_EPILOGUE_GELU_BACKWARD;
+    product.aux = f->fc;
+    product.bias_gradient = block_at(b, p->grads, FC_B, grads);
+    product.grad_type = grads;
+    product.accumulate = p->accumulate || b->adds[FC_B];
+    dt_matmul_epilogue(p->kernels, p->stream, &product);
 }
 
 /* dx = gradient through the norm of x + what reached x from above. */
@@ -223,7 +262,6 @@ static void norm_backward(const struct block *b, const struct pass *p, const str
 static void backward(const struct block *b, const struct pass *p)
 {
     const struct model_spec *m = b->spec;
-    enum dt_dtype grads = grad_type(b, p);
     int64_t c = m->channels, rows = row_count(p);
     struct saved f;
     struct scratch s;
@@ -232,24 +270,12 @@ static void backward(const struct block *b, const struct pass *p)
     /* MLP: dy is the gradient of the branch as well as of h2. */
     p->kernels->activation(p->stream,
                            &(struct dt_activation_args){.y = s.wide, .x = f.fc, .count = rows * m->inner, .kind = DT_ACT_GELU, .type = m->type});
-    bias_backward(b, p, OUT_B, p->dy, c);
-    linear_backward(b, p, OUT_W, s.wide, s.wide, p->dy, c, m->inner);
-    p->kernels->activation_backward(p->stream, &(struct dt_activation_backward_args){.dx = s.wide,
-                                                                                     .dy = s.wide,
-                                                                                     .x = f.fc,
-                                                                                     .count = rows * m->inner,
-                                                                                     .kind = DT_ACT_GELU,
-                                                                                     .type = m->type,
-                                                                                     .dbias = block_at(b, p->grads, FC_B, grads),
-                                                                                     .col_count = m->inner,
-                                                                                     .accumulate = p->accumulate || b->adds[FC_B],
-                                                                                     .grad_type = grads});
+    mlp_out_backward(b, p, &f, &s);
     norm(b, p, &s, LN2_W, p->kept, f.proj, s.sum);
-    linear_backward(b, p, FC_W, s.norm, s.norm, s.wide, m->inner, c);
+    linear_backward(b, p, FC_W, s.norm, s.norm, s.wide, m->inner, c, DT_EPILOGUE_NONE);
     norm_backward(b, p, &s, LN2_W, s.sum, p->dy);
     /* attention; from here dx holds the gradient of h2 */
-    bias_backward(b, p, PROJ_B, p->dx, c);
-    linear_backward(b, p, PROJ_W, s.norm, f.att, p->dx, c, c);
+    linear_backward(b, p, PROJ_W, s.norm, f.att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
     size_t dqkv_bytes = (size_t)(rows * 3 * c) * dt_dtype_size(m->type);
     p->kernels->attention_backward(p->stream,
                                    &(struct dt_attention_backward_args){.dqkv = s.wide,
@@ -266,8 +292,7 @@ static void backward(const struct block *b, const struct pass *p)
                                                                         .causal = true,
                                                                         .type = m->type});
     norm(b, p, &s, LN1_W, p->kept, NULL, NULL);
-    bias_backward(b, p, QKV_B, s.wide, 3 * c);
-    linear_backward(b, p, QKV_W, s.norm, s.norm, s.wide, 3 * c, c);
+    linear_backward(b, p, QKV_W, s.norm, s.norm, s.wide, 3 * c, c, DT_EPILOGUE_BIAS_BACKWARD);
     norm_backward(b, p, &s, LN1_W, p->kept, p->dx);
 }
 
