@@ -227,9 +227,9 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     if (gradients_made_whole(t)) {
         dt_text_puts(out, "\n           gradients whole until the last micro-step: accumulate_sync boundary");
     }
-    dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-steps)\n", (long long)t->total_steps,
+    dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)\n", (long long)t->total_steps,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size), (long long)job->training.batch_size_per_gpu,
-                   (long long)t->micro_steps);
+                   (long long)t->micro_steps, t->micro_steps == 1 ? "" : "s");
     dt_text_printf(out, "output     %s\n\nbytes of one rank\n", job->output_dir);
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
         dt_text_printf(out, "    %-16s %18zu   %10s\n", plan_purpose_name((enum plan_purpose)i), t->plan.bytes[i],
