@@ -42,7 +42,7 @@ static int end(struct dt_stream *base, struct dt_graph **out, struct dt_error *e
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t native = NULL;
-    struct dt_error ignored;
+    struct dt_error ignored = {0};
     err = err != NULL ? err : &ignored;
     __atomic_store_n(&s->capturing, false, __ATOMIC_RELEASE);
     cudaError_t rc = cudaStreamEndCapture(s->native, &graph);
