@@ -1,166 +1,445 @@
 #!/usr/bin/env python3
-"""Tests and figures that need a real GPU.   scripts/gpu.py test [--tool memcheck]   scripts/gpu.py bench [--seconds N]
+"""Tests and figures that need a real GPU, and programs made elsewhere for a machine that cannot build them.
 
-Needs the tree, nvcc and the libraries that are found at run time. Results are JSON lines in build/gpu/results.jsonl ($OUT/results.jsonl where OUT is set),
-each with the device; `bench` leaves out what is there already, so a run that was cut short goes on, and begins nothing new after N seconds (default 450).
-Exit code 77: no GPU.
+    scripts/gpu.py test [--tool memcheck]    kernels, whole training runs; the tool: NVIDIA's compute-sanitizer
+    scripts/gpu.py bench                     steps beside PyTorch's twin, kernels
+    scripts/gpu.py pack                      programs, tests and their libraries as one file, build/gpu-pack.tar.xz
+
+Builds with make, or takes the programs out of --pack FILE and builds nothing. Cases run one after the other, what says most first. Each leaves a JSON line
+with GPU and programs in results.jsonl of --out (default $OUT, otherwise build/gpu-results), what it said in failures.log when it failed. What stands in results
+of the same GPU and the same programs, there or in --done FILE, is not run again. Nothing begins after --seconds (default 420) and everything has ended 50 s
+later; the last line says how many passed, failed and are left. Exit code 0, 1 (something failed), 2 (cannot begin), 75 (cases are left), 77 (no GPU).
 """
 
 import argparse
+import ast
+import contextlib
+import ctypes
+import glob
+import hashlib
+import importlib.util
 import json
+import lzma
 import os
 import random
+import re
+import shutil
+import signal
 import statistics
 import struct
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build")
-OUT = os.environ.get("OUT") or os.path.join(BUILD, "gpu")
-RESULTS = os.path.join(OUT, "results.jsonl")
-UNIT = ["test_cuda_kernels", "test_cuda_attention", "test_cuda_dnn", "test_cuda_graph", "test_cuda_train"]
-# name, layers, heads, channels, micro-batch: GPT-2 at 1024 tokens, the batches of the twin (tests/peers/models.py)
+PACK = os.path.join(BUILD, "gpu-pack.tar.xz")
+PROGRAMS = ["train", "bench", "dtrun", "dtckpt"]
+UNIT = ["test_cuda_kernels", "test_cuda_train", "test_cuda_attention", "test_cuda_dnn", "test_cuda_graph"]
+STORY = os.path.join(ROOT, "tests", "stories", "test_softgpu.py")
+HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
+           "oneapi/dnnl/dnnl.h": "libdnnl-dev", "cmocka.h": "libcmocka-dev"}
+SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so(\..*)?$")  # every machine has its own
+NO_GPU = re.compile(r"no NVIDIA driver is here|no GPU is visible")
+# name, layers, heads, channels, most samples of 1024 tokens: GPT-2 as in tests/peers/models.py
 STEPS = [("124M", 12, 12, 768, 64), ("350M", 24, 16, 1024, 32), ("774M", 36, 20, 1280, 32), ("1558M", 48, 25, 1600, 24)]
-MEMORY_GIB = {"124M": 40, "350M": 60, "774M": 100, "1558M": 120}
+TOKENS, WARM, MEASURED, GIB = 1024, 32, 40, 2**30  # by step 32 we have chosen between CUDA graphs and none
+OF_CUDA = 3 * GIB  # context and libraries, roughly
+TWINS = [("autocast", "default", "any"), ("pure", "default", "any"), ("pure", "default", "cudnn"), ("autocast", "max-autotune-no-cudagraphs", "any")]
+GRACE_S = 50
 
+
+def stop(text, code=2):
+    print(f"gpu: {text}", flush=True)
+    sys.exit(code)
+
+
+# ---- the machine ----
 
 def device():
-    try:
-        p = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+    """The first GPU as NVML names it; None: there is none."""
+    for name in ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"):
+        with contextlib.suppress(OSError):
+            nvml = ctypes.CDLL(name)
+            break
+    else:
         return None
-    if p.returncode != 0 or not p.stdout.strip():
+    gpu, text, driver, memory = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(80), (ctypes.c_ulonglong * 3)()
+    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) != 0:
         return None
-    name, driver, memory = [x.strip() for x in p.stdout.splitlines()[0].split(",")]
-    return {"device": name, "driver": driver, "memory_mib": int(memory)}
+    nvml.nvmlDeviceGetName(gpu, text, 96), nvml.nvmlSystemGetDriverVersion(driver, 80), nvml.nvmlDeviceGetMemoryInfo(gpu, memory)
+    return {"device": text.value.decode(), "driver": driver.value.decode(), "memory_mib": memory[0] >> 20}
 
 
-class Results:
-    def __init__(self, gpu):
-        os.makedirs(OUT, exist_ok=True)
-        self.gpu, self.known = gpu, {}
-        if os.path.exists(RESULTS):
-            for line in open(RESULTS):
-                row = json.loads(line)
-                if row.get("device") == gpu["device"]:
-                    self.known[row["case"]] = row
+def libraries():
+    """Folders in which PyTorch's packages have brought cublasLt, cuDNN and NCCL: its twin computes with the same ones."""
+    return sorted(glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "nvidia", "*", "lib")))
 
-    def add(self, case, **values):
-        row = {"case": case, "date": time.strftime("%Y-%m-%d"), **self.gpu, **values}
-        print(json.dumps(row), flush=True)
-        with open(RESULTS, "a") as f:
-            f.write(json.dumps(row) + "\n")
-        self.known[case] = row
 
+def tool_path(tool):
+    found = shutil.which("compute-sanitizer") or next((p for p in glob.glob("/usr/local/cuda*/bin/compute-sanitizer") if os.access(p, os.X_OK)), None)
+    return found or stop(f"--tool {tool}: compute-sanitizer is not here; it comes with NVIDIA's CUDA toolkit (cuda-sanitizer), put it on the PATH")
+
+
+# ---- programs ----
 
 def make(*targets):
-    p = subprocess.run(["make", "-s", f"-j{os.cpu_count()}", *targets], cwd=ROOT, capture_output=True, text=True)
+    gone = [package for header, package in HEADERS.items() if not glob.glob(f"/usr/include/{header}") and not glob.glob(f"/usr/include/*/{header}")]
+    nvcc = shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc")
+    if gone or not nvcc:
+        stop(f"cannot build here: {', '.join((['nvcc'] if not nvcc else []) + gone)} missing; scripts/setup.sh installs packages, "
+             "or bring the file that scripts/gpu.py pack makes on another machine and say --pack FILE")
+    p = subprocess.run(["make", "-s", f"-j{os.cpu_count()}", *targets], cwd=ROOT, env={**os.environ, "MAKEFLAGS": "", "SAN": ""}, capture_output=True, text=True)
     if p.returncode != 0:
-        sys.exit(f"gpu: the build failed:\n{p.stderr[-4000:]}")
+        stop(f"the build failed:\n{p.stderr[-4000:]}")
 
 
-def test(results, tool):
-    make("programs", "tools", *[os.path.join("build/gpu", x) for x in UNIT])
-    checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"] if tool else []
-    failed = 0
-    commands = [(x, checker + [os.path.join(BUILD, "gpu", x)], {}) for x in UNIT]
-    if not tool:
-        commands.append(("test_softgpu", ["scripts/test.sh", "test_softgpu"], {"DTRUN_GPU": "1", "B": "build", "SAN": ""}))
-    for name, command, env in commands:
-        begin = time.time()
-        p = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True)
-        ok = p.returncode == 0
-        failed += not ok
-        results.add(f"test {name}" + (f" {tool}" if tool else ""), passed=ok, seconds=round(time.time() - begin, 1))
-        if not ok:
-            print((p.stdout + p.stderr)[-6000:], flush=True)
-    print(f"{len(commands) - failed} passed, {failed} failed, 0 skipped")
-    return 1 if failed else 0
+def built():
+    make("programs", *[f"build/gpu/{x}" for x in UNIT])
+    return BUILD
 
 
-def kernels(results, dtype):
-    make("programs")
-    p = subprocess.run([os.path.join(BUILD, "bin", "bench"), "kernels", "--device=cuda", f"--dtype={dtype}"], capture_output=True, text=True)
-    rows = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
-    results.add(f"kernels {dtype}", rows=rows, error=p.stderr[-500:] if p.returncode else None)
-
-
-def shard(folder):
-    path = os.path.join(folder, "train.bin")
-    if not os.path.exists(path):
-        r, count = random.Random(1), 4 << 20
-        with open(path, "wb") as f:
-            f.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-            f.write(struct.pack(f"<{count}H", *[r.randrange(50257) for _ in range(count)]))
-    return path
-
-
-def step(results, size, precision, graphs="auto", of=""):
-    name, layers, heads, channels, batch = size
-    folder = os.path.join(BUILD, "gpu", f"step-{name}-{precision}{of}".replace(" ", "-"))
-    os.makedirs(folder, exist_ok=True)
-    job = {"model": {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": 1024, "vocab_size": 50304},
-           "data": {"train": shard(os.path.join(BUILD, "gpu")), "sequence_length": 1024},
-           "training": {"batch_size_per_gpu": batch, "max_steps": 60, "learning_rate": 1e-4, "weight_decay": 0.1, "device": "cuda", "precision": precision,
-                        "cuda_graphs": graphs},
-           "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
-    with open(os.path.join(folder, "job.json"), "w") as f:
-        json.dump(job, f)
-    out = os.path.join(folder, "run")
-    begin = time.time()
-    p = subprocess.run([os.path.join(BUILD, "bin", "train"), os.path.join(folder, "job.json"), "--output_dir", out, "--fresh"], capture_output=True, text=True)
-    rows = [json.loads(line) for line in open(os.path.join(out, "metrics.jsonl"))] if os.path.exists(os.path.join(out, "metrics.jsonl")) else []
-    rates = [r["tokens_per_s"] for r in rows if r.get("step", 0) > 32 and "tokens_per_s" in r]  # by then auto has chosen between graphs and none
-    events = [json.loads(line) for line in open(os.path.join(out, "events.jsonl"))] if os.path.exists(os.path.join(out, "events.jsonl")) else []
-    results.add(f"step gpt2 {name} {precision}{of}", tokens_per_s=statistics.median(rates) if rates else None, batch=batch, seconds=round(time.time() - begin, 1),
-                memory_bytes=rows[-1].get("memory_bytes") if rows else None, graphs=[e for e in events if e["event"] == "cuda_graphs"],
-                loss=rows[-1].get("loss") if rows else None, error=p.stderr[-600:] if p.returncode else None)
-
-
-def twin(results, name):
-    p = subprocess.run([sys.executable, os.path.join(ROOT, "tests/peers/step_gpu.py"), "--model", "gpt2", "--size", f"{name}-gpu", "--compile", "default"],
-                       capture_output=True, text=True)
-    line = next((x for x in reversed(p.stdout.splitlines()) if x.startswith("{")), None)
-    results.add(f"twin gpt2 {name}", result=json.loads(line) if line else None, error=p.stderr[-600:] if p.returncode else None)
-
-
-def bench(results, seconds):
-    until, gpu_gib = time.time() + seconds, results.gpu["memory_mib"] / 1024
-    cases = [(f"kernels {d}", lambda d=d: kernels(results, d)) for d in ("bf16", "fp32")]
-    for s in STEPS:
-        if gpu_gib < MEMORY_GIB[s[0]]:
-            continue
-        cases.append((f"step gpt2 {s[0]} bf16-mixed", lambda s=s: step(results, s, "bf16-mixed")))
-        cases.append((f"twin gpt2 {s[0]}", lambda s=s: twin(results, s[0])))
-    for batch in (1, 4):  # small enough for the host to be in the way
-        for graphs in (False, True):
-            of = f" batch {batch} graphs {'on' if graphs else 'off'}"
-            cases.append((f"step gpt2 124M bf16-mixed{of}", lambda b=batch, g=graphs, of=of: step(results, (*STEPS[0][:4], b), "bf16-mixed", g, of)))
-    make("programs")
-    left = [c for c in cases if c[0] not in results.known]
-    for i, (case, run) in enumerate(left):
-        if time.time() > until:
-            print(f"gpu: time is over; {len(left) - i} of {len(cases)} cases are left: start again to go on")
-            return 0
-        run()
-    print(f"gpu: all {len(cases)} cases are in {RESULTS}")
+def pack():
+    """Stripped programs and what libraries they want beyond a system's own."""
+    folder, wanted = built(), {}
+    with tempfile.TemporaryDirectory() as place:
+        files = [("bin", x) for x in PROGRAMS] + [("gpu", x) for x in UNIT]
+        for kind, name in files:
+            os.makedirs(os.path.join(place, kind), exist_ok=True)
+            subprocess.run(["strip", "-o", os.path.join(place, kind, name), os.path.join(folder, kind, name)], check=True)
+            listed = subprocess.run(["ldd", os.path.join(folder, kind, name)], capture_output=True, text=True, check=True).stdout
+            wanted.update(m for m in re.findall(r"(\S+) => (/\S+)", listed) if not SYSTEM_LIBRARIES.match(m[0]))
+        os.makedirs(os.path.join(place, "lib"))
+        for name, path in wanted.items():
+            shutil.copyfile(path, os.path.join(place, "lib", name))
+        # the same kernels are in each program: a window as large as all of them keeps them once
+        way = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 128 << 20}]
+        with lzma.open(PACK, "wb", filters=way) as file, tarfile.open(fileobj=file, mode="w") as out:
+            for kind in ("bin", "gpu", "lib"):
+                out.add(os.path.join(place, kind), kind)
+    print(f"gpu: {os.path.relpath(PACK)}, {os.path.getsize(PACK) / 2**20:.1f} MiB: bring it and the tree, then scripts/gpu.py test --pack FILE")
     return 0
 
 
+def unpacked(path):
+    folder = os.path.join(BUILD, "gpu-pack")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with tarfile.open(path) as f:
+            f.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    except (OSError, tarfile.TarError, EOFError, lzma.LZMAError) as e:
+        stop(f"--pack {path}: {e}; scripts/gpu.py pack makes one")
+    return folder
+
+
+def digest(folder):
+    total = hashlib.sha256()
+    for path in sorted(glob.glob(os.path.join(folder, "bin", "*")) + [os.path.join(folder, "gpu", x) for x in UNIT]):
+        with contextlib.suppress(OSError), open(path, "rb") as f:
+            total.update(f.read())
+    return total.hexdigest()[:12]
+
+
+# ---- a case ----
+
+class Session:
+    def __init__(self, a, gpu, folder):
+        self.gpu, self.folder, self.tool, self.out = gpu, folder, a.tool, a.out
+        self.results = os.path.join(a.out, "results.jsonl")
+        self.work = os.path.join(BUILD, "gpu-work")
+        self.begin, self.seconds, self.programs = time.time(), a.seconds, digest(folder)
+        self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
+        self.known, self.count, self.running = {}, {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
+        os.makedirs(a.out, exist_ok=True)
+        os.makedirs(self.work, exist_ok=True)
+        for path in [*a.done, self.results]:
+            self.read(path)
+
+    def read(self, path):
+        if not os.path.exists(path):
+            return
+        with open(path) as f:
+            for line in f:
+                with contextlib.suppress(ValueError):  # the last one of a run that was cut off
+                    row = json.loads(line)
+                    if gpu_of(row) == gpu_of(self.gpu) and row.get("programs") == self.programs and row.get("passed"):
+                        self.known[row["case"]] = row
+
+    def left_s(self):
+        return self.begin + self.seconds - time.time()
+
+    def add(self, case, passed, **values):
+        row = {"case": case, "passed": passed, "date": time.strftime("%Y-%m-%d"), **self.gpu, "programs": self.programs, **values}
+        print(json.dumps(row), flush=True)
+        with open(self.results, "a") as f:
+            f.write(json.dumps(row) + "\n")
+        self.count["passed" if passed else "failed"] += 1
+        if passed:
+            self.known[case] = row
+
+    def run(self, command, env=None, until=None, cwd=ROOT):
+        """(exit code or None when its time was over, all that it printed, seconds). until(): it may be ended, for all is there."""
+        begin, limit = time.time(), max(self.left_s() + GRACE_S, 1)
+        with tempfile.TemporaryFile() as said:
+            p = self.running = subprocess.Popen(command, cwd=cwd, env=env or self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+                                                start_new_session=True)
+            code, ended = None, False
+            try:
+                while code is None and time.time() - begin < limit and not ended:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        code = p.wait(timeout=0.2)
+                    ended = until is not None and until()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(p.pid, signal.SIGKILL)
+                p.wait()
+                self.running = None
+            said.seek(0)
+            return 0 if ended and code is None else code, said.read().decode(errors="replace"), round(time.time() - begin, 1)
+
+    def say(self, case, text):
+        with open(os.path.join(self.out, "failures.log"), "a") as f:
+            f.write(f"==== {case}\n{text}\n")
+        print(text[-3000:], flush=True)
+
+    def close(self):
+        c = self.count
+        print(f"{c['passed']} passed, {c['failed']} failed, {c['skipped']} skipped" + (f", {c['left']} left: start it again to go on" if c["left"] else "") +
+              f"; {os.path.relpath(self.results)}", flush=True)
+        return 1 if c["failed"] else 75 if c["left"] else 77 if not self.gpu else 0
+
+
+def gpu_of(row):
+    return row.get("device"), row.get("driver")
+
+
+def run_all(s, cases):
+    """cases: (name, function). The last line is there however this ends, but for SIGKILL."""
+    done = 0
+    try:
+        for name, run in cases:
+            if name in s.known:
+                print(f"{name}: passed before", flush=True)
+                s.count["passed"] += 1
+            elif s.left_s() <= 0:
+                s.count["left"] += 1
+            else:
+                run(name)
+            done += 1
+    except KeyboardInterrupt:
+        print("gpu: told to end", flush=True)
+        s.count["left"] += len(cases) - done
+    finally:
+        code = s.close()
+    return code
+
+
+# ---- tests ----
+
+def check(s, name, command, env=None, cwd=ROOT):
+    code, said, seconds = s.run(command, env, cwd=cwd)
+    if not s.gpu and NO_GPU.search(said):
+        print(f"{name}: skipped, no GPU here", flush=True)
+        s.count["skipped"] += 1
+        return
+    s.add(name, code == 0, seconds=seconds, **({} if code == 0 else {"code": code, "timed_out": code is None}))
+    if code != 0:
+        s.say(name, said)
+
+
+def stories():
+    with open(STORY) as f:
+        return [n.name for n in ast.parse(f.read()).body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
+
+
+def story(s, name, function):
+    env = {**s.env, "B": s.folder, "DTRUN_GPU": "1"}
+    if not s.gpu:
+        print(f"{name}: skipped, no GPU here", flush=True)
+        s.count["skipped"] += 1
+    elif importlib.util.find_spec("pytest") is None:
+        s.add(name, False, error=f"{sys.executable} has no pytest")
+    else:
+        check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"stories/test_softgpu.py::{function}"], env,
+              os.path.join(ROOT, "tests"))
+
+
+def test_cases(s):
+    checker = [tool_path(s.tool), "--tool", s.tool, "--error-exitcode", "9"] if s.tool else []
+    after = f" {s.tool}" if s.tool else ""
+    cases = [(x + after, lambda name, x=x: check(s, name, [*checker, os.path.join(s.folder, "gpu", x)])) for x in UNIT]
+    return cases + ([] if s.tool else [(f"test_softgpu {x}", lambda name, x=x: story(s, name, x)) for x in stories()])
+
+
+# ---- figures ----
+
+def kernels(s, name, dtype):
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", f"--dtype={dtype}"])
+    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
+    if not s.gpu and NO_GPU.search(said):
+        print(f"{name}: skipped, no GPU here", flush=True)
+        s.count["skipped"] += 1
+        return
+    s.add(name, code == 0, seconds=seconds, rows=rows)
+    if code != 0:
+        s.say(name, said)
+
+
+def shard(s):
+    path = os.path.join(s.work, "train.bin")
+    if not os.path.exists(path):
+        r, count = random.Random(1), 4 << 20
+        with open(path + ".new", "wb") as f:
+            f.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+            f.write(struct.pack(f"<{count}H", *r.choices(range(50257), k=count)))
+        os.rename(path + ".new", path)
+    return path
+
+
+def write_job(s, size, batch, graphs):
+    name, layers, heads, channels, _ = size
+    folder = os.path.join(s.work, f"step-{name}")
+    os.makedirs(folder, exist_ok=True)
+    job = {"model": {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": TOKENS, "vocab_size": 50304},
+           "data": {"train": shard(s), "sequence_length": TOKENS},
+           "training": {"batch_size_per_gpu": batch, "max_steps": 100000, "learning_rate": 1e-4, "weight_decay": 0.1, "max_grad_norm": 1.0, "device": "cuda",
+                        "precision": "bf16-mixed", "cuda_graphs": graphs},
+           "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
+    path = os.path.join(folder, "job.json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path, os.path.join(folder, "run")
+
+
+def fitting(s, size, graphs):
+    """The job with the largest batch that fits: its plan says how many bytes it wants. (batch, job, run folder), batch 0: none does."""
+    train, batch = os.path.join(s.folder, "bin", "train"), size[4]
+    while batch > 0:
+        job, out = write_job(s, size, batch, graphs)
+        p = subprocess.run([train, job, "--plan", "--json", "--output_dir", out], env={**s.env, "DTRUN_DEVICE": "cuda"}, capture_output=True, text=True)
+        line = next((x for x in p.stdout.splitlines() if x.startswith("{")), None)
+        if line is not None:
+            plan = json.loads(line)
+            if plan["total"] - plan["bytes"]["staging"] + OF_CUDA <= s.gpu["memory_mib"] * 2**20:
+                return batch, job, out
+        elif p.returncode == 2 and "GPU needs" not in p.stderr:
+            s.say(size[0], p.stderr)
+            break
+        batch //= 2
+    return 0, None, None
+
+
+def read_rows(path):
+    with contextlib.suppress(OSError), open(path) as f:
+        return [json.loads(line) for line in f if line.endswith("\n")]
+    return []
+
+
+def step(s, name, size, graphs="auto"):
+    batch, job, out = fitting(s, size, graphs)
+    if batch == 0:
+        s.add(name, False, error="no batch of it fits into this GPU")
+        return
+    shutil.rmtree(out, ignore_errors=True)
+    metrics, first = os.path.join(out, "metrics.jsonl"), []
+
+    def enough():
+        count = len(read_rows(metrics))
+        if count > 0 and not first:
+            first.append(time.time())
+        return count >= WARM + MEASURED
+
+    begin = time.time()
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], until=enough)
+    rows = [r for r in read_rows(metrics) if "tokens_per_s" in r]
+    after = rows[WARM:]
+    events = read_rows(os.path.join(out, "events.jsonl"))
+    memory = [r for r in events if r.get("event") == "memory"]
+    times = sorted(r["step_s"] * 1e3 for r in after)
+    passed = code == 0 and len(after) >= MEASURED // 2
+    s.add(name, passed, seconds=seconds, B=batch, T=TOKENS, graphs=[r for r in events if r.get("event") == "cuda_graphs"], **({
+        "tokens_per_s": round(statistics.median(r["tokens_per_s"] for r in after)), "step_ms": round(statistics.median(times), 2), "p10": round(times[len(times) // 10], 2),
+        "p90": round(times[len(times) * 9 // 10], 2), "mfu": after[-1].get("mfu"), "clock_mhz": after[-1].get("gpu_clock_mhz"), "t_first_s": round(first[0] - begin, 1),
+        "first_loss": rows[0]["loss"], "loss": rows[-1]["loss"], "memory_bytes": rows[-1].get("memory_bytes"),
+        "planned_bytes": memory[0]["planned_bytes"] if memory else None} if after else {}))
+    if not passed:
+        s.say(name, said)
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def twin(s, name, size, bf16, compiled, attention):
+    ours = s.known.get(f"step gpt2 {size[0]}")
+    batch = ours["B"] if ours else size[4]
+    while batch > 0:
+        code, said, seconds = s.run([sys.executable, os.path.join(ROOT, "tests/peers/step_gpu.py"), "--model", "gpt2", "--size", f"{size[0]}-gpu", "--B", str(batch),
+                                     "--bf16", bf16, "--compile", compiled, "--attention", attention, "--warmup", str(WARM), "--steps", str(MEASURED)],
+                                    env=dict(os.environ))
+        if code in (0, None) or "OutOfMemoryError" not in said or s.left_s() <= 0:
+            break
+        batch //= 2
+    line = next((x for x in reversed(said.splitlines()) if x.startswith("{")), None)
+    s.add(name, code == 0 and line is not None, seconds=seconds, **(json.loads(line) if line else {}), **({"timed_out": True} if code is None else {}))
+    if line is None:
+        s.say(name, said)
+
+
+def twin_name(size, variant):
+    return f"twin gpt2 {size[0]} {' '.join(variant)}"
+
+
+def bench_cases(s):
+    def of(size, variants):
+        steps = [(f"step gpt2 {size[0]}", lambda name: step(s, name, size))]
+        return steps + [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
+
+    first = of(STEPS[0], TWINS[:2]) + [("kernels bf16", lambda name: kernels(s, name, "bf16"))]
+    rest = [c for size in STEPS[1:] for c in of(size, TWINS[:2])] + [c for size in STEPS for c in of(size, TWINS[2:])[1:]]
+    for batch in (1, 4):  # small enough for the host to be in the way
+        for graphs in (False, True):
+            name = f"step gpt2 124M batch {batch} graphs {'on' if graphs else 'off'}"
+            rest.append((name, lambda name, b=batch, g=graphs: step(s, name, (*STEPS[0][:4], b), g)))
+    cases = first + rest + [("kernels fp32", lambda name: kernels(s, name, "fp32"))]
+    if s.gpu:
+        return cases
+    skip = [(name, lambda name: (print(f"{name}: skipped, no GPU here", flush=True), s.count.update(skipped=s.count["skipped"] + 1))) for name, _ in cases]
+    return [c if c[0].startswith("kernels") else skip[i] for i, c in enumerate(cases)]
+
+
+def compare(s):
+    for size in STEPS:
+        ours = s.known.get(f"step gpt2 {size[0]}")
+        theirs = [(s.known[n]["tokens_per_s"], v) for v in TWINS if (n := twin_name(size, v)) in s.known]
+        if ours and theirs:
+            best, variant = max(theirs)
+            print(f"gpt2 {size[0]}: {ours['tokens_per_s']} tokens/s, PyTorch's best of {len(theirs)} {best} ({' '.join(variant)}), ratio {ours['tokens_per_s'] / best:.2f}")
+
+
 def main():
-    ap = argparse.ArgumentParser()
-    ap.add_argument("what", choices=["test", "bench"])
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("what", choices=["test", "bench", "pack"])
     ap.add_argument("--tool", choices=["memcheck", "racecheck", "synccheck", "initcheck"])
-    ap.add_argument("--seconds", type=float, default=450)
+    ap.add_argument("--seconds", type=float, default=420)
+    ap.add_argument("--pack", metavar="FILE")
+    ap.add_argument("--out", metavar="FOLDER", default=os.environ.get("OUT") or os.path.join(BUILD, "gpu-results"))
+    ap.add_argument("--done", metavar="FILE", action="append", default=[])
+    ap.add_argument("--only", metavar="WORD", help="cases with this in their name")
     a = ap.parse_args()
+    if a.what == "pack":
+        return pack()
     gpu = device()
     if gpu is None:
-        print("gpu: no GPU is here (nvidia-smi names none)")
-        return 77
-    results = Results(gpu)
-    return test(results, a.tool) if a.what == "test" else bench(results, a.seconds)
+        print("gpu: no GPU is here (NVML names none): programs are only looked at whether they start", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    s = Session(a, gpu or {}, unpacked(a.pack) if a.pack else built())
+    cases = [c for c in (test_cases(s) if a.what == "test" else bench_cases(s)) if not a.only or a.only in c[0]]
+    code = run_all(s, cases)
+    if a.what == "bench":
+        compare(s)
+    return code
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
