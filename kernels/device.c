@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #endif
 #include "kernels/kernels.h"
+#include "kernels/peak.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -89,6 +90,18 @@ bool dt_device_place(const char *name, int index, struct dt_device_place *out)
 bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes)
 {
     return d->ops->memory != NULL && d->ops->memory(d, free_bytes, total_bytes);
+}
+
+double dt_device_peak(struct dt_device *d, enum dt_dtype type)
+{
+#ifdef DT_CUDA
+    if (d->ops == &dt_cuda_device_ops) {
+        return dt_cuda_peak(d, type);
+    }
+#endif
+    (void)d;
+    (void)type;
+    return 0;
 }
 
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err)

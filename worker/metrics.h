@@ -15,7 +15,7 @@ struct metrics_step {
     double epoch;
     int64_t tokens; /* since the start of the run */
     double loss, grad_norm, lr, step_s, tokens_per_s;
-    double mfu; /* share of the measured peak of all ranks; not finite: unknown */
+    double mfu; /* share of all ranks' peak; not finite: unknown */
     double memory_bytes;
     int round;
 };

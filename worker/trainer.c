@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "kernels/peak.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,12 +33,16 @@ static void set_pulse_limit(struct trainer *t, double at_least_s)
 #define PEAK_SIDE 384
 #define PEAK_MEASURE_S 0.01
 
-/* FLOP/s of this rank's device in a square product of the weights' type, the best of a few ms: what "mfu" is a share of. NaN when it could not
- * be measured. */
-static double measure_peak(struct trainer *t)
+/* FLOP/s of this rank's device in products of the weights' type, what "mfu" is a share of: as its maker states them, otherwise, of a CPU, those of a square product,
+ * the best of a few ms. NaN: not known. */
+static double peak_of(struct trainer *t)
 {
     struct world *w = t->world;
     enum dt_dtype type = t->chain.spec.type;
+    double stated = dt_device_peak(w->device, type);
+    if (stated > 0 || !w->device->host_memory) {
+        return stated > 0 ? stated : NAN;
+    }
     size_t bytes = (size_t)PEAK_SIDE * PEAK_SIDE * dt_dtype_size(type);
     char *x = NULL;
     struct dt_error err;
@@ -200,7 +205,7 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     const struct job *job = t->job;
     bool files = !hooks->no_files;
     int64_t steps_here = 0;
-    t->peak_flops = t->rank == 0 && files ? measure_peak(t) : NAN;
+    t->peak_flops = t->rank == 0 && files ? peak_of(t) : NAN;
     set_pulse_limit(t, 0);
     struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
     if (evaluate(t, &m, err) != 0) {

@@ -2,6 +2,7 @@
  * travel in failure.c. The driver is asked for the first time here: programs that open another device never touch it. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/peak.h"
 #include "kernels/cuda/stream.h"
 
 #include <stdio.h>
@@ -263,6 +264,16 @@ static bool cuda_memory(struct dt_device *d, size_t *free_bytes, size_t *total_b
     bool known = cudaMemGetInfo(free_bytes, total_bytes) == cudaSuccess;
     (void)cudaGetLastError();
     return known;
+}
+
+double dt_cuda_peak(struct dt_device *d, enum dt_dtype type)
+{
+    const struct cuda_device *c = d->impl;
+    struct cudaDeviceProp p;
+    int khz = 0;
+    bool known = cudaGetDeviceProperties(&p, c->index) == cudaSuccess && cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, c->index) == cudaSuccess;
+    (void)cudaGetLastError();
+    return known ? dt_peak_flops(p.name, p.major, p.minor, p.multiProcessorCount, khz * 1e3, type) : 0;
 }
 
 const struct dt_device_ops dt_cuda_device_ops = {

@@ -231,6 +231,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMultiProcessorCount:
         *value = (int)softgpu_setting("SOFTGPU_SM", 4);
         break;
+    case cudaDevAttrClockRate:
+        *value = 1980000; /* kHz */
+        break;
     case cudaDevAttrComputeCapabilityMajor:
         *value = 9;
         break;

@@ -172,6 +172,9 @@ def test_status_and_metrics_show_gpus(place):
     assert gpus[1]["bus"] == "0000:02:00.0" and gpus[1]["temperature"] == 81 and gpus[1]["slowed_by"] == "", shown
     row = [line.split() for line in text.out.splitlines() if "0000:01:00.0" in line]
     assert len(row) == 1 and row[0][:6] == ["0", "0000:01:00.0", "87%", "4.0", "GiB", "of"] and max(map(len, text.out.splitlines())) <= 80, text
+    flops = 6 * (256 * 32 + 12 * 32**2 + 13 * 32 + 2 * 32) + 6 * 32 * 16  # of a token, as docs/gpu.md counts
+    peak = 2 * 4 * 256 * 1.98e9  # two software GPUs of 4 multiprocessors each
+    assert all(abs(m["mfu"] / (m["tokens_per_s"] * flops / peak) - 1) < 0.01 for m in metrics if m.get("tokens_per_s")), metrics[-1]
     assert any(m.get("gpu_busy") == 0.87 and m["gpu_clock_mhz"] == 1200 and m["gpu_slowed_by"] == "power limit, heat" for m in metrics), metrics[-1]
 
 
