@@ -12,7 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#define DEVICE_SPARE_BYTES 0x8p20 /* events and the like, that come later */
+#define SPARE_LEAST_BYTES 0x8p20
+#define SPARE_SHARE (1.0 / 128)
 #define CONTEXT_MOST_BYTES 0x2p30 /* more than CUDA and its libraries ever take for themselves */
 #define HELD_WAIT_S 50.0          /* for the memory of programs that have ended: the driver takes a while to give it back */
 #define HELD_ASK_S 0.25
@@ -151,6 +152,12 @@ int trainer_check_total(const struct trainer *t, double total_bytes, int local_s
 
 /* ---- on a device that is open ---- */
 
+/* Of each rank, for what CUDA and its libraries take when a kernel or a collective first runs, after this check: its code, memory for its threads, NCCL's buffers. */
+static double spare_bytes(double total_bytes)
+{
+    return fmax(SPARE_LEAST_BYTES, total_bytes * SPARE_SHARE);
+}
+
 /* What other programs hold of it, as far as the driver tells. */
 static double others_bytes(const struct world *w)
 {
@@ -194,8 +201,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
     double own = fmin(t->context_bytes, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */
     double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
-    double need = needed(&t->plan, true) + graphs + DEVICE_SPARE_BYTES;
-    double room = (double)total_bytes - own - graphs * sharers - DEVICE_SPARE_BYTES;
+    double spare = spare_bytes((double)total_bytes);
+    double need = needed(&t->plan, true) + graphs + spare, room = (double)total_bytes - own - (graphs + spare) * sharers;
     if (needed(&t->plan, true) * sharers > room) {
         return does_not_fit(t, true, w->local_size, sharers, room, "memory of the GPU", err);
     }

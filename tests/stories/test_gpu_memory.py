@@ -101,6 +101,19 @@ def test_memory_that_a_program_holds(place, tmp_path):
                      said[0]), result
 
 
+@pytest.mark.parametrize("more_mib, code", [(30, 1), (80, 0)])
+def test_room_for_what_libraries_take_later(place, tmp_path, more_mib, code):
+    """A 128th of the GPU, 64 MiB of 8 GiB, beyond what the job and CUDA hold by then."""
+    out, held = f"room-{more_mib}", tmp_path / "held"
+    held.write_text("0")
+    assert run(place, out, sets=WIDE, SOFTGPU_HELD=str(held)).code == 0
+    events = [json.loads(line) for line in open(place[0] / out / "events.jsonl")]
+    used = next(e["measured_bytes"] for e in events if e["event"] == "memory")
+    held.write_text(str(8192 - more_mib - int(used) // 2**20 - 1))
+    result = run(place, out + "-held", nvml=["0.processes 1:1000000000"], sets=WIDE, SOFTGPU_HELD=str(held))
+    assert result.code == code and (code == 0 or "the rest is held by others; it is used by pid 1 " in result.err), result
+
+
 def test_memory_of_an_ended_program_is_waited_for(place, tmp_path):
     held = tmp_path / "held"
     held.write_text("8150")
