@@ -51,23 +51,37 @@ const char *world_device_name(const char *wanted)
     return strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;
 }
 
-/* " visible (CUDA_VISIBLE_DEVICES=0,1)" */
-static const char *by_variable(char *out, size_t out_bytes)
+/* " visible (CUDA_VISIBLE_DEVICES=0,0: 0 is named twice, then none is seen)" */
+static const char *by_variable(const char *list, char *out, size_t out_bytes)
 {
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    (void)snprintf(out, out_bytes, "%s%.100s%s", list != NULL ? " visible (CUDA_VISIBLE_DEVICES=" : "", list != NULL ? list : "",
-                   list != NULL ? ")" : "");
+    struct dt_gpu_visible seen;
+    out[0] = '\0';
+    if (list != NULL) {
+        dt_gpu_visible(list, NULL, -1, &seen);
+        (void)snprintf(out, out_bytes, " visible (CUDA_VISIBLE_DEVICES=%.100s%s%.150s)", list, seen.problem[0] != '\0' ? ": " : "", seen.problem);
+    }
     return out;
+}
+
+/* Of a list of parts that MIG cut a process sees one. */
+static bool lists_parts(const char *list)
+{
+    return list != NULL && strncmp(list, "MIG-", 4) == 0;
 }
 
 static int too_few(int ranks, int count, struct dt_error *err)
 {
-    char variable[160], start[128] = "";
-    if (count > 0) {
-        (void)snprintf(start, sizeof start, "start fewer (--nproc_per_node=%d), let ranks share one with training.share_gpu=true, or ", count);
+    char variable[320], advice[128] = "";
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    if (lists_parts(list)) {
+        (void)snprintf(advice, sizeof advice, "a process sees one part of a GPU: give each rank its own with --virtual_local_rank, or ");
+    } else if (count > 0) {
+        (void)snprintf(advice, sizeof advice, "start fewer (--nproc_per_node=%d), let ranks share one with training.share_gpu=true, or ", count);
+    } else if (list != NULL) {
+        (void)snprintf(advice, sizeof advice, "correct or unset that, or ");
     }
     return dt_fail(err, DT_INVALID, "training.device: %d rank%s on this host and %d GPU%s%s; %suse training.device=cpu", ranks, ranks == 1 ? "" : "s",
-                   count, count == 1 ? "" : "s", by_variable(variable, sizeof variable), start);
+                   count, count == 1 ? "" : "s", by_variable(list, variable, sizeof variable), advice);
 }
 
 /* GPUs by their files, where they have some: asking the driver takes seconds when it has to wake up. -1: not known so. */
@@ -95,6 +109,7 @@ int world_check_device(const struct world_options *o, int local_size, const char
     }
     local_size = getenv("DTRUN_OWN_GPU") != NULL ? 1 : local_size;
     dt_gpu_visible(list, NULL, -1, &seen);
+    seen.count = lists_parts(list) && seen.count > 1 ? 1 : seen.count;
     count = list != NULL && (count < 0 || seen.count < count) ? seen.count : count;
     return count < 0 || count >= local_size || (o->share_gpu && count > 0) ? 0 : too_few(local_size, count, err);
 }

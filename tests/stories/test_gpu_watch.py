@@ -53,6 +53,8 @@ def cause(result):
 
 @pytest.mark.parametrize("nvml, env, code, words", [
     ([], {"CUDA_VISIBLE_DEVICES": ""}, 2, ["0 GPUs visible (CUDA_VISIBLE_DEVICES=)", "use training.device=cpu"]),
+    ([], {"CUDA_VISIBLE_DEVICES": "0,0"}, 2, ["(CUDA_VISIBLE_DEVICES=0,0: 0 is named twice, then none is seen); correct or unset that, or use training.device=cpu"]),
+    ([], {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, 2, ["1 GPU visible (CUDA_VISIBLE_DEVICES=MIG-1,MIG-2); a process sees one part of a GPU: give each rank its own with"]),
     ([], {"CUDA_VISIBLE_DEVICES": "1"}, 2, ["2 ranks on this host and 1 GPU visible (CUDA_VISIBLE_DEVICES=1); start fewer (--nproc_per_node=1)"]),
     ([], {"CUDA_VISIBLE_DEVICES": "0,7"}, 100, ["2 ranks on this host and 1 GPU visible (CUDA_VISIBLE_DEVICES=0,7)"]),
     (["1.late 15"], {"SOFTGPU_DEVICES": "1"}, 100, ["2 ranks on this host and 1 GPU;", "GPU 1 of this host (nvidia-smi's number) is lost: it fell off the bus"]),
