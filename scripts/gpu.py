@@ -283,7 +283,7 @@ def kernels(s, name, dtype):
         print(f"{name}: skipped, no GPU here", flush=True)
         s.count["skipped"] += 1
         return
-    s.add(name, code == 0, seconds=seconds, rows=rows)
+    s.add(name, code == 0, seconds=seconds, rows=rows, **({"timed_out": True} if code is None else {}))
     if code != 0:
         s.say(name, said)
 
@@ -360,7 +360,8 @@ def step(s, name, size, graphs="auto"):
     memory = [r for r in events if r.get("event") == "memory"]
     times = sorted(r["step_s"] * 1e3 for r in after)
     passed = code == 0 and len(after) >= MEASURED // 2
-    s.add(name, passed, seconds=seconds, B=batch, T=TOKENS, graphs=[r for r in events if r.get("event") == "cuda_graphs"], **({
+    s.add(name, passed, seconds=seconds, B=batch, T=TOKENS, graphs=[r for r in events if r.get("event") == "cuda_graphs"],
+          **({"timed_out": True} if code is None else {}), **({
         "tokens_per_s": round(statistics.median(r["tokens_per_s"] for r in after)), "step_ms": round(statistics.median(times), 2), "p10": round(times[len(times) // 10], 2),
         "p90": round(times[len(times) * 9 // 10], 2), "mfu": after[-1].get("mfu"), "clock_mhz": after[-1].get("gpu_clock_mhz"), "t_first_s": round(first[0] - begin, 1),
         "first_loss": rows[0]["loss"], "loss": rows[-1]["loss"], "memory_bytes": rows[-1].get("memory_bytes"),
