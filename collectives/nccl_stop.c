@@ -205,15 +205,34 @@ static bool may_abort(const struct nccl *n, nccl_comm handle)
     return n->lib->version >= 21900 || (n->lib->async_error(handle, &state) == NCCL_SUCCESS && state != NCCL_IN_PROGRESS);
 }
 
+static void abort_one(struct nccl *n, enum nccl_which which)
+{
+    if (n->handles[which] != NULL && may_abort(n, n->handles[which])) {
+        (void)n->lib->abort(n->handles[which]);
+        n->handles[which] = NULL;
+    } else if (n->handles[which] != NULL) {
+        atomic_store(&n->rest, NCCL_LEFT);
+    }
+}
+
+static void *abort_gather(void *argument)
+{
+    struct nccl *n = argument;
+    dt_device_use(n->device);
+    abort_one(n, NCCL_GATHER);
+    return NULL;
+}
+
+/* Side by side: an abort waits for what its communicator has on the device, which may stand behind what the other one's abort ends. */
 static void abort_all(struct nccl *n)
 {
-    for (int i = NCCL_HANDLES - 1; i >= 0; i--) {
-        if (n->handles[i] != NULL && may_abort(n, n->handles[i])) {
-            (void)n->lib->abort(n->handles[i]);
-            n->handles[i] = NULL;
-        } else if (n->handles[i] != NULL) {
-            atomic_store(&n->rest, NCCL_LEFT);
-        }
+    pthread_t gather;
+    bool beside = n->handles[NCCL_GATHER] != NULL && pthread_create(&gather, NULL, abort_gather, n) == 0;
+    abort_one(n, NCCL_MAIN);
+    if (beside) {
+        (void)pthread_join(gather, NULL);
+    } else {
+        abort_one(n, NCCL_GATHER); /* it may have been split off meanwhile */
     }
 }
 

@@ -590,6 +590,28 @@ static void what_nccl_says_ends_it(void **unused)
     assert_int_equal(log_lines("ncclCommAbort", "rank 1 of 2"), 1);
 }
 
+/* A gather of the communicator for gathers stands behind a sum of the other one, which fails. */
+static void sum_then_gather(struct dt_comm *c)
+{
+    struct dt_error *err = &told[c->rank].error, late = {0};
+    char *x = device_bytes(256);
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "s", x, x, 4, DT_F32, 0}, stream);
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "g", x + 16 * c->rank, x, 4, DT_F32, 0}, stream);
+    double end_s = dt_now_s() + PATIENCE_S;
+    while (dt_comm_poll(c, err) == 0) {
+        NEED(dt_now_s() < end_s);
+        dt_sleep_s(0.002);
+    }
+    NEED(dt_stream_finish(stream, 8, &late) == 0 || late.status != DT_TIMEOUT);
+}
+
+static void what_stands_behind_a_failure_is_let_go(void **unused)
+{
+    (void)unused;
+    begin(2, &(struct scene){.fault = "late-error@1:1", .timeout_s = 60, .zero_ctas = 2}, sum_then_gather);
+    all_end_well(2);
+}
+
 static void a_hang_ends_by_the_clock(void **unused)
 {
     (void)unused;
@@ -789,6 +811,7 @@ int main(int argc, char **argv)
         TEST(a_full_queue_hides_nobody),
         TEST(the_cause_is_told_not_its_echo),
         TEST(what_nccl_says_ends_it),
+        TEST(what_stands_behind_a_failure_is_let_go),
         TEST(a_hang_ends_by_the_clock),
         TEST(who_stays_away_is_named),
         TEST(a_gather_of_a_lost_rank_is_let_go),

@@ -156,7 +156,11 @@ static bool pass(const entry *e)
         stand_still(c);
         return false;
     }
-    if (fault("error", c->world_rank, e->number)) {
+    if (fault("late-error", c->world_rank, e->number)) {
+        timespec t = {0, 300000000};
+        nanosleep(&t, nullptr);
+    }
+    if (fault("error", c->world_rank, e->number) || fault("late-error", c->world_rank, e->number)) {
         set_state(c, NCCL_REMOTE_ERROR);
         stand_still(c);
         return false;

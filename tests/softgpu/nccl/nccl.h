@@ -14,6 +14,7 @@
  *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails
  *   revoke-hang    a revoked one never comes to rest    window       the window is refused
  *   destroy-hang   ncclCommDestroy does not come back   window-error the window cannot be registered, which is found later
+ *   late-error     the same as error, 0.3 s later
  *   split-late     the new communicator goes on for a while when the split is through
  *   launch-hang    its collective does not get into the stream until the communicator is stopped
  *   echo           the communicator says ncclRemoteError, and a moment later the next rank is dead */
