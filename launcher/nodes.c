@@ -170,7 +170,7 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
 {
     struct nodes *n = user;
     dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
-    if (peer == 0) {
+    if (peer == 0 && (!n->place.hosts || err->status == DT_INVALID)) { /* the endpoint that we hold is in no trouble */
         (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
         bool denied = err->status == DT_INVALID && strcmp(n->wait.trouble, n->wait.denied) != 0;
         if (denied) { /* another key or another run: waiting will hardly help */
@@ -420,6 +420,7 @@ static void on_claimed(void *user, int fd, const struct lookup_list *list)
     struct peer_info *self = &n->member.options.self;
     n->place.endpoint = *list;
     n->place.hosts = true;
+    n->wait.trouble[0] = '\0'; /* was with the endpoint of somebody else */
     self->port = n->o->master_port;
     link_set_port(n->link, self->port);
     if (self->address[0] == '\0') {

@@ -273,6 +273,19 @@ def test_who_waited_in_vain_for_a_lost_host_says_which(tmp_path):
     assert re.fullmatch(last, result.err.splitlines()[-1]), result
 
 
+def test_who_takes_an_endpoint_over_has_no_trouble_with_it_any_more():
+    """Another run held it, and said so."""
+    port = free_port()
+    words = ["--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}"]
+    with Job([*words, "--rdzv_id=one", "--join_timeout=3", "/bin/true"]) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        with Job([*words, "--rdzv_id=two", "--join_timeout=6", "/bin/true"]) as b:
+            first, second = finish(a, b)
+    assert (first.code, second.code) == (111, 111), (first, second)
+    assert "belongs to another job" in second.err and "held by this host now" in second.err, second
+    assert re.fullmatch(r"dtrun: 1 of 2 hosts came within \d+ s \(--join_timeout\)", second.err.splitlines()[-1]), second
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("when, here", [("trap 'exit 0' TERM; sleep 600 & wait", "because of it 1 worker stopped at host"),
                                         ("exit 0", r"the worker at host \S+ had ended with exit code 0")])
