@@ -167,7 +167,7 @@ def test_a_round_without_its_leader_begins_with_an_empty_store(tmp_path):
         wait_until(lambda: len(lines_of(tmp_path / name)) > count, f"the next round of {name}")
 
     with etcd.Etcd(tmp_path) as store:
-        args = at(store.endpoints, "1:2", "--max_restarts=1", "--dead_after=4", sys.executable, "-c", COUNTER, tmp_path, run_id="outside")
+        args = at(store.endpoints, "1:2", "--max_restarts=3", "--dead_after=8", sys.executable, "-c", COUNTER, tmp_path, run_id="outside")
         with Job([*args, "a"]) as a:
             wait_until(lambda: size_of(tmp_path / "a") == 1, "a round of one")
             with Job([*args, "b"]) as b:
