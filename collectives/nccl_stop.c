@@ -366,7 +366,7 @@ bool nccl_end(struct dt_comm *c)
     if (rest && n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0 && finalize(c)) {
         in_thread(n, destroy_main);
         rest = nccl_await_rest(c);
-    } else if (rest && (has_handles(n) || atomic_load(&n->stopping))) {
+    } else if (rest && (atomic_load(&n->stopping) || has_handles(n))) { /* in this order: who stops it may be writing them */
         nccl_stop(c);
         rest = nccl_await_rest(c);
         if (rest && has_handles(n)) { /* it was revoked, or one came late: now what they hold is freed */
