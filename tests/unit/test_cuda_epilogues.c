@@ -1,5 +1,5 @@
 /* Products with their epilogues on the GPU: what they compute, what is refused and done apart, and that the faster way is chosen once for all. On the software
- * GPU, whose cublasLt is told which one is slow.   run: timeout 180 */
+ * GPU, whose cublasLt is told which one is slow.   run: timeout 600 */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -493,6 +493,7 @@ static void runs_agree(void **unused)
         uint64_t before = softgpu_lt_epilogues;
         train("ddp", micro_steps, false, false, &ddp);
         assert_true(softgpu_lt_epilogues - before > 3 * 2 * 5); /* steps, layers, and some to measure */
+        use_cache("run", false, NULL);                          /* all is chosen */
         train("full_shard", micro_steps, false, false, &sharded);
         train("full_shard", micro_steps, true, false, &again);
         before = softgpu_lt_epilogues;
