@@ -5,6 +5,7 @@
  * they meet queries and keys, and results once. What is computed in float in between is wrong by FLOAT of the sum of magnitudes. */
 #include "kernels/cuda/attention.h"
 #include "kernels/device.h"
+#include "tests/unit/support/attention_shape.h"
 #include "tests/unit/support/kernel_cases.h"
 
 #include <math.h>
@@ -20,26 +21,19 @@
 enum { ORDERS = 3, EDGE_BYTES = 256 };
 static const double HALF = 0x1p-8, FLOAT = 0x1p-14;
 
-struct shape {
-    int64_t batch, positions, heads, head_size, kv_heads;
-    bool causal;
-    double scale; /* 0: the usual one */
-    double size;  /* of queries and keys */
-};
-
 struct implementation {
     const char *name;
-    bool (*can)(const struct shape *x);
+    bool (*can)(const struct attention_shape *x);
     void (*forward)(const struct dt_cuda_launch *l, const struct dt_attention_args *a);
     void (*backward)(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a);
 };
 
-static bool plain_can(const struct shape *x)
+static bool plain_can(const struct attention_shape *x)
 {
     return dt_cuda_attention_plain_can(x->positions, x->heads, x->head_size);
 }
 
-static bool flash_can(const struct shape *x)
+static bool flash_can(const struct attention_shape *x)
 {
     return dt_cuda_attention_flash_can(x->positions, x->heads, x->head_size, x->scale, DT_BF16);
 }
@@ -49,29 +43,7 @@ static const struct implementation flash = {"flash", flash_can, dt_cuda_attentio
 
 /* ---- tensors ---- */
 
-enum tensor { QKV, OUT, LSE, DOUT, DQKV, TENSORS };
 static const char *const names[TENSORS] = {"qkv", "out", "lse", "dout", "dqkv"};
-
-static int64_t kv_heads(const struct shape *x)
-{
-    return x->kv_heads != 0 ? x->kv_heads : x->heads;
-}
-
-static int64_t row_of(const struct shape *x)
-{
-    return (x->heads + 2 * kv_heads(x)) * x->head_size;
-}
-
-static int64_t count_of(const struct shape *x, enum tensor t)
-{
-    int64_t rows = x->batch * x->positions;
-    return t == LSE ? rows * x->heads : rows * (t == QKV || t == DQKV ? row_of(x) : x->heads * x->head_size);
-}
-
-static size_t bytes_of(const struct shape *x, enum tensor t)
-{
-    return (size_t)count_of(x, t) * (t == LSE ? sizeof(float) : sizeof(uint16_t));
-}
 
 static double value(const void *tensor, int64_t i)
 {
@@ -94,16 +66,16 @@ static void fill_with(uint16_t *to, int64_t count, double size, uint64_t *seed)
 }
 
 /* The tensors of a shape in the host's memory: inputs made, the others left alone. */
-static void make(const struct shape *x, void **host)
+static void make(const struct attention_shape *x, void **host)
 {
     uint64_t seed = 88172645463325252U;
     for (int t = 0; t < TENSORS; t++) {
-        host[t] = malloc(bytes_of(x, t));
+        host[t] = malloc(attention_bytes(x, t));
         assert_non_null(host[t]);
     }
-    fill_with(host[QKV], count_of(x, QKV), 1, &seed);
-    fill_with(host[DOUT], count_of(x, DOUT), 1, &seed);
-    int64_t row = row_of(x), values_at = (x->heads + kv_heads(x)) * x->head_size; /* queries and keys larger */
+    fill_with(host[QKV], attention_count(x, QKV), 1, &seed);
+    fill_with(host[DOUT], attention_count(x, DOUT), 1, &seed);
+    int64_t row = attention_row(x), values_at = (x->heads + attention_kv_heads(x)) * x->head_size; /* queries and keys larger */
     for (int64_t r = 0; r < x->batch * x->positions; r++) {
         fill_with((uint16_t *)host[QKV] + r * row, values_at, x->size, &seed);
     }
@@ -155,47 +127,27 @@ static char *allocate(struct gpu *g, enum dt_memory kind, size_t size_bytes)
 }
 
 /* Forward and backward; out, lse and dqkv come back to the host. Around each tensor lie edges that must stay. */
-static void run(struct gpu *g, const struct implementation *i, const struct shape *x, void **host)
+static void run(struct gpu *g, const struct implementation *i, const struct attention_shape *x, void **host)
 {
     char *device[TENSORS], *pinned[TENSORS];
     size_t size[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        size[t] = bytes_of(x, t) + 2 * EDGE_BYTES;
+        size[t] = attention_bytes(x, t) + 2 * EDGE_BYTES;
         device[t] = allocate(g, DT_MEMORY_DEVICE, size[t]);
         pinned[t] = allocate(g, DT_MEMORY_PINNED, size[t]);
         memset(pinned[t], 0xff, size[t]); /* no number */
         if (t == QKV || t == DOUT) {
-            memcpy(pinned[t] + EDGE_BYTES, host[t], bytes_of(x, t));
+            memcpy(pinned[t] + EDGE_BYTES, host[t], attention_bytes(x, t));
         }
         dt_stream_copy(g->s, device[t], pinned[t], size[t]);
         device[t] += EDGE_BYTES;
     }
     struct dt_cuda_launch l;
     assert_true(dt_cuda_begin(g->s, &l));
-    i->forward(&l, &(struct dt_attention_args){.out = device[OUT],
-                                               .lse = device[LSE],
-                                               .qkv = device[QKV],
-                                               .batch = x->batch,
-                                               .positions = x->positions,
-                                               .heads = x->heads,
-                                               .kv_heads = x->kv_heads,
-                                               .head_size = x->head_size,
-                                               .scale = x->scale,
-                                               .causal = x->causal,
-                                               .type = DT_BF16});
-    i->backward(&l, &(struct dt_attention_backward_args){.dqkv = device[DQKV],
-                                                         .dout = device[DOUT],
-                                                         .out = device[OUT],
-                                                         .qkv = device[QKV],
-                                                         .lse = device[LSE],
-                                                         .batch = x->batch,
-                                                         .positions = x->positions,
-                                                         .heads = x->heads,
-                                                         .kv_heads = x->kv_heads,
-                                                         .head_size = x->head_size,
-                                                         .scale = x->scale,
-                                                         .causal = x->causal,
-                                                         .type = DT_BF16});
+    struct dt_attention_args forward = attention_args(x, device);
+    struct dt_attention_backward_args backward = attention_backward_args(x, device);
+    i->forward(&l, &forward);
+    i->backward(&l, &backward);
     dt_cuda_end(g->s, i->name);
     for (int t = 0; t < TENSORS; t++) {
         dt_stream_copy(g->s, pinned[t], device[t] - EDGE_BYTES, size[t]);
@@ -207,7 +159,7 @@ static void run(struct gpu *g, const struct implementation *i, const struct shap
                 fail_msg("%s: written beside %s", i->name, names[t]);
             }
         }
-        memcpy(host[t], pinned[t] + EDGE_BYTES, bytes_of(x, t));
+        memcpy(host[t], pinned[t] + EDGE_BYTES, attention_bytes(x, t));
         dt_device_free(&g->d, DT_MEMORY_DEVICE, device[t] - EDGE_BYTES, size[t]);
         dt_device_free(&g->d, DT_MEMORY_PINNED, pinned[t], size[t]);
     }
@@ -220,7 +172,7 @@ struct expected {
     double *x[TENSORS], *off[TENSORS];
 };
 
-static void add(struct expected *e, enum tensor t, int64_t at, double x, double off)
+static void add(struct expected *e, enum attention_tensor t, int64_t at, double x, double off)
 {
     e->x[t][at] += x;
     e->off[t][at] += off;
@@ -232,7 +184,7 @@ struct head {
     double scale;
 };
 
-static void expect_row(struct expected *e, const struct shape *x, void *const *host, const struct head *h, int64_t i, double *p)
+static void expect_row(struct expected *e, const struct attention_shape *x, void *const *host, const struct head *h, int64_t i, double *p)
 {
     const void *qkv = host[QKV], *out = host[OUT], *dout = host[DOUT];
     int64_t keys = x->causal ? i + 1 : x->positions, D = h->size;
@@ -275,22 +227,22 @@ static void expect_row(struct expected *e, const struct shape *x, void *const *h
 }
 
 /* Compares sequence b of `host`. */
-static void check_sequence(const struct implementation *i, const struct shape *x, void *const *host, int64_t b)
+static void check_sequence(const struct implementation *i, const struct attention_shape *x, void *const *host, int64_t b)
 {
-    struct shape one = *x;
+    struct attention_shape one = *x;
     one.batch = 1;
     struct expected e;
     void *own[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
-        e.x[t] = calloc((size_t)count_of(&one, t), sizeof(double));
-        e.off[t] = calloc((size_t)count_of(&one, t), sizeof(double));
-        own[t] = (char *)host[t] + (size_t)b * bytes_of(&one, t);
+        e.x[t] = calloc((size_t)attention_count(&one, t), sizeof(double));
+        e.off[t] = calloc((size_t)attention_count(&one, t), sizeof(double));
+        own[t] = (char *)host[t] + (size_t)b * attention_bytes(&one, t);
     }
     double *p = malloc((size_t)x->positions * sizeof *p);
     for (int64_t h = 0; h < x->heads; h++) {
-        int64_t D = x->head_size, kv = h / (x->heads / kv_heads(x));
-        struct head head = {.q = h * D, .k = (x->heads + kv) * D, .v = (x->heads + kv_heads(x) + kv) * D, .o = h * D};
-        head.row = row_of(x);
+        int64_t D = x->head_size, kv = h / (x->heads / attention_kv_heads(x));
+        struct head head = {.q = h * D, .k = (x->heads + kv) * D, .v = (x->heads + attention_kv_heads(x) + kv) * D, .o = h * D};
+        head.row = attention_row(x);
         head.out_row = x->heads * D;
         head.size = D;
         head.scale = x->scale != 0 ? x->scale : 1 / sqrt((double)D);
@@ -299,7 +251,7 @@ static void check_sequence(const struct implementation *i, const struct shape *x
         }
     }
     for (int t = 0; t < TENSORS; t++) {
-        for (int64_t at = 0; (t == OUT || t == LSE || t == DQKV) && at < count_of(&one, t); at++) {
+        for (int64_t at = 0; (t == OUT || t == LSE || t == DQKV) && at < attention_count(&one, t); at++) {
             double got = t == LSE ? (double)((float *)own[t])[at] : value(own[t], at), want = e.x[t][at];
             double bound = e.off[t][at] + (t == LSE ? 0 : HALF * fabs(want) + 1e-30);
             if (!(fabs(got - want) <= bound)) {
@@ -316,10 +268,10 @@ static void check_sequence(const struct implementation *i, const struct shape *x
     free(p);
 }
 
-static void same(const struct shape *x, void *const *a, void *const *b, const char *what)
+static void same(const struct attention_shape *x, void *const *a, void *const *b, const char *what)
 {
     for (int t = 0; t < TENSORS; t++) {
-        size_t size = bytes_of(x, t);
+        size_t size = attention_bytes(x, t);
         for (size_t i = 0; i < size; i++) {
             if (((char *)a[t])[i] != ((char *)b[t])[i]) {
                 fail_msg("(%lld, %lld, %lld, %lld, %lld): %s: other bits in %s, byte %zu", (long long)x->batch, (long long)x->positions,
@@ -331,7 +283,7 @@ static void same(const struct shape *x, void *const *a, void *const *b, const ch
 
 /* ---- tests ---- */
 
-static void check(struct gpu *gpus, const struct implementation *i, const struct shape *x, int orders)
+static void check(struct gpu *gpus, const struct implementation *i, const struct attention_shape *x, int orders)
 {
     void *first[TENSORS], *again[TENSORS];
     assert_true(i->can(x));
@@ -376,7 +328,7 @@ static void test_lengths(void **unused)
                 continue;
             }
 #endif
-            check(gpus, &flash, &(struct shape){1, lengths[n], 1, 64, 0, causal != 0, 0, 1.5}, lengths[n] < 100 ? ORDERS : 1);
+            check(gpus, &flash, &(struct attention_shape){1, lengths[n], 1, 64, 0, causal != 0, 0, 1.5}, lengths[n] < 100 ? ORDERS : 1);
         }
     }
     close_all(gpus);
@@ -389,8 +341,8 @@ static void test_head_sizes(void **unused)
     struct gpu gpus[ORDERS];
     open_all(gpus);
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
-        check(gpus, &flash, &(struct shape){1, 150, 1, sizes[n], 0, n % 2 == 0, 0, 1.5}, 1);
-        check(gpus, &flash, &(struct shape){1, 70, 2, sizes[n], 0, n % 2 != 0, 0, 1.5}, ORDERS);
+        check(gpus, &flash, &(struct attention_shape){1, 150, 1, sizes[n], 0, n % 2 == 0, 0, 1.5}, 1);
+        check(gpus, &flash, &(struct attention_shape){1, 70, 2, sizes[n], 0, n % 2 != 0, 0, 1.5}, ORDERS);
     }
     close_all(gpus);
 }
@@ -399,7 +351,7 @@ static void test_head_sizes(void **unused)
 static void test_other_shapes(void **unused)
 {
     (void)unused;
-    static const struct shape shapes[] = {
+    static const struct attention_shape shapes[] = {
         {1, 100, 4, 64, 2, true, 0, 1.5},  {1, 100, 3, 32, 1, false, 0, 1.5}, {1, 70, 4, 128, 1, true, 0, 1.5},
         {1, 90, 1, 64, 0, true, 0.3, 1.5}, {1, 90, 1, 64, 0, false, 0, 8},    {1, 150, 1, 64, 0, true, 1, 6},
     };
@@ -409,7 +361,7 @@ static void test_other_shapes(void **unused)
         check(gpus, &flash, &shapes[n], ORDERS);
     }
 #ifndef DT_SANITIZED
-    check(gpus, &flash, &(struct shape){1, 1024, 1, 64, 0, true, 0, 1.5}, 0);
+    check(gpus, &flash, &(struct attention_shape){1, 1024, 1, 64, 0, true, 0, 1.5}, 0);
 #endif
     close_all(gpus);
 }
@@ -417,7 +369,7 @@ static void test_other_shapes(void **unused)
 static void test_plain(void **unused)
 {
     (void)unused;
-    static const struct shape shapes[] = {
+    static const struct attention_shape shapes[] = {
         {1, 1, 1, 1, 0, true, 0, 1}, {1, 130, 1, 20, 0, true, 0, 1.5}, {1, 70, 4, 72, 2, false, 0, 1.5}, {1, 65, 1, 200, 0, true, 0, 1.5}};
     struct gpu gpus[ORDERS];
     open_all(gpus);
@@ -432,7 +384,7 @@ static void test_a_sequence_alone(void **unused)
 {
     (void)unused;
     static const struct implementation *const all[] = {&flash, &plain};
-    struct shape x = {3, 70, 2, 32, 1, true, 0, 1.5}, one = x;
+    struct attention_shape x = {3, 70, 2, 32, 1, true, 0, 1.5}, one = x;
     one.batch = 1;
     struct gpu g;
     gpu_open(&g, 2);
@@ -444,10 +396,10 @@ static void test_a_sequence_alone(void **unused)
             void *part[TENSORS];
             make(&one, alone);
             for (int t = 0; t < TENSORS; t++) {
-                part[t] = (char *)three[t] + (size_t)b * bytes_of(&one, t);
+                part[t] = (char *)three[t] + (size_t)b * attention_bytes(&one, t);
             }
-            memcpy(alone[QKV], part[QKV], bytes_of(&one, QKV));
-            memcpy(alone[DOUT], part[DOUT], bytes_of(&one, DOUT));
+            memcpy(alone[QKV], part[QKV], attention_bytes(&one, QKV));
+            memcpy(alone[DOUT], part[DOUT], attention_bytes(&one, DOUT));
             run(&g, all[n], &one, alone);
             same(&one, part, alone, "a sequence alone");
             drop(alone);
@@ -461,18 +413,18 @@ static void test_a_sequence_alone(void **unused)
 static void test_a_nan_stays(void **unused)
 {
     (void)unused;
-    struct shape x = {1, 70, 1, 64, 0, true, 0, 1};
+    struct attention_shape x = {1, 70, 1, 64, 0, true, 0, 1};
     struct gpu g;
     void *host[TENSORS];
     gpu_open(&g, 1);
     make(&x, host);
-    ((uint16_t *)host[QKV])[40 * row_of(&x) + 3] = 0x7fc0; /* in a query */
+    ((uint16_t *)host[QKV])[40 * attention_row(&x) + 3] = 0x7fc0; /* in a query */
     run(&g, &flash, &x, host);
     for (int64_t t = 0; t < x.positions; t++) {
         assert_int_equal(isnan(value(host[OUT], t * 64)), t == 40);
         assert_int_equal(isnan((double)((float *)host[LSE])[t]), t == 40);
-        assert_int_equal(isnan(value(host[DQKV], t * row_of(&x))), t == 40);
-        assert_true(t > 40 || isnan(value(host[DQKV], t * row_of(&x) + 64)));
+        assert_int_equal(isnan(value(host[DQKV], t * attention_row(&x))), t == 40);
+        assert_true(t > 40 || isnan(value(host[DQKV], t * attention_row(&x) + 64)));
     }
     drop(host);
     gpu_close(&g);
