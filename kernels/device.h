@@ -20,6 +20,8 @@
 
 struct dt_kernels; /* kernels/kernels.h */
 struct dt_matmul_args;
+struct dt_attention_args;
+struct dt_attention_backward_args;
 struct dt_text;
 struct dt_device;
 
@@ -31,6 +33,7 @@ struct dt_device_options {
     int thread_count;        /* pool threads that kernels use, the caller's included; 0 means 1 */
     int local_rank_count;    /* ranks on this host, for DT_STREAMS_AUTO; 0 means 1 */
     enum dt_streams streams; /* AUTO: DTRUN_STREAMS=thread|inline, otherwise threads where cores are left over */
+    bool deterministic;      /* attention by kernels of our own, whose bits no library's version changes */
 };
 
 /* What a backend puts first in its own structs. */
@@ -60,8 +63,8 @@ struct dt_device_sharing {
     void (*wait_word)(struct dt_stream *s, uint32_t *at, uint32_t value);
 };
 
-/* Choosing how products are computed, before a run's first one; a device that has no choice says null. Nothing of it may run beside products, and what `each`
- * points to counts by its alignment only. */
+/* Choosing how products and attention are computed, before a run's first ones; a device that has no choice says null. Nothing of it may run beside products, and
+ * what `each` points to counts by its alignment only. */
 struct dt_device_plans {
     /* Measures on s those products that nothing was chosen for, and keeps the choice for later runs; one with an epilogue comes after the same one without.
      * *measured: how many. Where nothing can be kept nothing is chosen, and `why`, otherwise of status DT_OK, says so. tick (may be null) is called between
@@ -74,6 +77,10 @@ struct dt_device_plans {
     bool (*take)(struct dt_device *d, const char *text, bool keep);
     /* Chooses nothing, and forgets what was chosen earlier: the same on each start. */
     void (*none)(struct dt_device *d);
+    /* Makes what a pass of attention needs (a library compiles its kernel: a second), so that no step waits for it; what `a` points to counts for nothing.
+     * *by: what will compute it, in words. */
+    int (*attention)(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err);
+    int (*attention_backward)(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by, struct dt_error *err);
 };
 
 /* Work that is taken down once and put in as a whole again and again, at a fraction of the host's time; a device that has none of it says null. */

@@ -120,8 +120,8 @@ static const struct dt_field training_fields[] = {
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
     {"deterministic", "false",
-     "on GPUs products are computed as the library proposes first, not as was measured once, and ranks sum in one order (by peer, not nccl); CPUs "
-     "repeat bit by bit anyway",
+     "on GPUs products are computed as the library proposes first, not as was measured once, attention by kernels of ours, and "
+     "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
     {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},

@@ -1,4 +1,4 @@
-/* The products of a job, found by a walk over the chain with kernels that do nothing but write down what is asked of `matmul`. */
+/* The products and attention of a job, found by a walk over the chain with kernels that do nothing but write down what is asked of them. */
 #include "worker/products.h"
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a table of kernels that only collects products ---- */
+/* ---- a table of kernels that only collects ---- */
 
 struct collector {
     struct dt_stream stream; /* first: it is what the kernels are given */
@@ -22,6 +22,16 @@ static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
            (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue && a->grad_type == b->grad_type;
 }
 
+/* An array with room for one more. */
+static void *grown(void *each, int count, int *capacity, size_t size)
+{
+    if (count < *capacity) {
+        return each;
+    }
+    *capacity = 2 * *capacity + 16;
+    return dt_realloc(each, (size_t)*capacity * size);
+}
+
 static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
 {
     struct products *p = ((struct collector *)s)->to;
@@ -30,10 +40,7 @@ static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
             return;
         }
     }
-    if (p->count == p->capacity) {
-        p->capacity = 2 * p->capacity + 16;
-        p->each = dt_realloc(p->each, (size_t)p->capacity * sizeof *p->each);
-    }
+    p->each = grown(p->each, p->count, &p->capacity, sizeof *a);
     p->each[p->count++] = *a;
 }
 
@@ -47,6 +54,35 @@ static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a
         collect(s, a);
     }
     return true;
+}
+
+#define SAME_ATTENTION(a, b)                                                                                                                         \
+    ((a)->batch == (b)->batch && (a)->positions == (b)->positions && (a)->heads == (b)->heads && (a)->kv_heads == (b)->kv_heads &&                   \
+     (a)->head_size == (b)->head_size && (a)->scale == (b)->scale && (a)->causal == (b)->causal && (a)->type == (b)->type)
+
+static void collect_attention(struct dt_stream *s, const struct dt_attention_args *a)
+{
+    struct products *p = ((struct collector *)s)->to;
+    for (int i = 0; i < p->attention_count; i++) {
+        if (SAME_ATTENTION(&p->attention[i], a)) {
+            return;
+        }
+    }
+    p->attention = grown(p->attention, p->attention_count, &p->attention_capacity, sizeof *a);
+    p->attention[p->attention_count++] = *a;
+}
+
+static void collect_attention_backward(struct dt_stream *s, const struct dt_attention_backward_args *a)
+{
+    struct products *p = ((struct collector *)s)->to;
+    for (int i = 0; i < p->attention_backward_count; i++) {
+        const struct dt_attention_backward_args *b = &p->attention_backward[i];
+        if (SAME_ATTENTION(b, a) && a->work_bytes == b->work_bytes) {
+            return;
+        }
+    }
+    p->attention_backward = grown(p->attention_backward, p->attention_backward_count, &p->attention_backward_capacity, sizeof *a);
+    p->attention_backward[p->attention_backward_count++] = *a;
 }
 
 #define SKIP(kernel)                                                                                                                                 \
@@ -65,8 +101,6 @@ SKIP(layernorm)
 SKIP(layernorm_backward)
 SKIP(activation)
 SKIP(activation_backward)
-SKIP(attention)
-SKIP(attention_backward)
 SKIP(embedding)
 SKIP(embedding_backward)
 SKIP(position_backward)
@@ -88,8 +122,8 @@ static const struct dt_kernels collecting = {
     .layernorm_backward = skip_layernorm_backward,
     .activation = skip_activation,
     .activation_backward = skip_activation_backward,
-    .attention = skip_attention,
-    .attention_backward = skip_attention_backward,
+    .attention = collect_attention,
+    .attention_backward = collect_attention_backward,
     .embedding = skip_embedding,
     .embedding_backward = skip_embedding_backward,
     .position_backward = skip_position_backward,
@@ -143,6 +177,8 @@ void products_of(struct products *out, const struct chain *c, enum dt_dtype grad
 void products_clear(struct products *p)
 {
     free(p->each);
+    free(p->attention);
+    free(p->attention_backward);
     memset(p, 0, sizeof *p);
 }
 
@@ -172,25 +208,17 @@ static int choose(struct trainer *t, const struct products *all, struct dt_error
     return 0;
 }
 
-int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
+/* All ranks compute products as rank 0 chose. */
+static int choose_together(struct trainer *t, const struct products *all, struct dt_error *err)
 {
+    struct world *w = t->world;
     const struct dt_device_plans *plans = w->device->ops->plans;
-    t->world = w;
-    if (plans == NULL) {
-        return 0;
-    }
-    if (t->job->training.deterministic) {
-        plans->none(w->device);
-        return 0;
-    }
-    struct products all;
     struct dt_text text;
     struct dt_error failure;
-    products_of(&all, &t->chain, t->strategy.grad_type);
     dt_text_init(&text);
-    bool failed = t->rank == 0 && choose(t, &all, &failure) != 0;
+    bool failed = t->rank == 0 && choose(t, all, &failure) != 0;
     if (t->rank == 0 && !failed) {
-        plans->tell(w->device, all.each, all.count, &text);
+        plans->tell(w->device, all->each, all->count, &text);
     }
     int rc = trainer_share(t, "train/products", &text, failed ? &failure : NULL, INFINITY, err);
     /* rank 0 too: what its file says of other products nobody else has */
@@ -198,6 +226,50 @@ int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
         metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans", t->rank);
     }
     dt_text_clear(&text);
+    return rc;
+}
+
+/* Each rank for itself: what attention needs beside memory. */
+static int make_ready(struct trainer *t, const struct products *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    const char *forward = "nothing", *backward = "nothing";
+    double begin_s = dt_now_s();
+    for (int i = 0; i < all->attention_count; i++) {
+        if (plans->attention(w->device, &all->attention[i], &forward, err) != 0) {
+            return -1;
+        }
+        tick(w);
+    }
+    for (int i = 0; i < all->attention_backward_count; i++) {
+        if (plans->attention_backward(w->device, &all->attention_backward[i], &backward, err) != 0) {
+            return -1;
+        }
+        tick(w);
+    }
+    if (all->attention_count > 0) {
+        metrics_log(&t->metrics, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward, dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
+{
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    struct products all;
+    int rc = 0;
+    t->world = w;
+    if (plans == NULL) {
+        return 0;
+    }
+    products_of(&all, &t->chain, t->strategy.grad_type);
+    if (t->job->training.deterministic) {
+        plans->none(w->device);
+    } else {
+        rc = choose_together(t, &all, err);
+    }
+    rc = rc == 0 ? make_ready(t, &all, err) : rc;
     products_clear(&all);
     return rc;
 }

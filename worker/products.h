@@ -1,4 +1,5 @@
-/* Which products a job computes, and how: devices that have a choice measure it at the start of a run, on rank 0 for all ranks. */
+/* Which products and attention a job computes, and how: devices that have a choice of products measure it at the start of a run, on rank 0 for all ranks; what
+ * attention needs each rank makes for itself. */
 #ifndef DT_WORKER_PRODUCTS_H
 #define DT_WORKER_PRODUCTS_H
 
@@ -7,9 +8,13 @@
 struct products {
     struct dt_matmul_args *each; /* different from each other; their pointers are no memory, but aligned as in training */
     int count, capacity;
+    struct dt_attention_args *attention; /* the same of these */
+    int attention_count, attention_capacity;
+    struct dt_attention_backward_args *attention_backward;
+    int attention_backward_count, attention_backward_capacity;
 };
 
-/* All products of a chain's passes. grad_type: as in struct pass. */
+/* All of a chain's passes. grad_type: as in struct pass. */
 void products_of(struct products *out, const struct chain *c, enum dt_dtype grad_type);
 void products_clear(struct products *p);
 

@@ -1,7 +1,8 @@
 /* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN, otherwise kernels of our own, on tensor cores where these
  * take the shape. It depends on type, shape and what is installed (tensors of a model are all aligned), so forward, a forward made again, and another
- * start choose alike.
- * DTRUN_ATTENTION, to measure and to test: cudnn (as without it), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the reference). */
+ * start choose alike. A device that was opened as deterministic has kernels of our own do all of it.
+ * DTRUN_ATTENTION, to measure and to test: cudnn (also where deterministic), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the
+ * reference). */
 #include "kernels/cuda/attention.h"
 
 #include <pthread.h>
@@ -10,29 +11,46 @@
 
 enum way { CUDNN, FAST, OWN, PLAIN, WAYS };
 static const char *const way_names[WAYS] = {"cudnn", "fast", "own", "plain"};
-static pthread_once_t chosen = PTHREAD_ONCE_INIT;
-static enum way way = CUDNN;
-static bool unknown;
+static pthread_once_t asked = PTHREAD_ONCE_INIT;
+static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* that DTRUN_ATTENTION names */
+static enum way wished;
+static int64_t calls[2][DT_ATTENTION_BYS]; /* atomic; of forward, of backward */
 
-static void choose(void)
+static void ask(void)
 {
     const char *wanted = getenv("DTRUN_ATTENTION");
     if (wanted == NULL || *wanted == '\0') {
         return;
     }
-    unknown = true;
+    wish = UNKNOWN;
     for (int i = 0; i < WAYS; i++) {
         if (strcmp(wanted, way_names[i]) == 0) {
-            way = (enum way)i;
-            unknown = false;
+            wished = (enum way)i;
+            wish = SOMETHING;
         }
     }
 }
 
 int dt_cuda_attention_open(struct dt_error *err)
 {
-    (void)pthread_once(&chosen, choose);
-    return unknown ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use cudnn, fast, own or plain", getenv("DTRUN_ATTENTION")) : 0;
+    (void)pthread_once(&asked, ask);
+    return wish == UNKNOWN ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use cudnn, fast, own or plain", getenv("DTRUN_ATTENTION"))
+                           : 0;
+}
+
+static enum way way_of(const struct dt_device *d)
+{
+    return wish == SOMETHING ? wished : d->options.deterministic ? OWN : CUDNN;
+}
+
+static void count(enum dt_attention_by by, bool backward)
+{
+    (void)__atomic_fetch_add(&calls[backward][by], 1, __ATOMIC_RELAXED);
+}
+
+int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward)
+{
+    return __atomic_load_n(&calls[backward][by], __ATOMIC_RELAXED);
 }
 
 static bool check(struct dt_stream *s, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, enum dt_dtype type)
@@ -62,14 +80,14 @@ void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
     if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
+    enum way way = way_of(s->device);
     bool flash = way != PLAIN && dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type);
-    if (way <= FAST && dt_cuda_attention_dnn(s, &l, a)) {
-        /* cuDNN has done it */
-    } else if (flash && aligned(a->qkv, a->out, NULL, NULL)) {
-        dt_cuda_attention_flash(&l, a);
-    } else {
-        dt_cuda_attention_plain(&l, a);
+    enum dt_attention_by by = DT_ATTENTION_BY_CUDNN;
+    if (way > FAST || !dt_cuda_attention_dnn(s, &l, a)) {
+        by = flash && aligned(a->qkv, a->out, NULL, NULL) ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
+        (by == DT_ATTENTION_BY_FLASH ? dt_cuda_attention_flash : dt_cuda_attention_plain)(&l, a);
     }
+    count(by, false);
     dt_cuda_end(s, "attention");
 }
 
@@ -79,13 +97,44 @@ void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_b
     if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
+    enum way way = way_of(s->device);
     bool flash = way != PLAIN && dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type);
-    if (way <= FAST && dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
-        /* cuDNN has done it */
-    } else if (flash && aligned(a->qkv, a->out, a->dout, a->dqkv)) {
-        dt_cuda_attention_backward_flash(&l, a);
-    } else {
-        dt_cuda_attention_backward_plain(&l, a);
+    enum dt_attention_by by = DT_ATTENTION_BY_CUDNN;
+    if (way > FAST || !dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
+        by = flash && aligned(a->qkv, a->out, a->dout, a->dqkv) ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
+        (by == DT_ATTENTION_BY_FLASH ? dt_cuda_attention_backward_flash : dt_cuda_attention_backward_plain)(&l, a);
     }
+    count(by, true);
     dt_cuda_end(s, "attention_backward");
+}
+
+/* ---- before the first step ---- */
+
+static const char *name_of(enum way way, bool taken, bool flash)
+{
+    return taken ? "cuDNN" : flash && way != PLAIN ? "kernels of our own on tensor cores" : "kernels of our own";
+}
+
+int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err)
+{
+    enum way way = way_of(d);
+    bool taken = false;
+    dt_device_use(d);
+    if (way <= FAST && dt_cuda_attention_dnn_ready(d, a, &taken, err) != 0) {
+        return -1;
+    }
+    *by = name_of(way, taken, dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type));
+    return 0;
+}
+
+int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by, struct dt_error *err)
+{
+    enum way way = way_of(d);
+    bool taken = false;
+    dt_device_use(d);
+    if (way <= FAST && dt_cuda_attention_backward_dnn_ready(d, a, way == FAST, &taken, err) != 0) {
+        return -1;
+    }
+    *by = name_of(way, taken, dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type));
+    return 0;
 }

@@ -10,11 +10,22 @@ extern "C" {
 
 /* attention.c: device.c calls it when a device is opened: is DTRUN_ATTENTION known? 0, or -1. */
 int dt_cuda_attention_open(struct dt_error *err);
+/* How often each pass was put into a stream in this process, by what computes it; into a graph once, when that is taken down. */
+enum dt_attention_by { DT_ATTENTION_BY_CUDNN, DT_ATTENTION_BY_FLASH, DT_ATTENTION_BY_PLAIN, DT_ATTENTION_BYS };
+int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward);
+
+/* Rows of dt_device_plans. */
+int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err);
+int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by, struct dt_error *err);
 
 /* attention_dnn.c: cuDNN, where it is here and takes the shape: bf16, head sizes up to 128 that are multiples of 8. False: nothing was done. sums: gradients
  * of queries may be added up in no order. */
 bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a);
 bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, bool sums);
+/* Make the plans of the same, on the calling thread's device. *taken: it will compute the pass. */
+int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken, struct dt_error *err);
+int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums, bool *taken,
+                                         struct dt_error *err);
 /* device.c calls it when a device is closed: forgets its plans. */
 void dt_cuda_attention_dnn_close(struct dt_device *d);
 

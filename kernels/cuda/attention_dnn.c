@@ -16,14 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PACKS = 512 };
+enum { PACKS = 512, ALIGNMENT = 256 /* of work memory */ };
 
 /* What a plan depends on, besides its device. */
 struct key {
     int64_t batch, positions, heads, kv_heads, head_size;
     double scale;
     size_t room; /* bytes of work memory */
-    bool causal, backward, sums;
+    bool causal, backward, sums, callers /* its work memory is */;
 };
 
 /* The addresses of one execution, by tensor; the first is the work memory. Descriptors of them are kept, because each training step has the same ones. */
@@ -37,7 +37,7 @@ struct plan {
     struct plan *next;
     struct key key;
     bool usable;
-    int failed;   /* the library's status where it broke down instead of refusing: nothing is computed then, as another start would have other bits */
+    int failed;   /* the library's status where it broke down: nothing is computed then */
     int64_t part; /* sequences at a time; key.batch is a multiple of it */
     struct dt_dnn_graph graph;
     void *config, *executable;
@@ -55,9 +55,6 @@ struct cache {
     bool said; /* that a shape is refused */
     struct plan *plans;
 };
-
-/* Statuses from here on are of memory, drivers and the library itself; below they say that something does not fit or is not here. */
-enum { BREAKDOWN = 4000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all caches, and of their handles: a handle has one stream at a time */
 static struct cache *caches;
@@ -132,12 +129,12 @@ static struct dt_attention_shape shape_of(const struct key *k, int64_t batch)
 /* Backward's tensors that are the caller's memory, one after the other at the beginning of the work memory. */
 static size_t delta_bytes(const struct key *k, int64_t batch)
 {
-    return k->backward ? (size_t)(batch * k->heads * k->positions * 4 + 255) / 256 * 256 : 0;
+    return k->backward ? (size_t)(batch * k->heads * k->positions * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
 }
 
 static size_t sums_bytes(const struct key *k, int64_t batch)
 {
-    return k->sums ? (size_t)(batch * k->heads * k->positions * k->head_size * 4 + 255) / 256 * 256 : 0;
+    return k->sums ? (size_t)(batch * k->heads * k->positions * k->head_size * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
 }
 
 static size_t own_bytes(const struct key *k, int64_t batch)
@@ -174,12 +171,14 @@ static void clear_plan(const struct dt_dnn *api, struct plan *p)
     p->executable = p->config = NULL;
 }
 
-/* One part size: the first proposal that compiles and whose work fits. */
+/* One part size: the first proposal that the library takes and whose work fits. Where it breaks down nothing else is tried: ranks would go on with different
+ * engines. */
 static bool try_part(const struct cache *c, struct plan *p, int64_t part, struct dt_error *err)
 {
     struct dt_attention_shape s = shape_of(&p->key, part);
     struct dt_dnn_place place = {.handle = c->handle};
     void *found[DT_DNN_CANDIDATES] = {NULL};
+    int count = 0;
     size_t work = 0, room = p->key.room - own_bytes(&p->key, part);
     dt_dnn_graph_init(&p->graph, c->api);
     if (p->key.backward) {
@@ -187,11 +186,13 @@ static bool try_part(const struct cache *c, struct plan *p, int64_t part, struct
     } else {
         dt_attention_forward_graph(&p->graph, &s);
     }
-    if (dt_dnn_graph_finish(&p->graph, c->handle, err) != 0) {
+    int status = dt_dnn_graph_finish(&p->graph, c->handle, err);
+    if (status != DT_DNN_SUCCESS) {
+        p->failed = dt_dnn_broke_down(status) ? status : DT_DNN_SUCCESS;
         return false;
     }
-    int count = dt_dnn_candidates(c->api, &p->graph, &place, found), status = DT_DNN_SUCCESS;
-    for (int i = 0; i < count && p->executable == NULL; i++) {
+    status = dt_dnn_candidates(c->api, &p->graph, &place, found, &count);
+    for (int i = 0; i < count && p->executable == NULL && !dt_dnn_broke_down(status); i++) {
         status = dt_dnn_plan(c->api, found[i], &place, &p->executable, &work);
         if (status == DT_DNN_SUCCESS && work > room) {
             dt_dnn_drop(c->api, p->executable);
@@ -206,7 +207,7 @@ static bool try_part(const struct cache *c, struct plan *p, int64_t part, struct
         dt_dnn_drop(c->api, found[i]);
     }
     if (p->executable == NULL) {
-        p->failed = status >= BREAKDOWN ? status : DT_DNN_SUCCESS;
+        p->failed = dt_dnn_broke_down(status) ? status : DT_DNN_SUCCESS;
         (void)dt_fail(err, DT_INVALID, "cuDNN: %s",
                       count == 0                 ? "has no engine for it"
                       : status != DT_DNN_SUCCESS ? c->api->cudnnGetErrorString(status)
@@ -217,6 +218,12 @@ static bool try_part(const struct cache *c, struct plan *p, int64_t part, struct
     return true;
 }
 
+/* Has the graph that does not add up an order on this device? On 10.x that depends on the engine's configuration, and not on the graph. */
+static bool ordered(int capability)
+{
+    return capability / 10 != 10;
+}
+
 static struct plan *make_plan(struct cache *c, const struct key *key)
 {
     struct plan *p = dt_alloc(sizeof *p);
@@ -225,8 +232,12 @@ static struct plan *make_plan(struct cache *c, const struct key *key)
     p->scale = (float)key->scale;
     p->hidden = -INFINITY;
     p->one = 1.0f;
+    int capability = dt_cuda_capability(c->device);
     int64_t part = part_of(key, key->batch);
-    if (part == 0) {
+    if (key->backward && !key->sums && !ordered(capability)) {
+        part = 0;
+        (void)dt_fail(&err, DT_INVALID, "cuDNN: sums in no order on compute capability %d.%d", capability / 10, capability % 10);
+    } else if (part == 0) {
         (void)dt_fail(&err, DT_INVALID, "cuDNN: the scores of a sequence do not fit into %zu MiB of work memory", key->room >> 20);
     }
     for (int tries = 0; part > 0 && !p->usable && p->failed == DT_DNN_SUCCESS && tries < 3; tries++) {
@@ -257,7 +268,7 @@ static struct cache *open_cache(struct dt_device *d)
         if (status != DT_DNN_SUCCESS) {
             c->handle = NULL;
         }
-        if (status >= BREAKDOWN) {
+        if (dt_dnn_broke_down(status)) {
             c->failed = status;
         } else if (status != DT_DNN_SUCCESS) {
             (void)dt_fail(&err, DT_NOT_FOUND, "cuDNN: cannot be started: %s", c->api->cudnnGetErrorString(status));
@@ -272,11 +283,18 @@ static struct cache *open_cache(struct dt_device *d)
     return c;
 }
 
+static bool same(const struct key *a, const struct key *b)
+{
+    return a->batch == b->batch && a->positions == b->positions && a->heads == b->heads && a->kv_heads == b->kv_heads &&
+           a->head_size == b->head_size && a->scale == b->scale && a->room == b->room && a->causal == b->causal && a->backward == b->backward &&
+           a->sums == b->sums;
+}
+
 /* With the lock held; made if it is new. */
 static struct plan *plan_of(struct cache *c, const struct key *key)
 {
     struct plan *p = c->plans;
-    while (p != NULL && memcmp(&p->key, key, sizeof *key) != 0) {
+    while (p != NULL && !same(&p->key, key)) {
         p = p->next;
     }
     if (p == NULL) {
@@ -323,15 +341,28 @@ void dt_cuda_attention_dnn_close(struct dt_device *d)
 
 static struct key key_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale, bool causal)
 {
-    struct key k;
-    memset(&k, 0, sizeof k); /* it is compared whole */
-    k.batch = batch;
-    k.positions = positions;
-    k.heads = heads;
+    struct key k = {.batch = batch, .positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
     k.kv_heads = kv_heads != 0 ? kv_heads : heads;
-    k.head_size = head_size;
     k.scale = scale != 0.0 ? scale : 1.0 / sqrt((double)head_size);
-    k.causal = causal;
+    k.room = DT_CUDA_WORK_BYTES;
+    return k;
+}
+
+static struct key forward_key(const struct dt_attention_args *a)
+{
+    return key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
+}
+
+/* The caller's work memory counts where it is larger than a stream's, less what may be lost to alignment wherever it begins: ALIGNMENT - 1 bytes. */
+static struct key backward_key(const struct dt_attention_backward_args *a, bool sums)
+{
+    struct key k = key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
+    k.backward = true;
+    k.sums = sums;
+    if (a->work != NULL && a->work_bytes > DT_CUDA_WORK_BYTES + ALIGNMENT - 1) {
+        k.room = (a->work_bytes - (ALIGNMENT - 1)) / ALIGNMENT * ALIGNMENT;
+        k.callers = true;
+    }
     return k;
 }
 
@@ -398,51 +429,60 @@ static int run_parts(const struct dt_cuda_launch *l, const struct cache *c, stru
     return status;
 }
 
-static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct key *k, struct job *j)
+static int fail(const struct dt_dnn *api, const struct key *k, int status, struct dt_error *err)
 {
-    int status = DT_DNN_SUCCESS;
-    bool taken = false;
-    (void)pthread_mutex_lock(&lock);
-    struct cache *c = cache_of(s->device);
-    struct plan *p = NULL;
-    if (c->failed != DT_DNN_SUCCESS) {
-        status = c->failed;
-    } else if (c->api != NULL) {
-        p = plan_of(c, k);
-        status = p->failed;
-        if (p->usable) {
-            taken = true;
-            status = run_parts(l, c, p, j);
-        }
-    }
-    if (status != DT_DNN_SUCCESS) {
-        dt_stream_fail(s, DT_IO, "%s: cuDNN: %s (status %d)", k->backward ? "attention_backward" : "attention", c->api->cudnnGetErrorString(status),
-                       status);
-    }
-    (void)pthread_mutex_unlock(&lock);
-    return taken || status != DT_DNN_SUCCESS;
+    return dt_fail(err, DT_IO, "%s: cuDNN: %s (status %d); DTRUN_ATTENTION=own leaves it out", k->backward ? "attention_backward" : "attention",
+                   api->cudnnGetErrorString(status), status);
 }
 
-/* The larger of the stream's work memory and the caller's. */
-static void take_work(const struct dt_cuda_launch *l, void *work, size_t work_bytes, struct key *k, struct job *j)
+/* With the lock held: the plan for it, null where the library does not compute it. Its status where it broke down. */
+static int find(struct cache *c, const struct key *k, struct plan **out)
 {
-    size_t skipped = (size_t)(-(uintptr_t)work & 255);
-    k->room = DT_CUDA_WORK_BYTES;
-    j->work = l->work;
-    if (work != NULL && work_bytes > DT_CUDA_WORK_BYTES + skipped) {
-        k->room = work_bytes - skipped;
-        j->work = at(work, (int64_t)skipped);
+    *out = NULL;
+    if (c->failed != DT_DNN_SUCCESS || c->api == NULL) {
+        return c->failed;
     }
+    struct plan *p = plan_of(c, k);
+    *out = p->usable ? p : NULL;
+    return p->failed;
+}
+
+static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct key *k, struct job *j)
+{
+    struct plan *p;
+    struct dt_error err;
+    (void)pthread_mutex_lock(&lock);
+    struct cache *c = cache_of(s->device);
+    int status = find(c, k, &p);
+    if (p != NULL) {
+        status = run_parts(l, c, p, j);
+    }
+    if (status != DT_DNN_SUCCESS) {
+        (void)fail(c->api, k, status, &err);
+        dt_stream_fail(s, err.status, "%s", err.text);
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return p != NULL || status != DT_DNN_SUCCESS;
+}
+
+static int make_ready(struct dt_device *d, const struct key *k, bool *taken, struct dt_error *err)
+{
+    struct plan *p;
+    (void)pthread_mutex_lock(&lock);
+    struct cache *c = cache_of(d);
+    int status = find(c, k, &p);
+    (void)pthread_mutex_unlock(&lock);
+    *taken = p != NULL;
+    return status == DT_DNN_SUCCESS ? 0 : fail(c->api, k, status, err);
 }
 
 bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
-    struct key k = key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
-    struct job j = {.steps = {0}};
+    struct key k = forward_key(a);
+    struct job j = {.work = l->work};
     if (!can(&k, a->type) || !aligned(a->qkv) || !aligned(a->out) || !aligned(a->lse)) {
         return false;
     }
-    take_work(l, NULL, 0, &k, &j);
     int64_t t = k.positions, row = packed_row(&k) * 2, out_row = k.heads * k.head_size * 2;
     unpack(j.addresses, &k, a->qkv, DT_ATTENTION_Q, DT_ATTENTION_K, DT_ATTENTION_V);
     j.addresses[DT_ATTENTION_OUT] = a->out;
@@ -455,14 +495,11 @@ bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, 
 
 bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, bool sums)
 {
-    struct key k = key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
-    struct job j = {.steps = {0}};
-    k.backward = true;
-    k.sums = sums;
+    struct key k = backward_key(a, sums);
+    struct job j = {.work = k.callers ? at(a->work, (int64_t)(-(uintptr_t)a->work % ALIGNMENT)) : l->work};
     if (!can(&k, a->type) || !aligned(a->qkv) || !aligned(a->dqkv) || !aligned(a->out) || !aligned(a->dout) || !aligned(a->lse)) {
         return false;
     }
-    take_work(l, a->work, a->work_bytes, &k, &j);
     int64_t t = k.positions, row = packed_row(&k) * 2, out_row = k.heads * k.head_size * 2;
     unpack(j.addresses, &k, a->qkv, DT_ATTENTION_Q, DT_ATTENTION_K, DT_ATTENTION_V);
     unpack(j.addresses, &k, a->dqkv, DT_ATTENTION_DQ, DT_ATTENTION_DK, DT_ATTENTION_DV);
@@ -476,4 +513,19 @@ bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_la
     j.steps[DT_ATTENTION_OUT] = j.steps[DT_ATTENTION_DOUT] = t * out_row;
     j.steps[DT_ATTENTION_LSE] = k.heads * t * 4;
     return run(s, l, &k, &j);
+}
+
+int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken, struct dt_error *err)
+{
+    struct key k = forward_key(a);
+    *taken = false;
+    return can(&k, a->type) ? make_ready(d, &k, taken, err) : 0;
+}
+
+int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums, bool *taken,
+                                         struct dt_error *err)
+{
+    struct key k = backward_key(a, sums);
+    *taken = false;
+    return can(&k, a->type) ? make_ready(d, &k, taken, err) : 0;
 }

@@ -43,6 +43,8 @@ struct dt_cuda_launch {
 
 /* device.c: what a kernel on this stream needs. False when the stream has failed: then the kernel launches nothing and returns. */
 bool dt_cuda_begin(struct dt_stream *s, struct dt_cuda_launch *out);
+/* device.c: the device's compute capability; 90 for 9.0. */
+int dt_cuda_capability(const struct dt_device *d);
 /* device.c: takes the last error of the runtime; if there is one, the stream fails, and the text names the kernel. */
 void dt_cuda_end(struct dt_stream *s, const char *kernel);
 /* table.c: 0 when the device found no fault, else -1 with its text in err. */

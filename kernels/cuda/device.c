@@ -125,6 +125,7 @@ static int look_at_device(struct cuda_device *c, struct dt_error *err)
     }
     describe(&p, c->index, &place);
     memcpy(c->name, place.name, sizeof c->name);
+    c->capability = 10 * p.major + p.minor;
     if (p.major < 8) {
         return dt_fail(err, DT_INVALID, "device cuda: %s: has compute capability %d.%d; 8.0 is the least", c->name, p.major, p.minor);
     }
@@ -201,6 +202,11 @@ failed:
     cuda_close(d);
     d->impl = NULL;
     return -1;
+}
+
+int dt_cuda_capability(const struct dt_device *d)
+{
+    return ((const struct cuda_device *)d->impl)->capability;
 }
 
 /* ---- memory ---- */

@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +79,11 @@ static void load(void)
         }
     }
     loaded = dt_dnn_take(&table, library, &problem) == 0;
+}
+
+bool dt_dnn_broke_down(int status)
+{
+    return status == DT_DNN_NOT_INITIALIZED || status >= DT_DNN_INTERNAL_ERROR;
 }
 
 const struct dt_dnn *dt_dnn_load(struct dt_error *err)

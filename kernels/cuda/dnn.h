@@ -1,11 +1,12 @@
 /* cuDNN's backend interface, loaded when the first attention is asked for. The few names and numbers of it that are used here stand in this file, so that
- * a build needs no headers of the library, which the toolkit does not bring; they are its ABI since 9.0, and tests/unit/test_dnn.c compares them with the
- * headers where those are. */
+ * a build needs no headers of the library, which the toolkit does not bring; they are its ABI since 9.0. Where these headers are, tests/unit/test_softgpu_dnn_abi.c
+ * compares all of it with them when it is compiled. */
 #ifndef DT_KERNELS_CUDA_DNN_H
 #define DT_KERNELS_CUDA_DNN_H
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,23 +17,23 @@ extern "C" {
 /* 9.15 and before computed backward of lengths that are no multiple of 128 wrongly unless they were padded by a mask. */
 #define DT_DNN_LEAST_VERSION 91600
 
-enum {
-    DT_DNN_SUCCESS = 0,
-    DT_DNN_SUBLIBRARY_VERSION_MISMATCH = 1002,
-    DT_DNN_SUBLIBRARY_LOADING_FAILED = 1008,
-    DT_DNN_BAD_PARAM = 2000,
-    DT_DNN_NOT_SUPPORTED = 3000
+enum { /* cudnnStatus_t; thousands are categories */
+       DT_DNN_SUCCESS = 0,
+       DT_DNN_NOT_INITIALIZED = 1001,
+       DT_DNN_SUBLIBRARY_LOADING_FAILED = 1008,
+       DT_DNN_BAD_PARAM = 2000,
+       DT_DNN_NOT_SUPPORTED = 3000,
+       DT_DNN_INTERNAL_ERROR = 4000,
+       DT_DNN_EXECUTION_FAILED = 5000
 };
 
 enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_DNN_BOOLEAN = 11 }; /* cudnnDataType_t */
 
 enum dt_dnn_descriptor { /* cudnnBackendDescriptorType_t */
                          DT_DNN_POINTWISE = 0,
-                         DT_DNN_ENGINE = 2,
                          DT_DNN_ENGINECFG = 3,
                          DT_DNN_ENGINEHEUR = 4,
                          DT_DNN_EXECUTION_PLAN = 5,
-                         DT_DNN_KNOB_CHOICE = 7,
                          DT_DNN_OPERATION_POINTWISE = 13,
                          DT_DNN_OPERATIONGRAPH = 15,
                          DT_DNN_VARIANT_PACK = 16,
@@ -53,14 +54,10 @@ enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
                         DT_DNN_ENGINEHEUR_OPERATION_GRAPH = 201,
                         DT_DNN_ENGINEHEUR_RESULTS = 202,
                         DT_DNN_ENGINEHEUR_DEVICEPROP = 204,
-                        DT_DNN_ENGINECFG_ENGINE = 300,
-                        DT_DNN_ENGINECFG_KNOB_CHOICES = 302,
                         DT_DNN_EXECUTION_PLAN_HANDLE = 400,
                         DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG = 401,
                         DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE = 402,
                         DT_DNN_EXECUTION_PLAN_DEVICEPROP = 407,
-                        DT_DNN_KNOB_CHOICE_KNOB_TYPE = 600,
-                        DT_DNN_KNOB_CHOICE_KNOB_VALUE = 601,
                         DT_DNN_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
                         DT_DNN_OPERATION_POINTWISE_XDESC = 751,
                         DT_DNN_OPERATION_POINTWISE_BDESC = 752,
@@ -78,10 +75,6 @@ enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
                         DT_DNN_VARIANT_PACK_UNIQUE_IDS = 1000,
                         DT_DNN_VARIANT_PACK_DATA_POINTERS = 1001,
                         DT_DNN_VARIANT_PACK_WORKSPACE = 1003,
-                        DT_DNN_ENGINE_OPERATION_GRAPH = 1300,
-                        DT_DNN_ENGINE_GLOBAL_INDEX = 1301,
-                        DT_DNN_ENGINE_NUMERICAL_NOTE = 1303,
-                        DT_DNN_ENGINE_DEVICEPROP = 1307,
                         DT_DNN_MATMUL_COMP_TYPE = 1500,
                         DT_DNN_OPERATION_MATMUL_ADESC = 1520,
                         DT_DNN_OPERATION_MATMUL_BDESC = 1521,
@@ -104,8 +97,6 @@ enum dt_dnn_kind { /* cudnnBackendAttributeType_t */
                    DT_DNN_TYPE_INT64 = 3,
                    DT_DNN_TYPE_VOID_PTR = 6,
                    DT_DNN_TYPE_HEUR_MODE = 8,
-                   DT_DNN_TYPE_KNOB_TYPE = 9,
-                   DT_DNN_TYPE_NUMERICAL_NOTE = 11,
                    DT_DNN_TYPE_POINTWISE_MODE = 14,
                    DT_DNN_TYPE_DESCRIPTOR = 15,
                    DT_DNN_TYPE_REDUCTION = 18,
@@ -125,10 +116,8 @@ enum dt_dnn_pointwise { /* cudnnPointwiseMode_t */
                         DT_DNN_BINARY_SELECT = 601,
 };
 
-enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 };                  /* cudnnReduceTensorOp_t */
-enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 };     /* cudnnBackendHeurMode_t */
-enum dt_dnn_note { DT_DNN_NOTE_NONDETERMINISTIC = 4, DT_DNN_NOTES = 10 };  /* cudnnBackendNumericalNote_t */
-enum dt_dnn_knob { DT_DNN_KNOB_STAGES = 14, DT_DNN_KNOB_KERNEL_CFG = 24 }; /* cudnnBackendKnobType_t */
+enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 };              /* cudnnReduceTensorOp_t */
+enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 }; /* cudnnBackendHeurMode_t */
 
 /* The library's functions under their names; a status is cudnnStatus_t, a descriptor cudnnBackendDescriptor_t, a handle cudnnHandle_t. */
 struct dt_dnn {
@@ -150,6 +139,9 @@ struct dt_dnn {
  * instead. Symbols that the program has already (a test's stand-in) come first. The library's parts are loaded at their first use, so a part that is missing
  * or of another version shows when a handle or a plan is made. */
 const struct dt_dnn *dt_dnn_load(struct dt_error *err);
+/* Does the status say that memory, driver or the library itself broke down? That may be so here and now only, while others say that something is not here or
+ * does not fit, which is so on each start and for each rank with such a GPU. (What cannot be had while a handle is made is told as "not initialized".) */
+bool dt_dnn_broke_down(int status);
 /* Its functions from a library that dlopen gave; 0, or -1 as above. For tests that know where it lies. */
 int dt_dnn_take(struct dt_dnn *out, void *library, struct dt_error *err);
 

@@ -208,8 +208,8 @@ int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *e
     set(g, graph, DT_DNN_OPERATIONGRAPH_OPS, DT_DNN_TYPE_DESCRIPTOR, g->op_count, g->ops, "graph");
     finalize(g, graph, "graph");
     if (g->status != DT_DNN_SUCCESS) {
-        return dt_fail(err, DT_INVALID, "cuDNN: refuses the %s: %s (status %d)%s%.150s", g->what, g->api->cudnnGetErrorString(g->status), g->status,
-                       g->why[0] != '\0' ? ": " : "", g->why);
+        (void)dt_fail(err, DT_INVALID, "cuDNN: refuses the %s: %s (status %d)%s%.150s", g->what, g->api->cudnnGetErrorString(g->status), g->status,
+                      g->why[0] != '\0' ? ": " : "", g->why);
     }
-    return 0;
+    return g->status;
 }

@@ -5,8 +5,6 @@
 
 #include "kernels/cuda/dnn.h"
 
-#include <stdbool.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -51,8 +49,8 @@ void dt_dnn_select(struct dt_dnn_graph *g, void *x, void *b, void *mask, void *y
 void dt_dnn_reduce(struct dt_dnn_graph *g, enum dt_dnn_reduction op, void *x, void *y);
 /* y is x with other dimensions and strides: here always its last two swapped */
 void dt_dnn_reshape(struct dt_dnn_graph *g, void *x, void *y);
-/* Puts the operations together. handle may be null: a graph without a device, for a plan that a device description is given to. 0, or -1 with what was
- * refused. */
+/* Puts the operations together. handle may be null: a graph without a device, for a plan that a device description is given to. 0, or the library's
+ * status, and in err what was refused. */
 int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *err);
 
 /* Descriptors outside of a graph: made, and one value set. */

@@ -1,43 +1,50 @@
 /* Asks cuDNN's heuristics and makes plans. */
 #include "kernels/cuda/dnn_plan.h"
 
-#include <stdbool.h>
-
-/* One question to the heuristics; configurations go to out. */
+/* One question to the heuristics; configurations go to out. The library's status. */
 static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, enum dt_dnn_heuristic how,
-               void *out[DT_DNN_CANDIDATES])
+               void *out[DT_DNN_CANDIDATES], int *count)
 {
     void *question = NULL;
-    int mode = (int)how;
-    int64_t count = 0, made = 0;
-    bool good = dt_dnn_make(api, DT_DNN_ENGINEHEUR, &question) == DT_DNN_SUCCESS &&
-                dt_dnn_set(api, question, DT_DNN_ENGINEHEUR_OPERATION_GRAPH, DT_DNN_TYPE_DESCRIPTOR, 1, &g->graph) == DT_DNN_SUCCESS &&
-                dt_dnn_set(api, question, DT_DNN_ENGINEHEUR_MODE, DT_DNN_TYPE_HEUR_MODE, 1, &mode) == DT_DNN_SUCCESS &&
-                (place->handle != NULL ||
-                 dt_dnn_set(api, question, DT_DNN_ENGINEHEUR_DEVICEPROP, DT_DNN_TYPE_DESCRIPTOR, 1, &place->described) == DT_DNN_SUCCESS) &&
-                api->cudnnBackendFinalize(question) == DT_DNN_SUCCESS;
-    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
-        out[i] = NULL;
+    int mode = (int)how, made = 0;
+    int64_t found = 0;
+    int status = dt_dnn_make(api, DT_DNN_ENGINEHEUR, &question);
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(api, question, DT_DNN_ENGINEHEUR_OPERATION_GRAPH, DT_DNN_TYPE_DESCRIPTOR, 1, &g->graph);
     }
-    while (good && made < DT_DNN_CANDIDATES && dt_dnn_make(api, DT_DNN_ENGINECFG, &out[made]) == DT_DNN_SUCCESS) {
-        made++; /* the library fills in descriptors that are there */
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(api, question, DT_DNN_ENGINEHEUR_MODE, DT_DNN_TYPE_HEUR_MODE, 1, &mode);
     }
-    if (!good || api->cudnnBackendGetAttribute(question, DT_DNN_ENGINEHEUR_RESULTS, DT_DNN_TYPE_DESCRIPTOR, made, &count, out) != DT_DNN_SUCCESS) {
-        count = 0;
+    if (status == DT_DNN_SUCCESS && place->handle == NULL) {
+        status = dt_dnn_set(api, question, DT_DNN_ENGINEHEUR_DEVICEPROP, DT_DNN_TYPE_DESCRIPTOR, 1, &place->described);
     }
-    count = count < made ? count : made; /* it may count what there was no room for */
-    for (int64_t i = count; i < made; i++) {
+    if (status == DT_DNN_SUCCESS) {
+        status = api->cudnnBackendFinalize(question);
+    }
+    while (status == DT_DNN_SUCCESS && made < DT_DNN_CANDIDATES) { /* the library fills in descriptors that are there */
+        status = dt_dnn_make(api, DT_DNN_ENGINECFG, &out[made]);
+        made += status == DT_DNN_SUCCESS;
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = api->cudnnBackendGetAttribute(question, DT_DNN_ENGINEHEUR_RESULTS, DT_DNN_TYPE_DESCRIPTOR, made, &found, out);
+    }
+    *count = status != DT_DNN_SUCCESS ? 0 : found < made ? (int)found : made; /* it may count what there was no room for */
+    for (int i = *count; i < made; i++) {
         dt_dnn_drop(api, out[i]);
         out[i] = NULL;
     }
     dt_dnn_drop(api, question);
-    return (int)count;
+    return status;
 }
 
-int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, void *out[DT_DNN_CANDIDATES])
+int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, void *out[DT_DNN_CANDIDATES],
+                      int *count)
 {
-    int count = ask(api, g, place, DT_DNN_HEUR_A, out);
-    return count > 0 ? count : ask(api, g, place, DT_DNN_HEUR_FALLBACK, out);
+    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
+        out[i] = NULL;
+    }
+    int status = ask(api, g, place, DT_DNN_HEUR_A, out, count);
+    return *count > 0 || dt_dnn_broke_down(status) ? status : ask(api, g, place, DT_DNN_HEUR_FALLBACK, out, count);
 }
 
 int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_place *place, void **out, size_t *work_bytes)

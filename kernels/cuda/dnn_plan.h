@@ -16,9 +16,10 @@ struct dt_dnn_place {
 
 enum { DT_DNN_CANDIDATES = 8 };
 
-/* Engine configurations that the library has for a finished graph, the one it thinks fastest first; the caller drops them. How many; 0 when there is none
- * for the shape, or a part of the library is missing. */
-int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, void *out[DT_DNN_CANDIDATES]);
+/* Engine configurations that the library has for a finished graph, the one it thinks fastest first; the caller drops them. *count: how many; 0 when there is
+ * none for the shape, a part of the library is missing, or it broke down. The library's status. */
+int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, void *out[DT_DNN_CANDIDATES],
+                      int *count);
 /* Makes the plan of a configuration (its kernel is compiled: a second), and says how much work memory it wants. The library's status; *out null unless 0. */
 int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_place *place, void **out, size_t *work_bytes);
 /* A pack: addresses for the graph's tensors, by-value ones in host memory, and work memory. 0 or the library's status. */

@@ -4,6 +4,7 @@
  *   turns 2 to 8    those that are left; the median counts, and the first proposal stays unless another is 1 % faster
  * Within a turn the host waits once, at its end.
  * Of a product with an epilogue the first candidate is the two apart, the product as it was chosen before; the library's proposals for both in one follow. */
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/log.h"
@@ -362,4 +363,9 @@ static void none(struct dt_device *d)
     matmul_cache_leave();
 }
 
-const struct dt_device_plans dt_cuda_plans = {.choose = choose, .tell = tell, .take = take, .none = none};
+const struct dt_device_plans dt_cuda_plans = {.choose = choose,
+                                              .tell = tell,
+                                              .take = take,
+                                              .none = none,
+                                              .attention = dt_cuda_attention_ready,
+                                              .attention_backward = dt_cuda_attention_backward_ready};

@@ -28,6 +28,7 @@ struct cuda_stream;
 
 struct cuda_device {
     int index, sm_count, shared_bytes;
+    int capability; /* 90: compute capability 9.0 */
     int least_priority, greatest_priority;
     char name[160];       /* "GPU 0 (NVIDIA H200, bus 0000:3b:00.0)", for messages */
     cudaStream_t own;     /* clears new memory */

@@ -1,9 +1,9 @@
 /* cuDNN for tests: the backend functions that kernels/cuda uses, under their own names, on the software GPU's streams. It takes descriptors apart as the
  * library does: attributes of the wrong type or count, tensors that do not fit together, operations that read what nothing wrote and packs that lack an address
- * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one has an engine for
- * every graph, and runs it operation by operation (dnn_run.cc).
- * SOFTGPU_CUDNN: a version (91000), "part" (one of its libraries is missing), "broken" (its driver calls fail), or "work N": an engine wants N MiB for each
- * sequence. */
+ * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one has two
+ * engines for every graph, and runs it operation by operation (dnn_run.cc).
+ * SOFTGPU_CUDNN: a version (91000), "work N" (an engine wants N MiB for each sequence), or "WHERE N": what gives status N, of create, graph, heuristics, plan (the
+ * plan of each graph's first engine) and execute. */
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
@@ -18,14 +18,7 @@
 namespace
 {
 
-enum {
-    BAD = DT_DNN_BAD_PARAM,
-    NOT_FINALIZED = 2004,
-    EXECUTION_FAILED = 5000,
-    DRIVER_FAILED = 5001,
-    NOTHING_SUCH = DT_DNN_NOT_SUPPORTED,
-    MAGIC = 0x646e6e
-};
+enum { BAD = DT_DNN_BAD_PARAM, NOT_FINALIZED = 2004, ENGINES = 2, MAGIC = 0x646e6e };
 
 struct descriptor;
 
@@ -47,6 +40,7 @@ struct descriptor {
     descriptor *of;           /* a question's graph; a plan's configuration */
     void *handle;
     size_t work_bytes;
+    int engine; /* of a configuration: which proposal it was */
     int64_t count;
     int64_t uids[SOFTGPU_DNN_TENSORS];
     void *addresses[SOFTGPU_DNN_TENSORS], *work;
@@ -55,10 +49,11 @@ struct descriptor {
 struct handle {
     int magic;
     cudaStream_t stream;
+    bool executed;
 };
 
 __thread char last_error[200];
-int executions; /* atomic */
+int executions, plans, late_plans; /* atomic */
 
 int refuse(int status, const char *why)
 {
@@ -70,6 +65,14 @@ const char *wish(void)
 {
     const char *text = getenv("SOFTGPU_CUDNN");
     return text != nullptr ? text : "";
+}
+
+/* The status that is asked for here; 0: none. */
+int wished_status(const char *where)
+{
+    char name[16];
+    int status = 0;
+    return sscanf(wish(), "%15s %d", name, &status) == 2 && strcmp(name, where) == 0 ? status : 0;
 }
 
 descriptor *known(void *p)
@@ -380,6 +383,11 @@ int finalize_plan(descriptor *d)
     if (d->of == nullptr || d->handle == nullptr) {
         return refuse(BAD, "a plan has a configuration and a handle");
     }
+    if (d->of->engine == 0 && wished_status("plan") != 0) {
+        return refuse(wished_status("plan"), "cuLibraryLoadData");
+    }
+    (void)__atomic_fetch_add(&plans, 1, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&late_plans, ((handle *)d->handle)->executed ? 1 : 0, __ATOMIC_RELAXED);
     d->graph = new softgpu_dnn_graph(*d->of->graph);
     d->work_bytes = work_of(d->graph);
     return 0;
@@ -415,6 +423,16 @@ int softgpu_dnn_executions(void)
     return __atomic_load_n(&executions, __ATOMIC_RELAXED);
 }
 
+int softgpu_dnn_plans(void)
+{
+    return __atomic_load_n(&plans, __ATOMIC_RELAXED);
+}
+
+int softgpu_dnn_late_plans(void)
+{
+    return __atomic_load_n(&late_plans, __ATOMIC_RELAXED);
+}
+
 size_t cudnnGetVersion(void)
 {
     int version = atoi(wish());
@@ -425,7 +443,7 @@ const char *cudnnGetErrorString(int status)
 {
     return status == DT_DNN_SUCCESS                     ? "CUDNN_STATUS_SUCCESS"
            : status == DT_DNN_SUBLIBRARY_LOADING_FAILED ? "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
-           : status == DRIVER_FAILED                    ? "CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER"
+           : status == DT_DNN_EXECUTION_FAILED          ? "CUDNN_STATUS_EXECUTION_FAILED"
                                                         : "CUDNN_STATUS_OTHER";
 }
 
@@ -436,10 +454,10 @@ void cudnnGetLastErrorString(char *message, size_t size)
 
 int cudnnCreate(void **out)
 {
-    if (strcmp(wish(), "part") == 0) {
-        return refuse(DT_DNN_SUBLIBRARY_LOADING_FAILED, "libcudnn_graph.so.9 is missing");
+    if (wished_status("create") != 0) {
+        return refuse(wished_status("create"), "libcudnn_graph.so.9");
     }
-    *out = new handle{MAGIC, nullptr};
+    *out = new handle{MAGIC, nullptr, false};
     return 0;
 }
 
@@ -531,17 +549,17 @@ int cudnnBackendFinalize(void *p)
         good = fits_reshape(d);
         break;
     case DT_DNN_OPERATIONGRAPH:
+        if (wished_status("graph") != 0) {
+            return refuse(wished_status("graph"), "a graph");
+        }
         good = d->graph != nullptr;
         break;
     case DT_DNN_ENGINEHEUR:
         good = d->of != nullptr && d->of->handle != nullptr; /* without a description of a device */
         break;
     case DT_DNN_EXECUTION_PLAN:
-        if (strcmp(wish(), "broken") == 0) {
-            return refuse(DRIVER_FAILED, "cuLibraryLoadData");
-        }
-        if (finalize_plan(d) != 0) {
-            return BAD;
+        if (int status = finalize_plan(d)) {
+            return status;
         }
         break;
     case DT_DNN_VARIANT_PACK:
@@ -561,12 +579,16 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
         return refuse(NOT_FINALIZED, "asked before it is finalized");
     }
     if (d->type == DT_DNN_ENGINEHEUR && name == DT_DNN_ENGINEHEUR_RESULTS && kind == DT_DNN_TYPE_DESCRIPTOR) {
-        /* One proposal; shapes that the library does not take have none. */
+        /* Shapes that the library does not take have no engine. */
+        if (wished_status("heuristics") != 0 && d->op.mode == DT_DNN_HEUR_A) {
+            return refuse(wished_status("heuristics"), "no heuristics");
+        }
         const softgpu_dnn_tensor *q = &d->of->graph->tensors[d->of->graph->ops[0].inputs[0]];
-        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && d->op.mode == DT_DNN_HEUR_A ? 1 : 0;
+        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0) ? ENGINES : 0;
         for (int64_t i = 0; i < *count && i < room; i++) {
             descriptor *to = known(((void **)values)[i]);
             to->graph = new softgpu_dnn_graph(*d->of->graph);
+            to->engine = (int)i;
             to->final = true;
         }
         return 0;
@@ -612,10 +634,15 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
     if ((uintptr_t)j->work % 256 != 0) {
         softgpu_die("cuDNN: work memory at %p is not aligned", j->work);
     }
+    if (wished_status("execute") != 0) {
+        delete j;
+        return refuse(wished_status("execute"), "cuLaunchKernelEx");
+    }
+    owner->executed = true;
     (void)__atomic_fetch_add(&executions, 1, __ATOMIC_RELAXED);
     return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
                ? 0
-               : refuse(EXECUTION_FAILED, "the stream takes nothing");
+               : refuse(DT_DNN_EXECUTION_FAILED, "the stream takes nothing");
 }
 
 } /* extern "C" */

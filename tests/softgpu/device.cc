@@ -300,7 +300,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
     p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
     p->maxThreadsDim[2] = 64;
-    p->major = 9;
+    p->major = (int)softgpu_setting("SOFTGPU_CAPABILITY", 90) / 10;
+    p->minor = (int)softgpu_setting("SOFTGPU_CAPABILITY", 90) % 10;
     p->multiProcessorCount = (int)softgpu_setting("SOFTGPU_SM", 4);
     p->l2CacheSize = 50 << 20;
     p->unifiedAddressing = 1;

@@ -113,7 +113,7 @@ static int engines(const struct library *l, void *described, const struct dt_att
         dt_attention_backward_graph(&g, s, pass == BACKWARD_SUMS);
     }
     if (dt_dnn_graph_finish(&g, NULL, &err) == 0) {
-        count = dt_dnn_candidates(&l->api, &g, &place, found);
+        (void)dt_dnn_candidates(&l->api, &g, &place, found, &count);
     }
     (void)snprintf(why, why_bytes, "%s", err.text);
     if (count > 0 && work_bytes != NULL) {

@@ -253,8 +253,11 @@ static void *rank_main(void *arg)
     struct dt_error *err = &out->err[self->rank];
     struct world w;
     struct dt_store *store = NULL;
-    struct world_options options = {
-        .device = shared->options->device, .share_gpu = true, .collective_timeout_s = shared->job->training.collective_timeout_s, .threads = 1};
+    struct world_options options = {.device = shared->options->device,
+                                    .share_gpu = true,
+                                    .deterministic = shared->job->training.deterministic,
+                                    .collective_timeout_s = shared->job->training.collective_timeout_s,
+                                    .threads = 1};
     char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};
     options.host = host[0] ? host : NULL;
     struct trainer_hooks hooks = {.after_step = after_step, .at_end = at_end, .context = self, .quiet = true, .no_files = !shared->options->files};
