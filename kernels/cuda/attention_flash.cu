@@ -8,8 +8,7 @@
  * shared memory (D = 64) to 64 KiB (D = 128).
  *
  * Any length: rows that are not there are zeros, and are masked or not written. Head sizes between those below have columns of zeros. */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/attention_flash.cuh"
 
 namespace
 {
@@ -25,23 +24,6 @@ template <int D> struct tile_of {
 struct running {
     float most[MT][2], total[MT][2]; /* of the scores before scaling; total: this lane's part */
 };
-
-/* Scores of keys that a row does not see become -infinity. The lane's first row sees `seen` keys of the tile, a row below it `per_row` more. */
-template <int NT> DT_FN void mask(float (&c)[MT][NT][4], int seen, int per_row)
-{
-    int column = (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int limit = seen + per_row * (16 * m + i / 2 * 8);
-                c[m][n][i] = 8 * n + column + i % 2 < limit ? c[m][n][i] : -INFINITY;
-            }
-        }
-    }
-}
 
 /* Scores become weights 2^(factor (score - most)), and `sum` is brought to the new most. */
 template <int NT, int OT> DT_FN void softmax(float (&c)[MT][NT][4], struct running &r, float (&sum)[MT][OT][4], float factor)
@@ -126,7 +108,7 @@ template <int D> __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf1
         if (seen) {
             uint32_t weights[KEYS / 16][MT][4];
             if (begin + KEYS > (s.causal ? first + row + 1 : T)) {
-                mask(c, (s.causal ? first + row + lane / 4 + 1 : T) - begin, s.causal);
+                hide_keys(c, (s.causal ? first + row + lane / 4 + 1 : T) - begin, s.causal);
             }
             softmax(c, r, sum, factor);
             mma_round(weights, c);
@@ -173,15 +155,6 @@ bool dt_cuda_attention_flash_can(int64_t positions, int64_t heads, int64_t head_
 void dt_cuda_attention_flash(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
     struct shape s = shape_of(a);
-    forward_parts(a, s, [&](const struct dt_attention_args *part) {
-        if (s.head_size <= 32) {
-            forward<32>(l, part, s);
-        } else if (s.head_size <= 64) {
-            forward<64>(l, part, s);
-        } else if (s.head_size <= 96) {
-            forward<96>(l, part, s);
-        } else {
-            forward<128>(l, part, s);
-        }
-    });
+    forward_parts(a, s,
+                  [&](const struct dt_attention_args *part) { with_head_size(s, [&](auto size) { forward<decltype(size)::value>(l, part, s); }); });
 }

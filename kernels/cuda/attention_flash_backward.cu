@@ -4,11 +4,10 @@
  *
  * The second one computes transposed scores (keys x queries), so that what a warp has in registers is the left operand of its next product, and
  * nothing but inputs is in shared memory. While a tile is worked on, the next one is on its way into the other half of the buffer.
- * Two blocks of 4 warps on a multiprocessor: at most 255 registers, 64 KiB of shared memory (D = 64; D = 128: 64 KiB for keys, 96 KiB for queries).
+ * Two blocks of 4 warps on a multiprocessor: at most 255 registers, and 64 KiB of shared memory (D = 64, D = 128) to 72 KiB (D = 96).
  *
  * Any length, as forward: rows that are not there are zeros with a log-sum-exp of infinity, so their weights are 0. */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/attention_flash.cuh"
 
 namespace
 {
@@ -75,22 +74,6 @@ DT_FN void change_queries(float (&above)[MT][NT][4], const float (&c)[MT][NT][4]
     }
 }
 
-/* Scores of keys that a row does not see become -infinity. The lane's first row sees `seen` of these, a row below it `per_row` more. */
-template <int MT> DT_FN void mask_queries(float (&c)[MT][NT][4], int seen, int per_row)
-{
-    int column = (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                c[m][n][i] = 8 * n + column + i % 2 < seen + per_row * (16 * m + i / 2 * 8) ? c[m][n][i] : -INFINITY;
-            }
-        }
-    }
-}
-
 template <int D>
 __global__ void __launch_bounds__(THREADS)
     flash_backward_queries(bf16 *dqkv, float *delta_out, const bf16 *dout, const bf16 *out, const bf16 *qkv, const float *lse, struct shape s)
@@ -147,7 +130,7 @@ __global__ void __launch_bounds__(THREADS)
             uint32_t rounded_change[NT / 2][MT][4];
             mma_product_of_rows<MT, NT, D>(c, queries, tile, 0);
             if (begin + part + PART > (s.causal ? first + row + 1 : T)) {
-                mask_queries(c, (s.causal ? first + row + lane / 4 + 1 : T) - begin - part, s.causal);
+                hide_keys(c, (s.causal ? first + row + lane / 4 + 1 : T) - begin - part, s.causal);
             }
             mma_product_of_rows<MT, NT, D>(change, above, value_tiles + (buffer * q::KEYS + part) * D, 0);
             change_queries(change, c, log_sum, delta, factor);
@@ -189,7 +172,7 @@ template <int MT> DT_FN void change_keys(float (&above)[MT][NT][4], float (&c)[M
 }
 
 /* Keys that a query does not see: those after it. The lane's first row is `ahead` keys after the first column. */
-template <int MT> DT_FN void mask_keys(float (&c)[MT][NT][4], int ahead)
+template <int MT> DT_FN void hide_queries(float (&c)[MT][NT][4], int ahead)
 {
     int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -271,7 +254,7 @@ __global__ void __launch_bounds__(THREADS)
             uint32_t rounded[NT / 2][MT][4];
             mma_product_of_rows<MT, NT, D>(c, keys, query_part, 0);
             if (s.causal && begin + part < first + row + MT * 16 - 1) {
-                mask_keys(c, first + row + lane / 4 - begin - part);
+                hide_queries(c, first + row + lane / 4 - begin - part);
             }
             mma_product_of_rows<MT, NT, D>(change, values, above_part, 0);
             change_keys(change, c, log_sums, log_sums + QUERIES, factor);
@@ -314,14 +297,6 @@ void dt_cuda_attention_backward_flash(const struct dt_cuda_launch *l, const stru
 {
     struct shape s = shape_of(a);
     backward_parts(a, s, [&](const struct dt_attention_backward_args *part) {
-        if (s.head_size <= 32) {
-            backward<32>(l, part, s);
-        } else if (s.head_size <= 64) {
-            backward<64>(l, part, s);
-        } else if (s.head_size <= 96) {
-            backward<96>(l, part, s);
-        } else {
-            backward<128>(l, part, s);
-        }
+        with_head_size(s, [&](auto size) { backward<decltype(size)::value>(l, part, s); });
     });
 }

@@ -1,8 +1,7 @@
 /* Tensor cores on the software GPU do what the PTX ISA says, by formulas of its sections on mma.m16n8k16 and ldmatrix, written down a second time here.
  * And the kernels that use them need each of their barriers and waits: without one of them results are wrong in some order of threads.
  * run: timeout 300 */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/attention_flash.cuh"
 #include "tests/softgpu/sanitize.h"
 #include "tests/softgpu/softgpu.h"
 #include "tests/unit/support/child.h"
