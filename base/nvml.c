@@ -1,6 +1,7 @@
 /* NVML's functions by their names; each call here asks for one thing and takes "not supported" for an answer. */
 #include "base/nvml.h"
 
+#include "base/library.h"
 #include "base/nvml_abi.h"
 #include "base/text.h"
 
@@ -54,33 +55,22 @@ static int fail(struct dt_error *err, int rc, const char *what)
 
 /* ---- the library ---- */
 
-static void *load_library(void)
-{
-    static const char *const names[] = {"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (library != NULL) {
-            return library;
-        }
-    }
-    return NULL;
-}
+static const char *const names[] = {"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"};
 
 int dt_nvml_open(struct dt_nvml **out, struct dt_error *err)
 {
     struct dt_nvml *n = dt_alloc(sizeof *n);
-    n->library = load_library();
+    n->library = dt_library_open(names, sizeof names / sizeof names[0]);
     if (n->library == NULL) {
         free(n);
         return dt_fail(err, DT_NOT_FOUND, "no NVIDIA driver is here (libnvidia-ml.so.1)");
     }
-#define TAKE(name, parameters)                                                                                                                       \
-    {                                                                                                                                                \
-        void *found = dlsym(n->library, #name);                                                                                                      \
-        memcpy(&n->name, &found, sizeof found);                                                                                                      \
-    }
-    DT_NVML_FUNCTIONS(TAKE)
-#undef TAKE
+    const struct dt_symbol symbols[] = {
+#define ROW(name, parameters) {#name, &n->name},
+        DT_NVML_FUNCTIONS(ROW)
+#undef ROW
+    };
+    (void)dt_library_find(n->library, symbols, sizeof symbols / sizeof symbols[0]); /* what an older driver lacks stays null */
     int rc = n->nvmlInit_v2 != NULL ? n->nvmlInit_v2() : NVML_NOT_FOUND;
     if (rc != NVML_SUCCESS) {
         if (rc == NVML_NOT_FOUND) {

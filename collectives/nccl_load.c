@@ -1,12 +1,13 @@
 /* Finds NCCL and its functions; what an older library lacks stays null. */
 #include "collectives/nccl_load.h"
 
+#include "base/library.h"
+
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define LEAST 21400 /* the first with communicators that do not block */
 
@@ -17,16 +18,14 @@ static struct dt_nccl table;
 static bool loaded;
 static struct dt_error problem;
 
-static const struct {
-    const char *symbol;
-    size_t offset; /* in the table */
-    bool later;
-} functions[] = {
-#define ROW(result, name, symbol, arguments) {#symbol, offsetof(struct dt_nccl, name), false},
+static const struct dt_symbol functions[] = {
+#define ROW(result, name, symbol, arguments) {#symbol, &table.name},
     NCCL_FUNCTIONS(ROW)
 #undef ROW
-#define ROW(result, name, symbol, arguments) {#symbol, offsetof(struct dt_nccl, name), true},
-        NCCL_LATER_FUNCTIONS(ROW)
+};
+static const struct dt_symbol later_functions[] = {
+#define ROW(result, name, symbol, arguments) {#symbol, &table.name},
+    NCCL_LATER_FUNCTIONS(ROW)
 #undef ROW
 };
 
@@ -46,23 +45,17 @@ static bool take(void *library)
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL) {
         (void)snprintf(table.path, sizeof table.path, "%s", map->l_name);
     }
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *found = dlsym(library, functions[i].symbol);
-        memcpy((char *)&table + functions[i].offset, &found, sizeof found);
-    }
+    const char *missing = dt_library_find(library, functions, sizeof functions / sizeof functions[0]);
+    (void)dt_library_find(library, later_functions, sizeof later_functions / sizeof later_functions[0]);
     if (table.get_version == NULL || table.get_version(&table.version) != NCCL_SUCCESS) {
         (void)dt_fail(&problem, DT_INVALID, "NCCL: %s does not tell its version; install another one, or name one in DTRUN_NCCL", table.path);
         return false;
     }
     write_number();
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *found;
-        memcpy(&found, (const char *)&table + functions[i].offset, sizeof found);
-        if (table.version < LEAST || (found == NULL && !functions[i].later)) {
-            (void)dt_fail(&problem, DT_INVALID, "NCCL %s (%s): too old, 2.14 is the least; install a newer one, or name one in DTRUN_NCCL",
-                          table.number, table.path);
-            return false;
-        }
+    if (table.version < LEAST || missing != NULL) {
+        (void)dt_fail(&problem, DT_INVALID, "NCCL %s (%s): too old, 2.14 is the least; install a newer one, or name one in DTRUN_NCCL", table.number,
+                      table.path);
+        return false;
     }
     return true;
 }
@@ -80,12 +73,10 @@ static void load(void)
         loaded = take(library);
         return;
     }
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (library != NULL) {
-            loaded = take(library);
-            return;
-        }
+    void *library = dt_library_open(names, sizeof names / sizeof names[0]);
+    if (library != NULL) {
+        loaded = take(library);
+        return;
     }
     (void)dt_fail(&problem, DT_NOT_FOUND,
                   "NCCL: libnccl.so.2 is not here; install it, name its folder in LD_LIBRARY_PATH, or the file in DTRUN_NCCL");

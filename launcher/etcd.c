@@ -3,6 +3,7 @@
 #include "launcher/etcd.h"
 
 #include "base/file.h"
+#include "base/library.h"
 #include "base/scan.h"
 
 #include <cjson/cJSON.h>
@@ -41,39 +42,33 @@ static struct {
 
 static int load_curl(struct dt_error *err)
 {
-    static const struct {
-        const char *name;
-        void *slot;
-    } names[] = {{"curl_global_init", &curl.global_init},
-                 {"curl_easy_init", &curl.easy_init},
-                 {"curl_easy_setopt", &curl.easy_setopt},
-                 {"curl_easy_getinfo", &curl.easy_getinfo},
-                 {"curl_easy_strerror", &curl.easy_strerror},
-                 {"curl_easy_cleanup", &curl.easy_cleanup},
-                 {"curl_slist_append", &curl.slist_append},
-                 {"curl_slist_free_all", &curl.slist_free_all},
-                 {"curl_multi_init", &curl.multi_init},
-                 {"curl_multi_setopt", &curl.multi_setopt},
-                 {"curl_multi_add_handle", &curl.multi_add_handle},
-                 {"curl_multi_remove_handle", &curl.multi_remove_handle},
-                 {"curl_multi_assign", &curl.multi_assign},
-                 {"curl_multi_socket_action", &curl.multi_socket_action},
-                 {"curl_multi_info_read", &curl.multi_info_read},
-                 {"curl_multi_cleanup", &curl.multi_cleanup}};
+    static const char *const files[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
+    static const struct dt_symbol symbols[] = {{"curl_global_init", &curl.global_init},
+                                               {"curl_easy_init", &curl.easy_init},
+                                               {"curl_easy_setopt", &curl.easy_setopt},
+                                               {"curl_easy_getinfo", &curl.easy_getinfo},
+                                               {"curl_easy_strerror", &curl.easy_strerror},
+                                               {"curl_easy_cleanup", &curl.easy_cleanup},
+                                               {"curl_slist_append", &curl.slist_append},
+                                               {"curl_slist_free_all", &curl.slist_free_all},
+                                               {"curl_multi_init", &curl.multi_init},
+                                               {"curl_multi_setopt", &curl.multi_setopt},
+                                               {"curl_multi_add_handle", &curl.multi_add_handle},
+                                               {"curl_multi_remove_handle", &curl.multi_remove_handle},
+                                               {"curl_multi_assign", &curl.multi_assign},
+                                               {"curl_multi_socket_action", &curl.multi_socket_action},
+                                               {"curl_multi_info_read", &curl.multi_info_read},
+                                               {"curl_multi_cleanup", &curl.multi_cleanup}};
     if (curl.multi_cleanup != NULL) {
         return 0;
     }
-    void *library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    library = library != NULL ? library : dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL);
+    void *library = dt_library_open(files, sizeof files / sizeof files[0]);
     if (library == NULL) {
         return dt_fail(err, DT_INVALID, "etcd-v3 needs libcurl: %s; run: apt-get install libcurl4", dlerror());
     }
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *symbol = dlsym(library, names[i].name);
-        if (symbol == NULL) {
-            return dt_fail(err, DT_INVALID, "etcd-v3: libcurl has no %s", names[i].name);
-        }
-        memcpy(names[i].slot, &symbol, sizeof symbol);
+    const char *missing = dt_library_find(library, symbols, sizeof symbols / sizeof symbols[0]);
+    if (missing != NULL) {
+        return dt_fail(err, DT_INVALID, "etcd-v3: libcurl has no %s", missing);
     }
     return curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? 0 : dt_fail(err, DT_INTERNAL, "etcd-v3: libcurl does not start");
 }

@@ -1,9 +1,10 @@
 /* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package install it. */
 #include "kernels/cuda/dnn.h"
 
+#include "base/library.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,38 +16,26 @@ static struct dt_dnn table;
 static bool loaded;
 static struct dt_error problem;
 
-static const struct {
-    const char *name;
-    size_t offset; /* in the table */
-} functions[] = {
-#define ROW(name)                                                                                                                                    \
-    {                                                                                                                                                \
-#name, offsetof(struct dt_dnn, name)                                                                                                         \
-    }
-    ROW(cudnnGetVersion),
-    ROW(cudnnGetErrorString),
-    ROW(cudnnGetLastErrorString),
-    ROW(cudnnCreate),
-    ROW(cudnnDestroy),
-    ROW(cudnnSetStream),
-    ROW(cudnnBackendCreateDescriptor),
-    ROW(cudnnBackendDestroyDescriptor),
-    ROW(cudnnBackendSetAttribute),
-    ROW(cudnnBackendGetAttribute),
-    ROW(cudnnBackendFinalize),
-    ROW(cudnnBackendExecute),
-#undef ROW
-};
-
 int dt_dnn_take(struct dt_dnn *out, void *from, struct dt_error *err)
 {
     struct dt_dnn found;
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *f = dlsym(from, functions[i].name);
-        if (f == NULL) {
-            return dt_fail(err, DT_NOT_FOUND, "cuDNN: no function %s", functions[i].name);
-        }
-        memcpy((char *)&found + functions[i].offset, &f, sizeof f);
+    const struct dt_symbol symbols[] = {
+        {"cudnnGetVersion", &found.cudnnGetVersion},
+        {"cudnnGetErrorString", &found.cudnnGetErrorString},
+        {"cudnnGetLastErrorString", &found.cudnnGetLastErrorString},
+        {"cudnnCreate", &found.cudnnCreate},
+        {"cudnnDestroy", &found.cudnnDestroy},
+        {"cudnnSetStream", &found.cudnnSetStream},
+        {"cudnnBackendCreateDescriptor", &found.cudnnBackendCreateDescriptor},
+        {"cudnnBackendDestroyDescriptor", &found.cudnnBackendDestroyDescriptor},
+        {"cudnnBackendSetAttribute", &found.cudnnBackendSetAttribute},
+        {"cudnnBackendGetAttribute", &found.cudnnBackendGetAttribute},
+        {"cudnnBackendFinalize", &found.cudnnBackendFinalize},
+        {"cudnnBackendExecute", &found.cudnnBackendExecute},
+    };
+    const char *missing = dt_library_find(from, symbols, sizeof symbols / sizeof symbols[0]);
+    if (missing != NULL) {
+        return dt_fail(err, DT_NOT_FOUND, "cuDNN: no function %s", missing);
     }
     size_t version = found.cudnnGetVersion(), least = DT_DNN_LEAST_VERSION;
     if (version < least) {
@@ -62,7 +51,7 @@ static void load(void)
     const char *given = getenv("DTRUN_CUDNN");
     void *library = NULL;
     if (given != NULL && *given != '\0') {
-        library = strchr(given, '/') != NULL ? dlopen(given, RTLD_NOW | RTLD_LOCAL) : NULL;
+        library = strchr(given, '/') != NULL ? dt_library_open(&given, 1) : NULL;
         if (library == NULL) {
             (void)dt_fail(&problem, DT_NOT_FOUND, "cuDNN: DTRUN_CUDNN=%.200s: no such library", given);
             return;
@@ -70,9 +59,7 @@ static void load(void)
     } else if (dlsym(RTLD_DEFAULT, "cudnnBackendFinalize") != NULL) {
         library = RTLD_DEFAULT;
     } else {
-        for (size_t i = 0; i < sizeof names / sizeof names[0] && library == NULL; i++) {
-            library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        }
+        library = dt_library_open(names, sizeof names / sizeof names[0]);
         if (library == NULL) {
             (void)dt_fail(&problem, DT_NOT_FOUND, "cuDNN: libcudnn.so.9 is not here; install it, or name its folder in LD_LIBRARY_PATH");
             return;

@@ -5,9 +5,11 @@
 #include "base/crash.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/library.h"
 #include "base/page.h"
 #include "base/text.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -305,6 +307,23 @@ static void a_crash_in_generated_code_shows_who_called_it(void **state)
     assert_non_null(strstr(perhaps, "test_base")); /* an address of this program */
 }
 
+static void libraries_give_their_functions(void **state)
+{
+    (void)state;
+    static const char *const nowhere[] = {"libnothing.so.1", "/nowhere/libnothing.so.1"}, *const second[] = {"libnothing.so.1", "libm.so.6"};
+    double (*size)(double) = NULL;
+    void (*first)(void) = (void (*)(void))abort, (*last)(void) = (void (*)(void))abort;
+    const struct dt_symbol symbols[] = {{"dt_no_such", &first}, {"fabs", &size}, {"dt_nor_such", &last}};
+    assert_null(dt_library_open(nowhere, 2));
+    void *library = dt_library_open(second, 2);
+    assert_non_null(library);
+    assert_string_equal(dt_library_find(library, symbols, 3), "dt_no_such");
+    assert_true(first == NULL && last == NULL);
+    assert_true(size(-2.5) == 2.5);
+    assert_null(dt_library_find(library, &symbols[1], 1));
+    assert_int_equal(dlclose(library), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +338,7 @@ int main(void)
         cmocka_unit_test(files_are_written_whole_or_not),
         cmocka_unit_test(only_our_own_leftovers_are_removed),
         cmocka_unit_test(page_is_shared_by_name),
+        cmocka_unit_test(libraries_give_their_functions),
         cmocka_unit_test(a_crash_in_generated_code_shows_who_called_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
