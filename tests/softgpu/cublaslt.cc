@@ -21,7 +21,11 @@ namespace
 
 /* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the others slow; SOFTGPU_LT_EPILOGUE=fast all products without an
  * epilogue beyond the bias, =slow those with one. */
+#ifdef SOFTGPU_TSAN /* everything is slow there */
+enum { PROPOSALS = 3, SLOW_US = 50000, SLOW_EPILOGUE_US = 100000 };
+#else
 enum { PROPOSALS = 3, SLOW_US = 3000, SLOW_EPILOGUE_US = 6000 };
+#endif
 const size_t workspaces[PROPOSALS] = {0, (size_t)1 << 20, (size_t)4 << 20};
 
 struct description {
