@@ -95,9 +95,16 @@ static void gone(struct leash *l, const char *cause)
     l->gone(l->user, cause);
 }
 
+/* Timers come before input: of a host that slept itself, what was said meanwhile is read first. */
 static void on_silence(uv_timer_t *timer)
 {
-    gone(timer->data, "nothing was heard of it");
+    struct leash *l = timer->data;
+    struct pollfd input = {.fd = l->fd, .events = POLLIN};
+    if (poll(&input, 1, 0) > 0) {
+        (void)uv_timer_start(timer, on_silence, l->silence_ms, 0);
+    } else {
+        gone(l, "nothing was heard of it");
+    }
 }
 
 static void on_input(uv_poll_t *handle, int status, int events)

@@ -12,6 +12,7 @@
 
 enum { at_once = 256 }; /* then others of the loop have their turn */
 static const double line_s = 10;
+static const double pause_s = 0.005; /* until files are there again; the loop would come back at once */
 
 int listener_next(struct listener *l)
 {
@@ -23,15 +24,27 @@ int listener_next(struct listener *l)
     }
 }
 
-/* With the spare file each of them can be accepted and closed. */
+static void keep_spare(struct listener *l)
+{
+    if (l->spare_fd < 0) {
+        l->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+}
+
+/* With the spare file each of them can be accepted and closed. Where another thread or process was faster and took its place, they wait. */
 static void refuse_all(struct listener *l)
 {
     int fd;
+    if (l->spare_fd < 0) {
+        dt_sleep_s(pause_s);
+        return;
+    }
     (void)close(l->spare_fd);
+    l->spare_fd = -1;
     while ((fd = listener_next(l)) >= 0) {
         (void)close(fd);
     }
-    l->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    keep_spare(l);
 }
 
 static void on_ready(uv_poll_t *handle, int status, int events)
@@ -39,6 +52,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
     struct listener *l = (struct listener *)handle;
     (void)status;
     (void)events;
+    keep_spare(l);
     for (int i = 0; i < at_once; i++) {
         int fd = listener_next(l);
         if (fd >= 0) {
@@ -53,7 +67,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
             l->warned_s = dt_now_s();
             dt_log(DT_LOG_WARN, "store", "accept: %s", strerror(code));
         }
-        if ((code == EMFILE || code == ENFILE) && l->spare_fd >= 0) {
+        if (code == EMFILE || code == ENFILE) {
             refuse_all(l);
         }
         return;
@@ -71,7 +85,7 @@ int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void
         return dt_fail(err, DT_IO, "listen: %s", uv_strerror(rc));
     }
     (void)uv_poll_start(&l->handle, UV_READABLE, on_ready); /* cannot fail for a handle that is not closing */
-    l->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    keep_spare(l);
     return 0;
 }
 
