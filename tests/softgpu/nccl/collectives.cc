@@ -265,7 +265,7 @@ static void *launch_main(void *argument)
         nanosleep(&t, nullptr);
     }
     if (launch(c->next) == NCCL_SUCCESS) {
-        set_state(c, NCCL_SUCCESS);
+        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS); /* it may run, and have failed, by now */
     }
     return nullptr;
 }
@@ -308,8 +308,14 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     if (own_version() < 22300) {
         return launch(e);
     }
+    settle(c);
+    if (!change_state(c, NCCL_SUCCESS, NCCL_IN_PROGRESS)) { /* one that runs has failed just now */
+        free(e);
+        __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+        return NCCL_INVALID_USAGE;
+    }
     c->next = e;
-    begin(c, launch_main);
+    run_beside(c, launch_main);
     return NCCL_IN_PROGRESS;
 }
 

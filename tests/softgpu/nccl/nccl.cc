@@ -95,10 +95,22 @@ void settle(struct comm *c)
     }
 }
 
+bool change_state(struct comm *c, int from, int to)
+{
+    uint32_t expected = (uint32_t)from;
+    return __atomic_compare_exchange_n(&c->state, &expected, (uint32_t)to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
 void begin(struct comm *c, void *(*fn)(void *))
 {
     settle(c);
     set_state(c, NCCL_IN_PROGRESS);
+    run_beside(c, fn);
+}
+
+void run_beside(struct comm *c, void *(*fn)(void *))
+{
+    settle(c);
     c->threaded = pthread_create(&c->thread, nullptr, fn, c) == 0;
     if (!c->threaded) {
         softgpu_die("NCCL: no thread");
@@ -290,7 +302,7 @@ static void *split_main(void *argument)
 {
     struct comm *c = (struct comm *)argument;
     if (split(c)) {
-        set_state(c, NCCL_SUCCESS);
+        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS);
     } else if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0) {
         failed(c, NCCL_SYSTEM_ERROR, "cannot be split");
     }
@@ -574,7 +586,7 @@ static void *window_main(void *argument)
         failed(c, NCCL_SYSTEM_ERROR, "a test wants it so");
     } else if (meet_all(c, offsetof(struct part, windows), ++c->window_count)) {
         __atomic_store_n(c->window.out, c->window.base, __ATOMIC_RELEASE);
-        set_state(c, NCCL_SUCCESS);
+        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS);
     }
     use(c->window.base, 1, -1);
     return nullptr;

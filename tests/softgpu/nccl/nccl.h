@@ -106,7 +106,10 @@ bool fault(const char *what, int rank, int number);
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 struct comm *comm_of(nccl_comm c, const char *function);
 void set_state(struct comm *c, int state);
-/* Runs fn(c) in c's thread, while c is in progress. */
+/* False: it was another state, and stays: an error of a collective that runs. */
+bool change_state(struct comm *c, int from, int to);
+/* Runs fn(c) in c's thread; begin: while c is in progress, whatever it was before. */
+void run_beside(struct comm *c, void *(*fn)(void *));
 void begin(struct comm *c, void *(*fn)(void *));
 /* The last thread of c has ended. */
 void settle(struct comm *c);
