@@ -18,7 +18,8 @@
 
 enum { NCCL_ARENAS_MAX = 16, NCCL_RING = 64, NCCL_TEXT_WORDS = 12, NCCL_TEXT_BYTES = 8 * NCCL_TEXT_WORDS, NCCL_HANDLES = 2 };
 enum nccl_which { NCCL_MAIN, NCCL_GATHER };
-enum nccl_rest { NCCL_GOES_ON, NCCL_AT_REST, NCCL_LEFT }; /* left: it cannot be ended while the process lives */
+/* begins: a thread that ends it has not taken the device yet; left: it cannot be ended while the process lives */
+enum nccl_rest { NCCL_GOES_ON, NCCL_BEGINS, NCCL_AT_REST, NCCL_LEFT };
 #define NCCL_LOOK_S 0.02
 
 struct nccl_said { /* what a rank puts into its stream; written by it, read by others of its host */

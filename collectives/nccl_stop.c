@@ -242,11 +242,19 @@ static void come_to_rest(struct nccl *n)
     (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_AT_REST);
 }
 
+/* The calling thread's first: NCCL puts back whichever device it finds, and a thread's own one is GPU 0. Afterwards the device may be closed. */
+static void take_device(struct nccl *n)
+{
+    int begins = NCCL_BEGINS;
+    dt_device_use(n->device);
+    (void)atomic_compare_exchange_strong(&n->rest, &begins, NCCL_GOES_ON);
+}
+
 /* Waits for a call that goes on, but not for one that does not come back: the abort ends what it waits for. */
 static void *stop_main(void *argument)
 {
     struct nccl *n = argument;
-    dt_device_use(n->device); /* NCCL puts back whichever it finds, and a thread's first one is GPU 0 */
+    take_device(n);
     bool locked = lock_soon(n, 1000000000);
     n->dead = true;
     if (locked) {
@@ -262,7 +270,7 @@ static void *stop_main(void *argument)
 static void *abort_main(void *argument)
 {
     struct nccl *n = argument;
-    dt_device_use(n->device);
+    take_device(n);
     abort_all(n);
     come_to_rest(n);
     return NULL;
@@ -271,7 +279,7 @@ static void *abort_main(void *argument)
 static void *destroy_main(void *argument)
 {
     struct nccl *n = argument;
-    dt_device_use(n->device);
+    take_device(n);
     for (int i = NCCL_HANDLES - 1; i >= 0; i--) {
         if (n->handles[i] != NULL) {
             (void)n->lib->destroy(n->handles[i]);
@@ -289,7 +297,7 @@ static void in_thread(struct nccl *n, void *(*fn)(void *))
     pthread_attr_t alone;
     (void)pthread_attr_init(&alone);
     (void)pthread_attr_setdetachstate(&alone, PTHREAD_CREATE_DETACHED);
-    atomic_store(&n->rest, NCCL_GOES_ON);
+    atomic_store(&n->rest, NCCL_BEGINS);
     if (pthread_create(&thread, &alone, fn, n) != 0) {
         (void)fn(n); /* no thread to be had: then here */
     }
@@ -327,7 +335,7 @@ bool nccl_await_rest(struct dt_comm *c)
 {
     struct nccl *n = c->state;
     double until_s = dt_now_s() + END_S;
-    while (atomic_load(&n->rest) == NCCL_GOES_ON && dt_now_s() < until_s) {
+    for (int rest; ((rest = atomic_load(&n->rest)) == NCCL_GOES_ON || rest == NCCL_BEGINS) && dt_now_s() < until_s;) {
         (void)nanosleep(&short_pause, NULL);
     }
     return atomic_load(&n->rest) == NCCL_AT_REST;

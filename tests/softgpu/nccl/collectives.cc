@@ -1,6 +1,7 @@
 /* The collectives: entries of streams. Data pass through the segment by chunks; sums are in rank order, BF16 is rounded at each step, as on a ring. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/nccl/nccl.h"
+#include "tests/softgpu/sanitize.h"
 
 #include <cuda_bf16.h>
 #include <signal.h>
@@ -200,6 +201,13 @@ static bool pass(const entry *e)
     return true;
 }
 
+/* The last that whoever put a collective in, or carried it out, does with c: who waits for none to be pending may free it. */
+static void one_less(struct comm *c)
+{
+    tsan_release(&c->pending);
+    __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+}
+
 static void run(void *argument)
 {
     entry *e = (entry *)argument;
@@ -207,7 +215,7 @@ static void run(void *argument)
     if (!pass(e)) {
         softgpu_set_bytes(e->out, 0xff, out_bytes(e)); /* nobody may take it for good */
     }
-    __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+    one_less(c);
     softgpu_word_wake(&c->pending);
     free(e);
 }
@@ -250,7 +258,7 @@ static int launch(entry *e)
     }
     if (hangs || !find_room(c)) {
         free(e);
-        __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+        one_less(c);
         return NCCL_INTERNAL_ERROR;
     }
     put(e);
@@ -281,7 +289,7 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
 {
     struct comm *c = comm_of(handle, names[what->kind]);
     int current = -1;
-    if (c->revoked || c->finalized || __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != NCCL_SUCCESS) {
+    if (c->revoked || c->finalized || state_of(c) != NCCL_SUCCESS) {
         return NCCL_INVALID_USAGE;
     }
     cudaGetDevice(&current);
@@ -311,7 +319,7 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     settle(c);
     if (!change_state(c, NCCL_SUCCESS, NCCL_IN_PROGRESS)) { /* one that runs has failed just now */
         free(e);
-        __atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
+        one_less(c);
         return NCCL_INVALID_USAGE;
     }
     c->next = e;

@@ -1,6 +1,7 @@
 /* Communicators: making, splitting, ending, memory and windows. See nccl.h. */
 #include "tests/softgpu/nccl/nccl.h"
 #include "tests/softgpu/lock.h"
+#include "tests/softgpu/sanitize.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,12 +80,15 @@ struct comm *comm_of(nccl_comm handle, const char *function)
 
 void set_state(struct comm *c, int state)
 {
+    tsan_release(&c->state); /* it does not watch this library's own words */
     __atomic_store_n(&c->state, (uint32_t)state, __ATOMIC_RELEASE);
 }
 
-static int state_of(const struct comm *c)
+int state_of(struct comm *c)
 {
-    return (int)__atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
+    int state = (int)__atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
+    tsan_acquire(&c->state);
+    return state;
 }
 
 void settle(struct comm *c)
@@ -98,6 +102,7 @@ void settle(struct comm *c)
 bool change_state(struct comm *c, int from, int to)
 {
     uint32_t expected = (uint32_t)from;
+    tsan_release(&c->state);
     return __atomic_compare_exchange_n(&c->state, &expected, (uint32_t)to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
@@ -317,6 +322,7 @@ static void wait_for_streams(struct comm *c)
     while ((pending = __atomic_load_n(&c->pending, __ATOMIC_ACQUIRE)) != 0) {
         softgpu_word_wait(&c->pending, pending);
     }
+    tsan_acquire(&c->pending);
 }
 
 static void *finalize_main(void *argument)

@@ -106,6 +106,7 @@ bool fault(const char *what, int rank, int number);
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 struct comm *comm_of(nccl_comm c, const char *function);
 void set_state(struct comm *c, int state);
+int state_of(struct comm *c);
 /* False: it was another state, and stays: an error of a collective that runs. */
 bool change_state(struct comm *c, int from, int to);
 /* Runs fn(c) in c's thread; begin: while c is in progress, whatever it was before. */
