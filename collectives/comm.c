@@ -288,7 +288,7 @@ static int perform(struct dt_stream *s, void *args, struct dt_error *err)
         comm_keep(c, err);
     }
     if (s != NULL) {
-        s->waited_s += dt_now_s() - begin_s;
+        dt_stream_add_wait(s, dt_now_s() - begin_s);
     }
     return rc;
 }

@@ -189,6 +189,19 @@ void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt,
     s->device->ops->fail(s, &why);
 }
 
+double dt_stream_waited_s(const struct dt_stream *s)
+{
+    double seconds;
+    __atomic_load(&s->waited_s, &seconds, __ATOMIC_RELAXED);
+    return seconds;
+}
+
+void dt_stream_add_wait(struct dt_stream *s, double seconds)
+{
+    seconds += dt_stream_waited_s(s);
+    __atomic_store(&s->waited_s, &seconds, __ATOMIC_RELAXED);
+}
+
 bool dt_stream_failed(struct dt_stream *s, struct dt_error *err)
 {
     return s->device->ops->failed(s, err);

@@ -39,7 +39,7 @@ struct dt_device_options {
 /* What a backend puts first in its own structs. */
 struct dt_stream {
     struct dt_device *device;
-    double waited_s; /* that its work has waited so far: in collectives, and for other streams; for others to read when it has run dry */
+    double waited_s; /* dt_stream_waited_s */
 };
 struct dt_event {
     struct dt_device *device;
@@ -172,6 +172,10 @@ void dt_stream_call(struct dt_stream *s, dt_stream_fn *fn, const void *args, siz
 void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* True if the stream has failed so far; err (may be null) gets why. Does not wait. */
 bool dt_stream_failed(struct dt_stream *s, struct dt_error *err);
+/* Seconds that its work has waited so far: in collectives, and for other streams. What is put in may add to it meanwhile. */
+double dt_stream_waited_s(const struct dt_stream *s);
+/* For backends and collectives; by one thread at a time. */
+void dt_stream_add_wait(struct dt_stream *s, double seconds);
 /* The host waits until everything enqueued so far has run: as an event recorded now and dt_event_sync. */
 int dt_stream_finish(struct dt_stream *s, double timeout_s, struct dt_error *err);
 

@@ -26,7 +26,7 @@ struct pace_clock {                /* of this rank; all zero to begin with */
     int64_t block_ns[PACE_PHASES]; /* of the last whole block: what travels */
 };
 
-/* Times are monotonic seconds. waited_s: what the compute stream has waited so far (dt_stream.waited_s), read when it has run dry. */
+/* Times are monotonic seconds. waited_s: what the compute stream has waited so far (dt_stream_waited_s). */
 /* What came before now was no step (an evaluation, a save): it is nobody's pace. */
 void pace_skip(struct pace_clock *c, double now_s, double waited_s);
 /* A step that began at begin_s has ended now; data_s of it went by for its batches. True: a block is complete, its sums are in c->block_ns. Ranks

@@ -251,7 +251,7 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
             between = true;
         }
         if (between) {
-            pace_skip(&t->pace, dt_now_s(), t->world->compute->waited_s);
+            pace_skip(&t->pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
         }
     }
     if (files && t->saved_step != t->step && save(t, true, err) != 0) {

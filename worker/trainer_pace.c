@@ -48,7 +48,7 @@ void trainer_pace_close(struct trainer *t)
 void trainer_pace_keep(struct trainer *t, double begin_s, double data_s, double now_s)
 {
     struct dt_page *page = t->world->page;
-    bool complete = pace_step(&t->pace, begin_s, data_s, now_s, t->world->compute->waited_s);
+    bool complete = pace_step(&t->pace, begin_s, data_s, now_s, dt_stream_waited_s(t->world->compute));
     t->pace_due = t->pace_due || (complete && t->size > 1); /* one rank is slower than nobody */
     if (complete) {
         atomic_store(&page->data_s, (double)t->pace.block_ns[PACE_DATA] * 1e-9 / PACE_BLOCK);

@@ -231,7 +231,7 @@ static void run_wait(struct cpu_stream *s, struct cpu_event *e, uint64_t record)
     if (e->done < record) {
         double begin_s = dt_now_s();
         await_record(e, record, -1);
-        s->base.waited_s += dt_now_s() - begin_s;
+        dt_stream_add_wait(&s->base, dt_now_s() - begin_s);
     }
     bool failed = e->failed;
     struct dt_error why = e->why;

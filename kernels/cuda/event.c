@@ -58,7 +58,7 @@ static void take_times(struct cuda_stream *s)
             (void)cudaGetLastError();
             return;
         }
-        s->base.waited_s += (double)ms * 1e-3;
+        dt_stream_add_wait(&s->base, (double)ms * 1e-3);
     }
 }
 

@@ -349,24 +349,24 @@ static void test_time_waited(void **unused)
     dt_event_record(e, copies);
     dt_event_wait(e, b);
     assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
-    assert_true(b->waited_s < 0.05);
-    double before_s = b->waited_s;
+    assert_true(dt_stream_waited_s(b) < 0.05);
+    double before_s = dt_stream_waited_s(b);
     for (int i = 0; i < 2; i++) {
         dt_stream_call(a, sleep_long, NULL, 0);
         dt_event_record(e, a);
         dt_event_wait(e, b);
     }
     assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
-    assert_true(b->waited_s - before_s > 0.15 && b->waited_s - before_s < LONG_S);
-    before_s = b->waited_s;
+    assert_true(dt_stream_waited_s(b) - before_s > 0.15 && dt_stream_waited_s(b) - before_s < LONG_S);
+    before_s = dt_stream_waited_s(b);
     dt_stream_call(a, sleep_long, NULL, 0);
     dt_event_record(e, a);
     for (int i = 0; i < 2000; i++) {
         dt_event_wait(e, b);
     }
     assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
-    assert_true(b->waited_s - before_s > 0.05);
-    assert_true(a->waited_s == 0);
+    assert_true(dt_stream_waited_s(b) - before_s > 0.05);
+    assert_true(dt_stream_waited_s(a) == 0);
     dt_event_close(e);
     dt_stream_close(a);
     dt_stream_close(b);
