@@ -17,6 +17,19 @@ static bool has_vote(const struct member *m, uint64_t id, const void *arg)
     return false;
 }
 
+static bool has_vote_or_is_witness(const struct member *m, uint64_t id, const void *arg)
+{
+    return (m->witness.id != 0 && id == m->witness.id) || has_vote(m, id, arg);
+}
+
+/* granted: with this vote it is elected. A witness gives its vote for nothing less: it counts as a sign of life of the run. */
+static void ask_for_vote(struct member *m, uint64_t peer)
+{
+    struct message out = {
+        .kind = MESSAGE_VOTE_ASK, .term = m->campaign, .granted = member_quorum(m, &m->record, has_vote_or_is_witness, NULL), .record = m->record};
+    member_send(m, peer, &out);
+}
+
 void member_count_votes(struct member *m, double now_s)
 {
     if (m->campaign != 0 && member_quorum(m, &m->record, has_vote, NULL)) {
@@ -40,11 +53,10 @@ void member_campaign(struct member *m, double now_s)
     m->campaigned = m->campaign;
     m->vote_count = 0;
     m->votes_silent = m->lost_silent;
-    struct message out = {.kind = MESSAGE_VOTE_ASK, .term = m->campaign, .record = *r};
     for (int i = 0; i < m->peer_count; i++) {
         uint64_t id = m->peers[i].id;
         if (member_place_of(r->council, r->council_count, id) >= 0 || member_place_of(r->before, r->before_count, id) >= 0) {
-            member_send(m, id, &out);
+            ask_for_vote(m, id);
         }
     }
     member_count_votes(m, now_s);
@@ -99,6 +111,9 @@ void member_on_vote(struct member *m, uint64_t peer, const struct message *in, d
         m->votes[m->vote_count++] = peer;
         m->votes_silent = m->votes_silent && in->count == 1;
         member_count_votes(m, now_s);
+        if (m->campaign != 0 && m->witness.id != 0 && !has_vote(m, m->witness.id, NULL)) {
+            ask_for_vote(m, m->witness.id);
+        }
     }
 }
 

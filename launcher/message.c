@@ -271,6 +271,7 @@ static void walk(struct walk *w, struct message *m)
         walk_record(w, &m->record);
         break;
     case MESSAGE_VOTE_ASK:
+        walk_bool(w, &m->granted);
         walk_record(w, &m->record);
         break;
     case MESSAGE_VOTE:

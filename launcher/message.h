@@ -59,7 +59,7 @@ enum message_kind {
     MESSAGE_BEAT,       /* from the leader: I am here; info, term, round (granted: it is committed), stamp, echo; the next round waits for
                           `text`; count -1: you are a spare; members: hosts that I lead for certain, 0: my run ends, or I may not lead any more */
     MESSAGE_BEAT_ACK,   /* stamp, echo */
-    MESSAGE_VOTE_ASK,   /* may I lead term `term`? with my record's term and round */
+    MESSAGE_VOTE_ASK,   /* may I lead term `term`? with my record's term and round; granted: if a witness (witness.h) says yes, I do */
     MESSAGE_VOTE,       /* yes (granted) or no; count 1: it heard nothing of the leader before for dead_s; the voter's record comes along */
     MESSAGE_KEEP,       /* the newest record that I know; between agents that keep it: nothing is lost with one that dies; info: who I am */
     MESSAGE_BYE,        /* I am leaving in order: do not count me any more */

@@ -64,7 +64,7 @@ static void on_beat(const struct witness *w, const struct message *in, struct wi
 
 static void on_vote_ask(const struct witness *w, bool unled, const struct message *in, struct witness_answer *out)
 {
-    bool granted = unled && record_grants(w->promised, &w->record, in);
+    bool granted = in->granted && unled && record_grants(w->promised, &w->record, in);
     if (granted) {
         out->next.promised = in->term;
         out->put_state = true;

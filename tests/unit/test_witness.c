@@ -61,16 +61,17 @@ static void votes_once_and_for_what_is_as_new(void **state)
     static const struct {
         uint64_t promised, own_term, term, record_term;
         int own_round, record_round;
-        bool unled, granted;
+        bool elects, unled, granted;
     } rows[] = {
-        {3, 3, 4, 3, 2, 2, true, true},  {3, 3, 4, 3, 2, 2, false, false}, /* it follows somebody */
-        {4, 3, 4, 3, 2, 2, true, false},                                   /* another has its vote of term 4 */
-        {3, 3, 4, 3, 3, 2, true, false},                                   /* the candidate missed a round */
-        {3, 3, 4, 3, 1, 2, true, true},  {3, 4, 4, 3, 2, 2, true, false},
+        {3, 3, 4, 3, 2, 2, true, true, true},   {3, 3, 4, 3, 2, 2, true, false, false}, /* it follows somebody */
+        {4, 3, 4, 3, 2, 2, true, true, false},                                          /* another has its vote of term 4 */
+        {3, 3, 4, 3, 3, 2, true, true, false},                                          /* the candidate missed a round */
+        {3, 3, 4, 3, 1, 2, true, true, true},   {3, 4, 4, 3, 2, 2, true, true, false},
+        {3, 3, 4, 3, 2, 2, false, true, false}, /* others' votes are missing: nothing is kept, or it would look as if somebody led */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         keep(rows[i].promised, rows[i].own_term, rows[i].own_round);
-        ask = (struct message){.record = w.record};
+        ask = (struct message){.record = w.record, .granted = rows[i].elects};
         ask.record.term = rows[i].record_term;
         ask.record.round = rows[i].record_round;
         say(MESSAGE_VOTE_ASK, rows[i].term, rows[i].unled);
@@ -359,6 +360,36 @@ static void a_forsaken_run_is_taken_over(void **state)
     cluster_close();
 }
 
+/* The first coordinator dies while it prepares the first round, whatever of it has arrived. The other host knows of that round but cannot be elected: only the
+ * dead one could say how it ended. It asks on and on, and does not keep the newcomer from beginning by that. */
+static void a_survivor_that_cannot_be_elected_keeps_nobody_waiting(void **state)
+{
+    (void)state;
+    int vain = 0, known = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        cluster_open(
+            &(struct cluster_options){.seed = seed, .count = 2, .min = 2, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true});
+        int follower = -1;
+        while (follower < 0 && !cluster_run_steps(1)) {
+            for (int i = 0; i < 2; i++) {
+                const struct cluster_agent a = cluster_agent(i);
+                if (a.member != NULL && a.member->role == MEMBER_FOLLOWING && a.member->record.round == 1) {
+                    follower = i;
+                }
+            }
+        }
+        assert_in_range(follower, 0, 1);
+        known += !cluster_agent(follower).member->record.committed;
+        cluster_kill(1 - follower, 15);
+        assert_true(cluster_run(3000));
+        assert_null(cluster_broken());
+        vain += schedule_count_codes(2, 0) != 2;
+        cluster_close();
+    }
+    assert_int_equal(vain, 0);
+    assert_in_range(known, 10, 20);
+}
+
 /* Away for longer than another run would wait. */
 static void a_leader_without_its_witness_stands_down(void **state)
 {
@@ -388,6 +419,7 @@ int main(void)
         cmocka_unit_test(one_of_two_goes_on),
         cmocka_unit_test(a_store_that_is_away_ends_nothing),
         cmocka_unit_test(a_forsaken_run_is_taken_over),
+        cmocka_unit_test(a_survivor_that_cannot_be_elected_keeps_nobody_waiting),
         cmocka_unit_test(a_leader_without_its_witness_stands_down),
         cmocka_unit_test(schedules_hold_the_promises),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
