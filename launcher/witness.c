@@ -322,15 +322,35 @@ static bool is_lost(const struct witness_end *e, const struct witness_result *r,
     return r->state_revision == 0 || (w->id == had->id ? older : had->record.round > 0 && w->record.round == 0);
 }
 
+/* Another run is there in which no round has begun, and our member's run is further. Whoever came to an empty store began that one. */
+static bool is_only_begun(const struct witness_end *e, const struct witness *w)
+{
+    const struct record *own = &e->member->record;
+    return w->record.round == 0 && !w->record.finished && own->round > 0 && memcmp(w->record.nonce, own->nonce, sizeof own->nonce) != 0;
+}
+
+/* The id under which the council of our member's record knows it; 0: it has none. */
+static uint64_t witness_of(const struct record *r)
+{
+    for (int i = 0; i < r->council_count; i++) {
+        if (peer_is_witness(&r->council[i])) {
+            return r->council[i].id;
+        }
+    }
+    return 0;
+}
+
 /* Whoever leads for certain knows all that matters of what the witness knew: nobody was elected against it, with that vote or without. So it writes the
- * witness anew, as a follower of its own. Nobody else can; until then there are no votes. True: a call is under way. */
-static bool mend(struct witness_end *e, double now_s)
+ * witness anew, as a follower of its own; over a run that has only begun as well, whose leader then finds that nobody keeps its first round. Nobody else can;
+ * until then there are no votes. True: a call is under way. */
+static bool mend(struct witness_end *e, bool only_begun, double now_s)
 {
     const struct member *m = e->member;
-    if (m->witness.id != e->now.id || !member_leads(m, now_s)) {
+    uint64_t id = only_begun ? witness_of(&m->record) : e->now.id;
+    if (id == 0 || (!only_begun && m->witness.id != id) || !member_leads(m, now_s)) {
         return false;
     }
-    e->answer->next = (struct witness){.id = e->now.id, .promised = m->record.term, .record = m->record};
+    e->answer->next = (struct witness){.id = id, .promised = m->record.term, .record = m->record};
     dt_text_reset(&e->state);
     witness_encode(&e->answer->next, &e->state);
     put_beat_text(e);
@@ -343,7 +363,7 @@ static bool mend(struct witness_end *e, double now_s)
 static bool bear_loss(struct witness_end *e, double now_s)
 {
     bool seeks = e->member->role == MEMBER_SEEKING;
-    if (mend(e, now_s)) {
+    if (mend(e, false, now_s)) {
         return true;
     }
     if (seeks && !e->loss_told && e->member->record.round > 0) {
@@ -361,7 +381,7 @@ static void meet(struct witness_end *e, const struct witness *w, double now_s)
 {
     if (e->up && w->id != e->now.id) {
         witness_drop(e);
-        if (e->member->record.round > 0) {
+        if (e->member->record.round > 0 && !e->mending) {
             e->options.say(e->options.user, "etcd: another run of this name has begun");
         }
         member_down(e->member, e->now.id, MEMBER_LOST, now_s);
@@ -488,7 +508,7 @@ static void on_read(struct witness_end *e, const struct witness_result *r, doubl
     e->state_revision = r->state_revision;
     e->beat_revision = r->beat_revision;
     e->leader = r->beat_revision != 0 ? strtoull(dt_text_str(r->beat), NULL, 16) : 0;
-    if (lost && bear_loss(e, now_s)) {
+    if ((lost && bear_loss(e, now_s)) || (r->state_revision != 0 && is_only_begun(e, &w) && mend(e, true, now_s))) {
         return;
     }
     meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
