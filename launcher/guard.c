@@ -198,6 +198,11 @@ bool guard_alive(void)
     return getppid() == guard_pid;
 }
 
+pid_t guard_group(void)
+{
+    return getpgid(guard_pid);
+}
+
 void guard_workers_until(double until_s)
 {
     if (lifetime != NULL && atomic_exchange(&lifetime->until_ns, (int64_t)(until_s * 1e9)) == 0 && until_s > 0) {

@@ -15,6 +15,8 @@
 int guard_open(struct dt_error *err);
 /* In the agent: the guard still runs. */
 bool guard_alive(void);
+/* In the agent: the process group that the user's shell knows, the guard's. */
+pid_t guard_group(void);
 /* In the agent: workers of this host may live until then (monotonic, in seconds; 0: without limit). Renewed as long as other hosts count on them;
  * afterwards the guard kills all that the agent has started, even while the agent itself is stopped: a round may begin elsewhere without this host. */
 void guard_workers_until(double until_s);

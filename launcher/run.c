@@ -51,6 +51,14 @@ static double output_of(void *user, int local_rank)
     return logs_last_output_s(r->logs, local_rank);
 }
 
+/* Whether what is typed at this terminal is for another job of the shell, as after `dtrun ... &`. The kernel stops no worker that reads it: they have sessions of
+ * their own. */
+static bool is_for_another_job(int terminal)
+{
+    pid_t reader = tcgetpgrp(terminal);
+    return reader >= 0 && reader != guard_group();
+}
+
 static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_error *err)
 {
     const struct options *o = r->o;
@@ -97,7 +105,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     s.argv = argv;
     s.envp = envp;
     s.cpus = r->bindings != NULL ? &r->bindings[i].cpus : NULL;
-    bool reads = o->stdin_rank == OPTIONS_STDIN_ALL || o->stdin_rank == w.rank;
+    bool reads = (o->stdin_rank == OPTIONS_STDIN_ALL || o->stdin_rank == w.rank) && !is_for_another_job(STDIN_FILENO);
     s.stdin_fd = reads ? -1 : r->null_fd;
     s.stdout_fd = fds[0];
     s.stderr_fd = fds[1];

@@ -1,7 +1,10 @@
 """dtrun on one host: exit codes, the workers' surroundings, rounds, signals, and that nothing is ever left behind."""
 
+import contextlib
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import time
@@ -115,6 +118,30 @@ def test_stdin_directory_and_arguments(tmp_path):
     result = run(["sh", "-c", 'cat; pwd; echo "$@"', "sh", "--nproc_per_node=5", "a b", "r${local_rank}"], input="hello\n", cwd=tmp_path)
     assert result.code == 0
     assert result.out.splitlines() == ["hello", str(tmp_path), "--nproc_per_node=5 a b r0"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_job_in_the_background_leaves_what_is_typed_to_the_shell(tmp_path, background):
+    pid, terminal = pty.fork()
+    if pid == 0:  # the shell
+        def become_a_job():
+            os.setpgid(0, 0)
+            if not background:
+                os.tcsetpgrp(0, os.getpgrp())
+
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        job = subprocess.Popen([DTRUN, "sh", "-c", f"read -r line; echo got ${{line:-nothing}} > {tmp_path}/log"], env=clean_env(), preexec_fn=become_a_job)
+        code = job.wait(DEADLINE_S)
+        os.tcsetpgrp(0, os.getpgrp())
+        for_shell = select.select([0], [], [], 1 if not background else DEADLINE_S)[0] != []
+        os._exit(code if for_shell == background else 9)
+    os.write(terminal, b"ls\n")
+    with contextlib.suppress(OSError):  # its other end is closed
+        while os.read(terminal, 1000):
+            pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert lines_of(tmp_path / "log") == ["got nothing" if background else "got ls"]
 
 
 def test_python_scripts_and_modules(tmp_path):
