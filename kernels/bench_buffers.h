@@ -1,0 +1,46 @@
+/* What the kernels of `bench kernels` work on: a device, a stream, the shapes, and buffers that a case makes as it asks for them. */
+#ifndef DT_KERNELS_BENCH_BUFFERS_H
+#define DT_KERNELS_BENCH_BUFFERS_H
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+#include <stdint.h>
+
+enum { BENCH_BUFFERS = 10, BENCH_POSITIONS = 1024 };
+
+struct bench {
+    struct dt_device d;
+    struct dt_stream *s;
+    const struct dt_kernels *k;
+    enum dt_dtype type; /* of what flows; gradients are F32 */
+    int64_t rows, cols, vocabulary, loss_rows, parameters;
+    struct {
+        void *p;
+        size_t size_bytes;
+    } buffers[BENCH_BUFFERS];
+    float *random;    /* pinned, one block of values in (0, 1) */
+    int32_t *numbers; /* pinned, as many positive numbers */
+    void *staging;    /* on the device, as many floats */
+    bool failed;      /* said on stderr; nothing more is done */
+};
+
+/* Whether nothing failed so far, with the outcome of one more call; the first failure's text goes to stderr. */
+bool bench_ok(struct bench *b, int rc, const struct dt_error *err);
+/* Memory of the open device, for dt_device_free; null when there is none, which bench_ok heard. */
+void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes);
+
+/* What the host hands to the device: a block of random floats, and a place for them there. The stream is open. Closing frees what there is. */
+void bench_open_random(struct bench *b);
+void bench_close_random(struct bench *b);
+/* Queues random numbers in (0, 1) of type F32 or BF16 into `count` elements at `to` on the device. */
+void bench_fill_random(struct bench *b, void *to, int64_t count, enum dt_dtype type);
+
+/* Buffer `at` of a case, `count` elements on the device, made when it is first asked for and kept until bench_clear. Floats are random, never
+ * zeros, which some machines move and multiply faster; other types are zeros. Null when it failed. */
+void *bench_buffer(struct bench *b, int at, int64_t count, enum dt_dtype type);
+/* The same with ids below `limit`, in no order; one such buffer per case. */
+int32_t *bench_ids(struct bench *b, int at, int64_t count, int64_t limit);
+void bench_clear(struct bench *b);
+
+#endif

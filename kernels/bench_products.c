@@ -1,0 +1,152 @@
+/* Products and attention, where arithmetic decides: of the sizes that a layer of a transformer has. */
+#include "kernels/bench_products.h"
+
+/* As at the start of a run: what computes a product, and one with its epilogue, is measured if it was not yet. */
+static void choose(struct bench *b, const struct dt_matmul_args *a)
+{
+    const struct dt_device_plans *plans = b->d.ops->plans;
+    struct dt_matmul_args each[2] = {*a, *a};
+    struct dt_error why, err = {0};
+    int measured;
+    each[0].epilogue = DT_EPILOGUE_NONE;
+    if (plans != NULL) {
+        (void)bench_ok(b, plans->choose(b->s, each, a->epilogue != DT_EPILOGUE_NONE ? 2 : 1, NULL, NULL, &measured, &why, &err), &err);
+    }
+}
+
+/* One product, of type and epilogue; operations. */
+static double product(struct bench *b, bool go, struct dt_matmul_args a)
+{
+    a.type = b->type;
+    a.c_type = a.grad_type = a.a_transposed ? DT_F32 : b->type;
+    if (go) {
+        dt_matmul_epilogue(b->k, b->s, &a);
+    } else {
+        choose(b, &a);
+    }
+    return 2.0 * (double)a.m * (double)a.n * (double)a.k;
+}
+
+/* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input, that of its weights. */
+static double map(struct bench *b, bool go, enum dt_epilogue epilogue)
+{
+    int64_t wide = 4 * b->cols;
+    bool gelu = epilogue == DT_EPILOGUE_GELU;
+    struct dt_matmul_args a = {.c = bench_buffer(b, 2, b->rows * wide, b->type),
+                               .a = bench_buffer(b, 0, b->rows * b->cols, b->type),
+                               .b = bench_buffer(b, 1, b->cols * wide, b->type),
+                               .bias = gelu ? bench_buffer(b, 4, wide, b->type) : NULL,
+                               .aux = gelu ? bench_buffer(b, 5, b->rows * wide, b->type) : NULL,
+                               .m = b->rows,
+                               .n = wide,
+                               .k = b->cols,
+                               .epilogue = epilogue};
+    return product(b, go, a);
+}
+
+static double map_dw(struct bench *b, bool go, enum dt_epilogue epilogue)
+{
+    int64_t wide = 4 * b->cols;
+    struct dt_matmul_args a = {.c = bench_buffer(b, 3, b->cols * wide, DT_F32),
+                               .a = bench_buffer(b, 0, b->rows * b->cols, b->type),
+                               .b = bench_buffer(b, 2, b->rows * wide, b->type),
+                               .bias_gradient = epilogue != DT_EPILOGUE_NONE ? bench_buffer(b, 4, wide, DT_F32) : NULL,
+                               .m = b->cols,
+                               .n = wide,
+                               .k = b->rows,
+                               .a_transposed = true,
+                               .epilogue = epilogue};
+    return product(b, go, a);
+}
+
+double bench_matmul(struct bench *b, bool go)
+{
+    return map(b, go, DT_EPILOGUE_NONE);
+}
+
+double bench_matmul_gelu(struct bench *b, bool go)
+{
+    return map(b, go, DT_EPILOGUE_GELU);
+}
+
+double bench_matmul_dx(struct bench *b, bool go)
+{
+    int64_t wide = 4 * b->cols;
+    struct dt_matmul_args a = {.c = bench_buffer(b, 0, b->rows * b->cols, b->type),
+                               .a = bench_buffer(b, 2, b->rows * wide, b->type),
+                               .b = bench_buffer(b, 1, b->cols * wide, b->type),
+                               .m = b->rows,
+                               .n = b->cols,
+                               .k = wide,
+                               .b_transposed = true};
+    return product(b, go, a);
+}
+
+/* Of the second map, (rows, 4 cols) by (4 cols, cols), through gelu. */
+double bench_matmul_dx_gelu(struct bench *b, bool go)
+{
+    int64_t wide = 4 * b->cols;
+    struct dt_matmul_args a = {.c = bench_buffer(b, 2, b->rows * wide, b->type),
+                               .a = bench_buffer(b, 0, b->rows * b->cols, b->type),
+                               .b = bench_buffer(b, 1, b->cols * wide, b->type),
+                               .aux = bench_buffer(b, 5, b->rows * wide, b->type),
+                               .bias_gradient = bench_buffer(b, 4, wide, b->type),
+                               .m = b->rows,
+                               .n = wide,
+                               .k = b->cols,
+                               .b_transposed = true,
+                               .epilogue = DT_EPILOGUE_GELU_BACKWARD};
+    return product(b, go, a);
+}
+
+double bench_matmul_dw(struct bench *b, bool go)
+{
+    return map_dw(b, go, DT_EPILOGUE_NONE);
+}
+
+double bench_matmul_dw_bias(struct bench *b, bool go)
+{
+    return map_dw(b, go, DT_EPILOGUE_BIAS_BACKWARD);
+}
+
+/* Causal: half of each square. Forward two products, backward five; heads of 64 where the columns allow it. */
+static double attend(struct bench *b, bool go, bool back)
+{
+    int64_t t = b->rows < BENCH_POSITIONS ? b->rows : BENCH_POSITIONS, batch = b->rows / t, heads = b->cols % 64 == 0 ? b->cols / 64 : 1,
+            d = b->cols / heads;
+    void *qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type), *out = bench_buffer(b, 1, b->rows * b->cols, b->type);
+    void *lse = bench_buffer(b, 2, b->rows * heads, DT_F32), *dout = bench_buffer(b, 3, b->rows * b->cols, b->type);
+    void *dqkv = back ? bench_buffer(b, 4, 3 * b->rows * b->cols, b->type) : NULL;
+    void *work = back ? bench_buffer(b, 5, 2 * b->rows * b->cols, b->type) : NULL; /* as much as a layer has to spare */
+    if (go && back) {
+        b->k->attention_backward(b->s, &(struct dt_attention_backward_args){.dqkv = dqkv,
+                                                                            .work = work,
+                                                                            .work_bytes = (size_t)(2 * b->rows * b->cols) * dt_dtype_size(b->type),
+                                                                            .dout = dout,
+                                                                            .out = out,
+                                                                            .qkv = qkv,
+                                                                            .lse = lse,
+                                                                            .batch = batch,
+                                                                            .positions = t,
+                                                                            .heads = heads,
+                                                                            .head_size = d,
+                                                                            .causal = true,
+                                                                            .type = b->type});
+    } else if (go) {
+        b->k->attention(
+            b->s,
+            &(struct dt_attention_args){
+                .out = out, .lse = lse, .qkv = qkv, .batch = batch, .positions = t, .heads = heads, .head_size = d, .causal = true, .type = b->type});
+    }
+    return (back ? 5.0 : 2.0) * (double)batch * (double)t * (double)t * (double)b->cols;
+}
+
+double bench_attention(struct bench *b, bool go)
+{
+    return attend(b, go, false);
+}
+
+double bench_attention_backward(struct bench *b, bool go)
+{
+    return attend(b, go, true);
+}

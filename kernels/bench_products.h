@@ -1,0 +1,18 @@
+/* The rows of `bench kernels` that arithmetic decides. */
+#ifndef DT_KERNELS_BENCH_PRODUCTS_H
+#define DT_KERNELS_BENCH_PRODUCTS_H
+
+#include "kernels/bench_buffers.h"
+
+/* Each makes its buffers, queues one call when `go`, and gives the operations of one. Without `go`, what computes a product is chosen first, where
+ * the device chooses by measuring. */
+double bench_matmul(struct bench *b, bool go);
+double bench_matmul_gelu(struct bench *b, bool go);
+double bench_matmul_dx(struct bench *b, bool go);
+double bench_matmul_dx_gelu(struct bench *b, bool go);
+double bench_matmul_dw(struct bench *b, bool go);
+double bench_matmul_dw_bias(struct bench *b, bool go);
+double bench_attention(struct bench *b, bool go);
+double bench_attention_backward(struct bench *b, bool go);
+
+#endif
