@@ -485,6 +485,11 @@ int bench_kernels(int argc, char **argv)
         (void)fprintf(stderr, "bench kernels: %s\n", err.text);
         return DT_EXIT_USAGE;
     }
+    if (b.d.kernels == dt_kernels_twin(DT_F32) || b.d.kernels == dt_kernels_twin(DT_F64)) {
+        (void)fprintf(stderr, "bench: kernels: --device: %s: its kernels know one type, and here are two; use cpu or cuda\n", device);
+        dt_device_close(&b.d);
+        return DT_EXIT_USAGE;
+    }
     b.k = b.d.kernels;
     struct copying copying = {.half_bytes = (size_t)(gpu ? 256 : 64) << 20};
     if (bench_ok(&b, dt_stream_open(&b.d, 0, &b.s, &err), &err)) {

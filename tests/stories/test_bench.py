@@ -89,3 +89,6 @@ def test_kernels_that_are_none():
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: kernels: --kernel: sale: no such kernel\n")
     done = bench("kernels", "--device=abacus")
     assert done.returncode == 2 and done.stdout == "" and "device abacus: unknown" in done.stderr
+    for twin in ("twin32", "twin64"):  # of one type each; the other would be written past the end of its buffers
+        done = bench("kernels", f"--device={twin}", "--kernel=add", "--rows=8", "--repeats=1")
+        assert (done.returncode, done.stdout) == (2, "") and f"--device: {twin}: its kernels know one type" in done.stderr
