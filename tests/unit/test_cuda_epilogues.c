@@ -21,8 +21,6 @@
 
 extern uint64_t softgpu_lt_proposals, softgpu_lt_epilogues;
 
-static char *folder;
-
 struct gpu {
     struct dt_device d;
     struct dt_stream *s;
@@ -42,7 +40,7 @@ static void close_gpu(struct gpu *g)
 static void use_cache(const char *name, bool fresh, const char *faster)
 {
     struct dt_error err;
-    char *path = dt_format("%s/%s", folder, name);
+    char *path = dt_format("%s/%s", ranks_folder, name);
     if (fresh) {
         assert_int_equal(dt_file_remove_tree(path, &err), 0);
     }
@@ -465,7 +463,7 @@ static void a_strange_row_does_no_harm(void **unused)
 static void train(const char *row, int micro_steps, bool recompute, bool deterministic, struct ranks_outcome *out)
 {
     struct job job;
-    ranks_job(&job, folder);
+    ranks_job(&job);
     job.training.strategy = row;
     job.training.precision = "bf16-mixed";
     job.precision.compute = job.precision.reduce = DT_BF16; /* as reading a job file sets it */
@@ -516,21 +514,6 @@ static void runs_agree(void **unused)
     }
 }
 
-static int open_folder(void **state)
-{
-    (void)state;
-    folder = ranks_folder();
-    ranks_data(folder, 64);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    ranks_remove(folder);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -542,5 +525,5 @@ int main(void)
         cmocka_unit_test(a_strange_row_does_no_harm),
         cmocka_unit_test(runs_agree),
     };
-    return cmocka_run_group_tests(tests, open_folder, close_folder);
+    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
 }

@@ -26,8 +26,6 @@ int softgpu_dnn_late_plans(void); /* those made after something had been execute
 
 enum { M = 65, N = 48, K = 72, COUNT = 3 };
 
-static char *folder;
-
 struct gpu {
     struct dt_device d;
     struct dt_stream *s;
@@ -78,7 +76,7 @@ static void use_cache(const char *name, bool fresh)
 {
     char path[4096];
     struct dt_error err;
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    (void)snprintf(path, sizeof path, "%s/%s", ranks_folder, name);
     if (fresh) {
         assert_int_equal(dt_file_remove_tree(path, &err), 0);
     }
@@ -286,7 +284,7 @@ static void what_cannot_be_kept_is_not_measured(void **state)
     struct gpu g;
     struct dt_error why, err;
     char path[4096];
-    (void)snprintf(path, sizeof path, "%s/file", folder);
+    (void)snprintf(path, sizeof path, "%s/file", ranks_folder);
     assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
     use_cache("file/below", false);
     uint64_t products = softgpu_lt_products;
@@ -313,7 +311,7 @@ static void a_damaged_file_is_said_in_one_line(void **state)
     close_gpu(&g);
     find_file(path, sizeof path);
     assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
-    (void)snprintf(log, sizeof log, "%s/log", folder);
+    (void)snprintf(log, sizeof log, "%s/log", ranks_folder);
     for (int kind = 0; kind < 3; kind++) { /* a byte changed, cut short, of another device */
         struct dt_text other;
         dt_text_init(&other);
@@ -371,7 +369,7 @@ static void a_run_has_all_its_plans(void **state)
     for (int p = 0; p < 2; p++) {
         struct job job;
         struct ranks_outcome cold, warm, other, fixed, again;
-        ranks_job(&job, folder);
+        ranks_job(&job);
         job.training.strategy = "single_device";
         job.training.precision = precisions[p];
         job.precision.compute = job.precision.reduce = p == 1 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
@@ -461,21 +459,6 @@ static void the_head_is_aligned(void **state)
     }
 }
 
-static int open_folder(void **state)
-{
-    (void)state;
-    folder = ranks_folder();
-    ranks_data(folder, 64);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    ranks_remove(folder);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -487,5 +470,5 @@ int main(void)
         cmocka_unit_test(a_run_has_all_its_plans),
         cmocka_unit_test(the_head_is_aligned),
     };
-    return cmocka_run_group_tests(tests, open_folder, close_folder);
+    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
 }

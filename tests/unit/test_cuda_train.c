@@ -16,31 +16,19 @@
 #include <cmocka.h>
 // clang-format on
 
-static char *folder;
-
 /* What the software GPU counts; on a real one nobody does. */
 int softgpu_dnn_executions(void) __attribute__((weak)); /* graphs that cuDNN ran */
 extern uint64_t softgpu_graph_launches __attribute__((weak)), softgpu_graphs __attribute__((weak));
 
 static int open_folder(void **state)
 {
-    (void)state;
-    folder = ranks_folder();
-    ranks_data(folder, 64);
-    (void)setenv("DTRUN_CACHE", folder, 1);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    ranks_remove(folder);
-    return 0;
+    (void)ranks_setup(state);
+    return setenv("DTRUN_CACHE", ranks_folder, 1);
 }
 
 static void make_job(struct job *job, const char *row, const char *precision, int micro_steps)
 {
-    ranks_job(job, folder);
+    ranks_job(job);
     job->training.strategy = row;
     job->training.precision = precision;
     job->precision.compute = job->precision.reduce = strcmp(precision, "bf16-mixed") == 0 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
@@ -108,7 +96,7 @@ static void stopped_equals_uninterrupted(void **state)
     make_job(&job, "full_shard", "bf16-mixed", 1);
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
-    job.output_dir = dt_arena_printf(&job.arena, "%s/run", folder);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/run", ranks_folder);
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true, .stop_after = 1}, &first);
     assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
@@ -133,7 +121,7 @@ static void the_device_always_has_work(void **state)
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &gpu);
     assert_int_equal(gpu.ahead, 1);
     assert_int_equal(gpu.read_before, 4); /* steps 1 to 4; when step 5 is known, the last one is in, and there is no other */
-    job.output_dir = dt_arena_printf(&job.arena, "%s/saving", folder);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/saving", ranks_folder);
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     job.checkpointing.save_every_n_steps = 2;
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &saving);
@@ -194,7 +182,7 @@ static void graphs_change_no_bits(void **state)
         struct job job;
         struct ranks_outcome without, with;
         make_job(&job, "single_device", rows[i].precision, rows[i].micro_steps);
-        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", ranks_folder);
         job.training.max_steps = 5;
         job.training.eval_every_n_steps = 2;
         job.recompute.enabled = rows[i].recompute;
@@ -273,5 +261,5 @@ int main(void)
         cmocka_unit_test(graphs_are_measured),
         cmocka_unit_test(refused_graphs_cost_nothing),
     };
-    return cmocka_run_group_tests(tests, open_folder, close_folder);
+    return cmocka_run_group_tests(tests, open_folder, ranks_teardown);
 }

@@ -17,8 +17,6 @@
 
 #define TABLE "tests/equivalence/table.txt"
 
-static char *folder;
-
 /* ---- one side ---- */
 
 struct side {
@@ -122,7 +120,7 @@ static void read_side(struct side *s, const char *text, int ranks, int k)
     char words[160], *rest = NULL;
     memset(s, 0, sizeof *s);
     s->ranks = ranks;
-    ranks_job(&s->job, folder);
+    ranks_job(&s->job);
     s->job.training.gradient_accumulation_steps = k;
     (void)snprintf(words, sizeof words, "%s", text);
     const char *row = strtok_r(words, " ", &rest);
@@ -300,21 +298,6 @@ static void test_four_ranks(void **state)
     compare_all(4, 90);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    folder = ranks_folder();
-    ranks_data(folder, 96);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    ranks_remove(folder);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,5 +306,5 @@ int main(void)
         cmocka_unit_test(test_three_ranks),
         cmocka_unit_test(test_four_ranks),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
 }

@@ -18,7 +18,6 @@
 #define GOLDEN "tests/golden/models/gpt2"
 enum { STEPS = 20, MICRO = 4, BATCH = 2, LENGTH = 16 };
 
-static char *folder;
 static cJSON *expected;
 
 static const cJSON *item(const cJSON *object, const char *key)
@@ -67,7 +66,7 @@ static void write_batches(const char *labels, int ranks, const char *path)
 static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
 {
     const cJSON *optimizer = item(expected, "optimizer"), *schedule = item(run, "schedule"), *betas = item(optimizer, "betas");
-    ranks_job(job, folder);
+    ranks_job(job);
     job->model = (struct job_model){.name = "gpt2",
                                     .load = GOLDEN "/hf",
                                     .n_layer = 2,
@@ -124,7 +123,7 @@ static void check_weights(const struct ranks_outcome *out, const cJSON *after, b
 static void check_run(int index, int ranks, const char *row, bool exact)
 {
     const cJSON *run = cJSON_GetArrayItem(item(expected, "runs"), index);
-    char *path = dt_format("%s/batches-%d-%d.safetensors", folder, index, ranks);
+    char *path = dt_format("%s/batches-%d-%d.safetensors", ranks_folder, index, ranks);
     struct job job;
     struct ranks_outcome out;
     if (!dt_file_exists(path)) {
@@ -162,7 +161,7 @@ static void test_bf16(void **state)
     static const char *const some[] = {"ddp", "full_shard"};
     for (int index = 0; index < RUN_COUNT; index++) {
         const cJSON *run = cJSON_GetArrayItem(item(expected, "runs"), index), *want = item(run, "fp32");
-        char *path = dt_format("%s/bf16-%d.safetensors", folder, index);
+        char *path = dt_format("%s/bf16-%d.safetensors", ranks_folder, index);
         struct job job;
         struct ranks_outcome out;
         write_batches(item(run, "labels")->valuestring, 2, path);
@@ -211,10 +210,9 @@ static void test_double(void **state)
 
 static int setup(void **state)
 {
-    (void)state;
     struct dt_text text;
     struct dt_error err;
-    folder = ranks_folder();
+    (void)ranks_setup(state);
     dt_text_init(&text);
     if (dt_file_read(GOLDEN "/expected.json", 16 << 20, &text, &err) != 0) {
         print_error("%s\n", err.text);
@@ -227,10 +225,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     cJSON_Delete(expected);
-    ranks_remove(folder);
-    return 0;
+    return ranks_teardown(state);
 }
 
 int main(void)

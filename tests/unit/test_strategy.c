@@ -10,8 +10,6 @@
 
 #include <cmocka.h>
 
-static char *folder;
-
 #ifndef DT_SANITIZED
 /* Counts the allocations of this program; glibc's own names do the work. */
 static _Atomic int64_t allocations;
@@ -98,7 +96,7 @@ static void test_mesh(void **state)
 static void run(const char *row, int size, int k, enum prefetch prefetch, struct ranks_outcome *out)
 {
     struct job job;
-    ranks_job(&job, folder);
+    ranks_job(&job);
     job.training.strategy = row;
     job.training.gradient_accumulation_steps = k;
     job.fsdp.backward_prefetch = prefetch;
@@ -185,7 +183,7 @@ static void test_buckets(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks_outcome out;
         struct job job;
-        ranks_job(&job, folder);
+        ranks_job(&job);
         job.ddp.bucket_cap_mb = cases[i].cap_mb;
         job.training.gradient_accumulation_steps = 2;
         ranks_train(&job, 3, &(struct ranks_options){.trace = true}, &out);
@@ -247,7 +245,7 @@ static void test_bytes_bf16(void **state)
         struct job job;
         struct trainer t;
         struct dt_error err;
-        ranks_job(&job, folder);
+        ranks_job(&job);
         job.training.strategy = cases[i].row;
         job.training.accumulate_sync = cases[i].sync;
         job.training.gradient_accumulation_steps = cases[i].micro_steps;
@@ -292,7 +290,7 @@ static void test_no_allocation_in_a_step(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct ranks_outcome out;
         struct job job;
-        ranks_job(&job, folder);
+        ranks_job(&job);
         job.training.strategy = rows[i].strategy;
         job.training.gradient_accumulation_steps = 2;
         job.training.max_steps = 7;
@@ -310,7 +308,7 @@ static void test_loss_not_finite(void **state)
     (void)state;
     struct ranks_outcome out;
     struct job job;
-    ranks_job(&job, folder);
+    ranks_job(&job);
     job.training.strategy = "ddp";
     ranks_train(&job, 3, &(struct ranks_options){.poison_step = 1, .poison_rank = 1}, &out);
     for (int r = 0; r < 3; r++) {
@@ -330,8 +328,8 @@ static void test_evaluation(void **state)
     for (int size = 1; size <= 4; size++) {
         struct ranks_outcome out;
         struct job job;
-        ranks_job(&job, folder);
-        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+        ranks_job(&job);
+        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", ranks_folder);
         job.training.strategy = size > 1 ? "zero3" : "auto";
         job.training.batch_size_per_gpu = size == 3 ? 5 : 2;
         job.training.learning_rate = 0; /* the same weights everywhere */
@@ -350,8 +348,8 @@ static void test_stop_in_evaluation(void **state)
     (void)state;
     struct ranks_outcome out;
     struct job job;
-    ranks_job(&job, folder);
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    ranks_job(&job);
+    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", ranks_folder);
     job.training.strategy = "zero3";
     job.training.max_steps = 6;
     job.training.eval_every_n_steps = 1;
@@ -377,7 +375,7 @@ static void test_epochs(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks_outcome out;
         struct job job;
-        ranks_job(&job, folder);
+        ranks_job(&job);
         job.training.max_steps = -1;
         job.training.num_epochs = 1.5;
         job.training.batch_size_per_gpu = 5;
@@ -390,21 +388,6 @@ static void test_epochs(void **state)
         ranks_clear(&out);
         dt_arena_clear(&job.arena);
     }
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    folder = ranks_folder();
-    ranks_data(folder, 96);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    ranks_remove(folder);
-    return 0;
 }
 
 int main(void)
@@ -423,5 +406,5 @@ int main(void)
         cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_buckets),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
 }

@@ -16,28 +16,13 @@
 
 enum { SEQUENCE = 8, VOCABULARY = 40 };
 
-char *ranks_folder(void)
-{
-    const char *tmp = getenv("TMPDIR");
-    char *path = dt_format("%s/dtrun-test-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(path)) {
-        perror(path);
-        abort();
-    }
-    return path;
-}
+char *ranks_folder;
 
-void ranks_remove(char *folder)
-{
-    (void)dt_file_remove_tree(folder, NULL);
-    free(folder);
-}
-
-static void write_shard(const char *folder, const char *name, int sample_count, unsigned seed)
+static void write_shard(const char *name, int sample_count, unsigned seed)
 {
     int tokens = sample_count * SEQUENCE + 1;
     size_t size = 1024 + (size_t)tokens * 2;
-    char *bytes = dt_alloc(size), *path = dt_format("%s/%s", folder, name);
+    char *bytes = dt_alloc(size), *path = dt_format("%s/%s", ranks_folder, name);
     int32_t header[3] = {20240520, 1, tokens};
     memcpy(bytes, header, sizeof header);
     uint16_t *out = (uint16_t *)(void *)(bytes + 1024);
@@ -54,19 +39,36 @@ static void write_shard(const char *folder, const char *name, int sample_count, 
     free(bytes);
 }
 
-void ranks_data(const char *folder, int sample_count)
+int ranks_setup(void **state)
 {
-    write_shard(folder, "train.bin", sample_count, 1);
-    write_shard(folder, "val.bin", 13, 2);
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    ranks_folder = dt_format("%s/dtrun-test-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(ranks_folder)) {
+        perror(ranks_folder);
+        abort();
+    }
+    write_shard("train.bin", 96, 1);
+    write_shard("val.bin", 13, 2);
+    return 0;
 }
 
-void ranks_job(struct job *job, const char *folder)
+int ranks_teardown(void **state)
+{
+    (void)state;
+    (void)dt_file_remove_tree(ranks_folder, NULL);
+    free(ranks_folder);
+    ranks_folder = NULL;
+    return 0;
+}
+
+void ranks_job(struct job *job)
 {
     memset(job, 0, sizeof *job);
     dt_arena_init(&job->arena);
     job->path = "test.json";
     job->name = "test";
-    job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
+    job->output_dir = dt_arena_printf(&job->arena, "%s/run", ranks_folder);
     job->model = (struct job_model){.name = "gpt2",
                                     .n_layer = 2,
                                     .n_head = 2,
@@ -76,7 +78,7 @@ void ranks_job(struct job *job, const char *folder)
                                     .layer_norm_epsilon = 1e-5,
                                     .initializer_range = 0.02};
     job->data = (struct job_data){
-        .train = dt_arena_printf(&job->arena, "%s/train.bin", folder), .format = "tokens", .sequence_length = SEQUENCE, .shuffle = true};
+        .train = dt_arena_printf(&job->arena, "%s/train.bin", ranks_folder), .format = "tokens", .sequence_length = SEQUENCE, .shuffle = true};
     job->training = (struct job_training){.strategy = "ddp",
                                           .batch_size_per_gpu = 2,
                                           .gradient_accumulation_steps = 1,
@@ -96,8 +98,8 @@ void ranks_job(struct job *job, const char *folder)
                                           .threads = 1};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = "block"};
     job->zero.stage = -1;
-    job->checkpointing =
-        (struct job_checkpointing){.keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
+    job->checkpointing = (struct job_checkpointing){
+        .keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", ranks_folder)};
     job->logging.log_every_n_steps = 1;
 }
 

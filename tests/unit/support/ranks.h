@@ -44,15 +44,17 @@ struct ranks_outcome {
     size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
 };
 
-/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; data is a shard of llm.c tokens in `folder`. */
-void ranks_job(struct job *job, const char *folder);
-/* Writes that shard (train.bin, and val.bin) with `sample_count` samples. */
-void ranks_data(const char *folder, int sample_count);
+/* Fixtures of cmocka, for a group or for each test: between them `ranks_folder` is a new folder below $TMPDIR with shards of llm.c tokens, train.bin
+ * (96 samples) and val.bin (13). The test aborts when it cannot be made. */
+extern char *ranks_folder;
+int ranks_setup(void **state);
+int ranks_teardown(void **state);
+
+/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; it trains on train.bin of ranks_folder and writes to run/ there. The
+ * caller clears job->arena. */
+void ranks_job(struct job *job);
 /* Trains on `size` threads. */
 void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out);
 void ranks_clear(struct ranks_outcome *out);
-/* A new empty folder below $TMPDIR; removed by ranks_remove. */
-char *ranks_folder(void);
-void ranks_remove(char *folder);
 
 #endif
