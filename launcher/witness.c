@@ -381,7 +381,7 @@ static void meet(struct witness_end *e, const struct witness *w, double now_s)
 {
     if (e->up && w->id != e->now.id) {
         witness_drop(e);
-        if (e->member->record.round > 0 && !e->mending) {
+        if (e->member->record.round > 0 && memcmp(w->record.nonce, e->member->record.nonce, sizeof w->record.nonce) != 0) {
             e->options.say(e->options.user, "etcd: another run of this name has begun");
         }
         member_down(e->member, e->now.id, MEMBER_LOST, now_s);
@@ -463,7 +463,9 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     if (e->beginning) {
         e->beginning = e->asked = false;
-        member_lead(e->member, now_s);
+        if (wants_a_run(e)) { /* else it found a leader while the answer was on its way: whose run is further takes the place of this one */
+            member_lead(e->member, now_s);
+        }
         come_up(e, now_s);
         serve(e, now_s);
         return;
