@@ -68,6 +68,7 @@ struct link {
     uint64_t pair; /* smaller index << 32 | larger one */
     bool up;
     int token;                      /* of its newest connection: what belongs to another is late */
+    int known[2];                   /* the connection that each side believes in: one that slept may write into one that the other has closed */
     double last_s[2], stalled_s[2]; /* FIFO per direction */
     bool flushed[2];                /* that side closed it in order: what it sent still comes */
 };
@@ -345,7 +346,7 @@ static void sim_send(void *user, uint64_t peer, const struct message *m)
         return;
     }
     struct link *l = to != NONE ? link_of(from, to) : NULL;
-    if (l == NULL || !l->up) {
+    if (l == NULL || !l->up || l->known[from < to] != l->token) {
         return;
     }
     double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s, *last_s = &l->last_s[from < to];
@@ -1148,6 +1149,7 @@ static bool handle(struct happen *h)
     }
     switch (h->kind) {
     case H_UP:
+        link_of(h->node, h->peer)->known[h->node < h->peer] = h->link;
         member_down(&a->member, h->peer_id, MEMBER_LOST, sim.now_s); /* of a link before, if its end was not seen yet */
         member_up(&a->member, &sim.agents[h->peer].member.options.self, sim.now_s);
         break;
