@@ -100,7 +100,10 @@ void run_tell(struct run *r, const struct event *e);
 /* How long workers may take to end. */
 double run_grace_s(const struct run *r);
 
-/* ---- run_signals.c, run_timers.c ---- */
+/* ---- run_spawn.c, run_signals.c, run_timers.c ---- */
+
+/* Starts the workers of the round in r->place; if one cannot be started, says so and posts AGENT_ON_NO_START. */
+void run_spawn(struct run *r);
 
 /* Blocks the signals and opens r->signal_fd; watches it on the loop, and whoever launched us (--hostfile). */
 int run_open_signals(struct run *r, struct dt_error *err);
