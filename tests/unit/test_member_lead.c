@@ -12,6 +12,27 @@
 
 #include <cmocka.h>
 
+/* Host "a" of a job of `min` to `max` hosts: as one that seeks the job, and as its first leader. */
+static struct member_options seeker_of(int min, int max)
+{
+    return (struct member_options){.rounds = {.nodes_min = min, .nodes_max = max, .join_timeout_s = 600},
+                                   .beat_s = 1,
+                                   .lease_s = 10,
+                                   .dead_s = 15,
+                                   .retry_s = 0.5,
+                                   .self = {.id = 1, .order = -1, .host = "a"}};
+}
+
+static struct member_options leader_of(int min, int max)
+{
+    struct member_options o = seeker_of(min, max);
+    o.rounds.restarts_max = 3;
+    o.rounds.last_call_s = 8;
+    o.nonce[0] = 1;
+    o.nonce[1] = 2;
+    return o;
+}
+
 /* ---- one leader and very many others ---- */
 
 enum { MANY = 10000 };
@@ -59,13 +80,7 @@ static void nothing_say(void *user, const char *line)
 static void ten_thousand_nodes_join(void **state)
 {
     (void)state;
-    struct member_options o = {.rounds = {.nodes_min = MANY, .nodes_max = MANY, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8},
-                               .beat_s = 1,
-                               .lease_s = 10,
-                               .dead_s = 15,
-                               .retry_s = 0.5,
-                               .self = {.id = 1, .order = -1, .host = "a"},
-                               .nonce = {1, 2}};
+    struct member_options o = leader_of(MANY, MANY);
     struct member_hooks h = {.send = many_send, .act = many_act, .connect = nothing_connect, .drop = nothing_drop, .say = nothing_say};
     static struct message join;
     clock_t begun = clock();
@@ -136,22 +151,23 @@ static void lead_serve(void *user, int world_size)
     lead.served_world = world_size;
 }
 
+/* Our own node, with one worker, waits for a round. */
+static void join_self(struct member *m, double now_s)
+{
+    member_event(m, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, now_s);
+}
+
+static const struct member_hooks lead_hooks = {
+    .send = lead_send, .act = lead_act, .connect = nothing_connect, .serve = lead_serve, .drop = nothing_drop, .say = lead_say};
+
 static void begin_lead(int min, int max)
 {
-    struct member_options o = {.rounds = {.nodes_min = min, .nodes_max = max, .restarts_max = 3, .join_timeout_s = 600, .last_call_s = 8},
-                               .beat_s = 1,
-                               .lease_s = 10,
-                               .dead_s = 15,
-                               .retry_s = 0.5,
-                               .self = {.id = 1, .order = -1, .host = "a"},
-                               .nonce = {1, 2},
-                               .digest = "nnodes 3\ncommand a"};
-    struct member_hooks h = {
-        .send = lead_send, .act = lead_act, .connect = nothing_connect, .serve = lead_serve, .drop = nothing_drop, .say = lead_say};
+    struct member_options o = leader_of(min, max);
+    (void)snprintf(o.digest, sizeof o.digest, "nnodes 3\ncommand a");
     memset(&lead, 0, sizeof lead);
-    member_init(&lead.member, &o, &h);
+    member_init(&lead.member, &o, &lead_hooks);
     member_lead(&lead.member, 1);
-    member_event(&lead.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 1);
+    join_self(&lead.member, 1);
 }
 
 static void come(uint64_t id, const char *host, int64_t order, const char *digest, double now_s)
@@ -246,7 +262,7 @@ static void a_round_without_its_leader_has_a_store(void **state)
     (void)state;
     begin_lead(2, 2);
     lead.member.options.self.order = 5; /* it was not the first one to lead */
-    member_event(&lead.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 1);
+    join_self(&lead.member, 1);
     come(2, "b", 0, "nnodes 3\ncommand a", 2);
     acknowledge(1, 2);
     assert_int_equal(lead.own_starts, 1);
@@ -256,7 +272,7 @@ static void a_round_without_its_leader_has_a_store(void **state)
     struct message again = {.kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_JOIN, .local_world_size = 3}, .role = "default"};
     member_message(&lead.member, 2, &failed, 4);
     member_message(&lead.member, 2, &again, 4);
-    member_event(&lead.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 4);
+    join_self(&lead.member, 4);
     member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .info = {.id = 2, .order = -1}}, 4);
     acknowledge(2, 4);
     assert_true(lead.member.record.committed && lead.member.record.round == 2);
@@ -440,13 +456,9 @@ static void a_seeker_asks_again_soon_then_seldom(void **state)
 {
     (void)state;
     struct member m;
-    struct member_options o = {.rounds = {.nodes_min = 2, .nodes_max = 2, .join_timeout_s = 600},
-                               .beat_s = 1,
-                               .lease_s = 10,
-                               .dead_s = 15,
-                               .retry_s = 0.5,
-                               .self = {.id = 1, .order = -1, .host = "a"}};
-    struct member_hooks h = {.send = lead_send, .act = lead_act, .connect = count_connect, .drop = nothing_drop, .say = lead_say};
+    struct member_options o = seeker_of(2, 2);
+    struct member_hooks h = lead_hooks;
+    h.connect = count_connect;
     member_init(&m, &o, &h);
     member_seek(&m, 1);
     double last_s = seek_until(&m, 1, 1.1);
@@ -464,13 +476,7 @@ static void who_slept_starts_nothing_of_before(void **state)
 {
     (void)state;
     struct member m;
-    struct member_options o = {.rounds = {.nodes_min = 2, .nodes_max = 9, .join_timeout_s = 600},
-                               .beat_s = 1,
-                               .lease_s = 10,
-                               .dead_s = 15,
-                               .retry_s = 0.5,
-                               .self = {.id = 1, .order = -1, .host = "a"}};
-    struct member_hooks h = {.send = lead_send, .act = lead_act, .connect = nothing_connect, .drop = nothing_drop, .say = lead_say};
+    struct member_options o = seeker_of(2, 9);
     struct peer_info leader = {.id = 2, .order = 0, .host = "b"};
     struct message beat = {.kind = MESSAGE_BEAT, .term = 1, .info = leader, .stamp = 50, .nonce = {3, 4}};
     struct message start = {.kind = MESSAGE_ACTION, .term = 1, .action = {.kind = ACTION_START, .place = {.round = 2}}};
@@ -478,9 +484,9 @@ static void who_slept_starts_nothing_of_before(void **state)
     for (int slept = 0; slept < 2; slept++) {
         double now_s = slept ? 70 : 10.5;
         memset(&lead, 0, sizeof lead);
-        member_init(&m, &o, &h);
+        member_init(&m, &o, &lead_hooks);
         member_seek(&m, 10);
-        member_event(&m, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 10);
+        join_self(&m, 10);
         member_up(&m, &leader, 10); /* and says JOIN, of 10 s */
         beat.echo = 0;
         member_message(&m, 2, &beat, now_s); /* the first one of its term */
@@ -501,13 +507,7 @@ static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
 {
     (void)state;
     struct member m;
-    struct member_options o = {.rounds = {.nodes_min = 2, .nodes_max = 9, .join_timeout_s = 600},
-                               .beat_s = 1,
-                               .lease_s = 10,
-                               .dead_s = 15,
-                               .retry_s = 0.5,
-                               .self = {.id = 1, .order = -1, .host = "a"}};
-    struct member_hooks h = {.send = lead_send, .act = lead_act, .connect = nothing_connect, .drop = nothing_drop, .say = lead_say};
+    struct member_options o = seeker_of(2, 9);
     struct peer_info witness = {.id = 9, .order = -1, .host = "etcd"};
     static const struct {
         int last_round;
@@ -518,12 +518,12 @@ static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
         struct message refuse = {.kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {rows[i].nonce, 6}};
         refuse.nonce[1] = rows[i].nonce != 0 ? 6 : 0;
         memset(&lead, 0, sizeof lead);
-        member_init(&m, &o, &h);
+        member_init(&m, &o, &lead_hooks);
         m.record = (struct record){.nonce = {3, 4}, .term = 1, .round = 1, .leader = 2, .council_count = 1, .council = {o.self}};
         m.last_round = rows[i].last_round;
         member_witness(&m, &witness);
         member_seek(&m, 10);
-        member_event(&m, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, 10);
+        join_self(&m, 10);
         member_up(&m, &witness, 10);
         member_message(&m, 9, &refuse, 11);
         assert_int_equal(lead.code, rows[i].code);
