@@ -18,14 +18,6 @@ extern "C" {
 
 enum { COUNT = 256, BLOCK = 64 };
 
-/* In a child: the exit code is the line that was not as it should be, modulo 256 and never 0. */
-#define CHECK(x)                                                                                                                                     \
-    do {                                                                                                                                             \
-        if (!(x)) {                                                                                                                                  \
-            dprintf(2, "line %d: %s\n", __LINE__, #x);                                                                                               \
-            _exit(__LINE__ % 255 + 1 == SOFTGPU_EXIT ? 1 : __LINE__ % 255 + 1);                                                                      \
-        }                                                                                                                                            \
-    } while (0)
 #define OK(call) CHECK((call) == cudaSuccess)
 
 static __global__ void add(float *x, float value, int count)

@@ -20,14 +20,6 @@ extern "C" {
 
 enum { COUNT = 1 << 14, BLOCK = 64 }; /* the thread sanitizer forgets with more than 250 threads at work */
 
-/* In a child: the exit code is the line that was not as it should be, modulo 256 and never 0. */
-#define CHECK(x)                                                                                                                                     \
-    do {                                                                                                                                             \
-        if (!(x)) {                                                                                                                                  \
-            dprintf(2, "line %d: %s\n", __LINE__, #x);                                                                                               \
-            _exit(__LINE__ % 255 + 1 == SOFTGPU_EXIT ? 1 : __LINE__ % 255 + 1);                                                                      \
-        }                                                                                                                                            \
-    } while (0)
 #define OK(call) CHECK((call) == cudaSuccess)
 
 static __global__ void add_one(float *x, int count)

@@ -1,6 +1,7 @@
 #include "tests/unit/support/child.h"
 
 #include "base/clock.h"
+#include "tests/softgpu/softgpu.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -79,4 +80,11 @@ int child_run(int (*fn)(void), char *text)
     int status = 0;
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+void child_fail(int line, const char *what)
+{
+    int code = line % 255 + 1;
+    dprintf(2, "line %d: %s\n", line, what);
+    _exit(code == SOFTGPU_EXIT ? 1 : code);
 }

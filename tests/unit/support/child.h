@@ -12,6 +12,11 @@ extern "C" {
  * Ends the child with SIGKILL after 60 s (600 s in sanitizer builds). */
 int child_run(int (*fn)(void), char *text);
 
+/* In fn, or what it calls: ends the process unless x. The exit code is 1 + line modulo 255, or 1 where that would be SOFTGPU_EXIT; stderr gets line and
+ * x. */
+#define CHECK(x) ((x) ? (void)0 : child_fail(__LINE__, #x))
+void child_fail(int line, const char *what) __attribute__((noreturn));
+
 #ifdef __cplusplus
 }
 #endif
