@@ -40,7 +40,7 @@ static void close_gpu(struct gpu *g)
 static void use_cache(const char *name, bool fresh, const char *faster)
 {
     struct dt_error err;
-    char *path = dt_format("%s/%s", ranks_folder, name);
+    char *path = dt_format("%s/%s", folder, name);
     if (fresh) {
         assert_int_equal(dt_file_remove_tree(path, &err), 0);
     }
@@ -525,5 +525,5 @@ int main(void)
         cmocka_unit_test(a_strange_row_does_no_harm),
         cmocka_unit_test(runs_agree),
     };
-    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
+    return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);
 }

@@ -76,7 +76,7 @@ static void use_cache(const char *name, bool fresh)
 {
     char path[4096];
     struct dt_error err;
-    (void)snprintf(path, sizeof path, "%s/%s", ranks_folder, name);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     if (fresh) {
         assert_int_equal(dt_file_remove_tree(path, &err), 0);
     }
@@ -284,7 +284,7 @@ static void what_cannot_be_kept_is_not_measured(void **state)
     struct gpu g;
     struct dt_error why, err;
     char path[4096];
-    (void)snprintf(path, sizeof path, "%s/file", ranks_folder);
+    (void)snprintf(path, sizeof path, "%s/file", folder);
     assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
     use_cache("file/below", false);
     uint64_t products = softgpu_lt_products;
@@ -311,7 +311,7 @@ static void a_damaged_file_is_said_in_one_line(void **state)
     close_gpu(&g);
     find_file(path, sizeof path);
     assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
-    (void)snprintf(log, sizeof log, "%s/log", ranks_folder);
+    (void)snprintf(log, sizeof log, "%s/log", folder);
     for (int kind = 0; kind < 3; kind++) { /* a byte changed, cut short, of another device */
         struct dt_text other;
         dt_text_init(&other);
@@ -470,5 +470,5 @@ int main(void)
         cmocka_unit_test(a_run_has_all_its_plans),
         cmocka_unit_test(the_head_is_aligned),
     };
-    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
+    return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);
 }

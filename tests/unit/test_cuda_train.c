@@ -22,8 +22,7 @@ extern uint64_t softgpu_graph_launches __attribute__((weak)), softgpu_graphs __a
 
 static int open_folder(void **state)
 {
-    (void)ranks_setup(state);
-    return setenv("DTRUN_CACHE", ranks_folder, 1);
+    return ranks_setup(state) == 0 ? setenv("DTRUN_CACHE", folder, 1) : -1;
 }
 
 static void make_job(struct job *job, const char *row, const char *precision, int micro_steps)
@@ -96,7 +95,7 @@ static void stopped_equals_uninterrupted(void **state)
     make_job(&job, "full_shard", "bf16-mixed", 1);
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
-    job.output_dir = dt_arena_printf(&job.arena, "%s/run", ranks_folder);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/run", folder);
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true, .stop_after = 1}, &first);
     assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
@@ -121,7 +120,7 @@ static void the_device_always_has_work(void **state)
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &gpu);
     assert_int_equal(gpu.ahead, 1);
     assert_int_equal(gpu.read_before, 4); /* steps 1 to 4; when step 5 is known, the last one is in, and there is no other */
-    job.output_dir = dt_arena_printf(&job.arena, "%s/saving", ranks_folder);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/saving", folder);
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     job.checkpointing.save_every_n_steps = 2;
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &saving);
@@ -182,7 +181,7 @@ static void graphs_change_no_bits(void **state)
         struct job job;
         struct ranks_outcome without, with;
         make_job(&job, "single_device", rows[i].precision, rows[i].micro_steps);
-        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", ranks_folder);
+        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
         job.training.max_steps = 5;
         job.training.eval_every_n_steps = 2;
         job.recompute.enabled = rows[i].recompute;
@@ -261,5 +260,5 @@ int main(void)
         cmocka_unit_test(graphs_are_measured),
         cmocka_unit_test(refused_graphs_cost_nothing),
     };
-    return cmocka_run_group_tests(tests, open_folder, ranks_teardown);
+    return cmocka_run_group_tests(tests, open_folder, folder_teardown);
 }

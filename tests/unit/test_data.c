@@ -1,6 +1,7 @@
 /* Token shards written and read, damaged in every way; batches per rank; safetensors batches; collecting and holding out files. */
 #include "base/file.h"
 #include "base/text.h"
+#include "tests/unit/support/folder.h"
 #include "worker/data.h"
 #include "worker/data/rows.h"
 #include "worker/data/corpus.h"
@@ -16,8 +17,6 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <cmocka.h>
-
-static char folder[] = "/tmp/test-data-XXXXXX";
 
 static const char *in(const char *name)
 {
@@ -411,18 +410,6 @@ static void test_corpus(void **state)
     dt_text_clear(&text);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) != NULL ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(folder, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -430,5 +417,5 @@ int main(void)
         cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),       cmocka_unit_test(test_bad_info),
         cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),          cmocka_unit_test(test_corpus),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -306,5 +306,5 @@ int main(void)
         cmocka_unit_test(test_three_ranks),
         cmocka_unit_test(test_four_ranks),
     };
-    return cmocka_run_group_tests(tests, ranks_setup, ranks_teardown);
+    return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);
 }

@@ -1,6 +1,7 @@
 /* Names that others could guess: whatever was put there first is neither opened nor followed, and nobody is held up by it. */
 #include "base/file.h"
 #include "launcher/log_tree.h"
+#include "tests/unit/support/folder.h"
 #include "worker/checkpoint.h"
 #include "worker/data/shards.h"
 #include "worker/safetensors.h"
@@ -18,7 +19,7 @@
 
 #include <cmocka.h>
 
-static char dir[64], place[128], victim[128];
+static char place[128], victim[128];
 
 /* ---- everything that makes a file by a fixed name ---- */
 
@@ -119,7 +120,7 @@ static void what_was_put_there_first(void **state)
             char trap[200], name[64], made[200], nowhere[200];
             (void)snprintf(name, sizeof name, rows[i].trap, (long)getpid()); // NOLINT: a row of the table
             (void)snprintf(trap, sizeof trap, "%s/%s", place, name);
-            (void)snprintf(nowhere, sizeof nowhere, "%s/nowhere", dir);
+            (void)snprintf(nowhere, sizeof nowhere, "%s/nowhere", folder);
             assert_int_equal(dt_file_mkdirs(place, &err), 0);
             assert_int_equal(dt_file_write(victim, "theirs", 6, &err), 0);
             assert_int_equal(k == 0 ? symlink(victim, trap) : k == 1 ? symlink(nowhere, trap) : mkfifo(trap, 0600), 0);
@@ -196,7 +197,7 @@ static void a_folder_that_somebody_else_put_there(void **state)
     char it[160], below[200], target[160], *base = NULL;
     (void)snprintf(it, sizeof it, "%s/it", place);
     (void)snprintf(below, sizeof below, "%s/new/run", it);
-    (void)snprintf(target, sizeof target, "%s/target", dir);
+    (void)snprintf(target, sizeof target, "%s/target", folder);
     assert_int_equal(dt_file_mkdirs(target, &err), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(dt_file_mkdirs(place, &err), 0);
@@ -219,6 +220,14 @@ static void a_folder_that_somebody_else_put_there(void **state)
     assert_int_equal(dt_file_check_owner(".", &err), 0);
 }
 
+static int setup(void **state)
+{
+    int rc = folder_setup(state);
+    (void)snprintf(place, sizeof place, "%s/place", folder);
+    (void)snprintf(victim, sizeof victim, "%s/victim", folder);
+    return rc;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,15 +235,5 @@ int main(void)
         cmocka_unit_test(modes_have_a_limit),
         cmocka_unit_test(a_folder_that_somebody_else_put_there),
     };
-    const char *temporary = getenv("TMPDIR");
-    (void)snprintf(dir, sizeof dir, "%.40s/dtrun-test-XXXXXX", temporary != NULL ? temporary : "/tmp");
-    if (mkdtemp(dir) == NULL) {
-        perror(dir);
-        return 1;
-    }
-    (void)snprintf(place, sizeof place, "%s/place", dir);
-    (void)snprintf(victim, sizeof victim, "%s/victim", dir);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    (void)dt_file_remove_tree(dir, NULL);
-    return failed;
+    return cmocka_run_group_tests(tests, setup, folder_teardown);
 }

@@ -123,7 +123,7 @@ static void check_weights(const struct ranks_outcome *out, const cJSON *after, b
 static void check_run(int index, int ranks, const char *row, bool exact)
 {
     const cJSON *run = cJSON_GetArrayItem(item(expected, "runs"), index);
-    char *path = dt_format("%s/batches-%d-%d.safetensors", ranks_folder, index, ranks);
+    char *path = dt_format("%s/batches-%d-%d.safetensors", folder, index, ranks);
     struct job job;
     struct ranks_outcome out;
     if (!dt_file_exists(path)) {
@@ -161,7 +161,7 @@ static void test_bf16(void **state)
     static const char *const some[] = {"ddp", "full_shard"};
     for (int index = 0; index < RUN_COUNT; index++) {
         const cJSON *run = cJSON_GetArrayItem(item(expected, "runs"), index), *want = item(run, "fp32");
-        char *path = dt_format("%s/bf16-%d.safetensors", ranks_folder, index);
+        char *path = dt_format("%s/bf16-%d.safetensors", folder, index);
         struct job job;
         struct ranks_outcome out;
         write_batches(item(run, "labels")->valuestring, 2, path);
@@ -212,7 +212,9 @@ static int setup(void **state)
 {
     struct dt_text text;
     struct dt_error err;
-    (void)ranks_setup(state);
+    if (ranks_setup(state) != 0) {
+        return -1;
+    }
     dt_text_init(&text);
     if (dt_file_read(GOLDEN "/expected.json", 16 << 20, &text, &err) != 0) {
         print_error("%s\n", err.text);
@@ -226,7 +228,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     cJSON_Delete(expected);
-    return ranks_teardown(state);
+    return folder_teardown(state);
 }
 
 int main(void)

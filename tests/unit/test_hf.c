@@ -2,6 +2,7 @@
 #include "worker/hf.h"
 
 #include "base/file.h"
+#include "tests/unit/support/folder.h"
 #include "worker/safetensors.h"
 
 #include <setjmp.h>
@@ -14,21 +15,6 @@
 #include <cmocka.h>
 
 #define GOLDEN "tests/golden/models/gpt2"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    (void)snprintf(folder, sizeof folder, "/tmp/dt-hf-XXXXXX");
-    return mkdtemp(folder) != NULL ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(folder, NULL);
-}
 
 /* A fresh sub-folder; the caller frees. */
 static char *sub(const char *name)
@@ -287,5 +273,5 @@ int main(void)
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_other_names),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -1,5 +1,6 @@
 /* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, same_training. */
 #include "base/file.h"
+#include "tests/unit/support/folder.h"
 #include "worker/job.h"
 #include "worker/job_fields.h"
 #include "worker/strategy.h"
@@ -13,8 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static char folder[] = "/tmp/test-job-XXXXXX";
-static char job_path[64];
+static char job_path[sizeof folder + 16];
 
 static void write_file(const char *path, const char *text)
 {
@@ -498,18 +498,9 @@ static void test_configs(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
-    if (mkdtemp(folder) == NULL) {
-        return -1;
-    }
+    int rc = folder_setup(state);
     (void)snprintf(job_path, sizeof job_path, "%s/job.json", folder);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(folder, NULL);
+    return rc;
 }
 
 int main(void)
@@ -532,5 +523,5 @@ int main(void)
         cmocka_unit_test(test_schema),
         cmocka_unit_test(test_configs),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, folder_teardown);
 }

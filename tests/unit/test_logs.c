@@ -6,6 +6,7 @@
 #include "launcher/log_lines.h"
 #include "launcher/log_rate.h"
 #include "launcher/log_writer.h"
+#include "tests/unit/support/folder.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -22,7 +23,6 @@
 
 #include <cmocka.h>
 
-static char folder[64];
 static char log_option[96];
 static struct options o;
 static struct dt_error err;
@@ -33,17 +33,9 @@ static bool stuck; /* a thread still writes to console[0], which must stay open 
 
 static int setup(void **state)
 {
-    (void)state;
-    (void)strcpy(folder, "/tmp/dtrun-logs-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    int rc = folder_setup(state);
     (void)snprintf(log_option, sizeof log_option, "--log_dir=%s/deep/logs", folder);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(folder, &err);
+    return rc;
 }
 
 static char *in_folder(const char *name)
@@ -597,5 +589,5 @@ int main(void)
         cmocka_unit_test(test_stopped_console),
         cmocka_unit_test(test_hanging_file),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, folder_teardown);
 }

@@ -2,6 +2,7 @@
 #include "launcher/numa.h"
 
 #include "base/file.h"
+#include "tests/unit/support/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,8 +15,6 @@
 
 #include <cmocka.h>
 
-static char root[64];
-
 static void put(const char *value, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void put(const char *value, const char *fmt, ...)
 {
@@ -25,27 +24,14 @@ static void put(const char *value, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(name, sizeof name, fmt, args);
     va_end(args);
-    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     dt_file_strip(path);
     assert_int_equal(dt_file_mkdirs(path, &err), 0);
-    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "we");
     assert_non_null(f);
     assert_true(fputs(value, f) >= 0);
     assert_int_equal(fclose(f), 0);
-}
-
-static int open_root(void **state)
-{
-    (void)state;
-    (void)snprintf(root, sizeof root, "/tmp/test_numa-XXXXXX");
-    return mkdtemp(root) == NULL;
-}
-
-static int close_root(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(root, NULL);
 }
 
 static void sets_and_their_text(void **state)
@@ -163,7 +149,7 @@ static void masks(void **state)
     };
     make_machine();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct numa n = {.sys = root, .mode = rows[i].mode, .nodes = rows[i].nodes};
+        struct numa n = {.sys = folder, .mode = rows[i].mode, .nodes = rows[i].nodes};
         struct dt_error err;
         struct cpus mask;
         struct dt_text text;
@@ -201,7 +187,7 @@ static void devices_that_are_none(void **state)
         struct dt_error err;
         int nodes[8] = {0};
         assert_int_equal(cpus_parse(&allowed, rows[i].allowed, &err), 0);
-        int result = numa_spread(root, &allowed, rows[i].count, nodes, &err);
+        int result = numa_spread(folder, &allowed, rows[i].count, nodes, &err);
         assert_int_equal(result, rows[i].nodes != NULL ? 0 : -1);
         for (int k = 0; result == 0 && k < rows[i].count; k++) {
             assert_int_equal(nodes[k], rows[i].nodes[k] - '0');
@@ -225,10 +211,10 @@ static void nodes_of_addresses(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         put(rows[i].text, "bus/pci/devices/%s/numa_node", rows[i].address);
         node = -7;
-        assert_int_equal(numa_node_of(root, rows[i].address, &node, &err), rows[i].node < 0 ? -1 : 0);
+        assert_int_equal(numa_node_of(folder, rows[i].address, &node, &err), rows[i].node < 0 ? -1 : 0);
         assert_int_equal(node, rows[i].node < 0 ? -7 : rows[i].node);
     }
-    assert_int_equal(numa_node_of(root, "0000:99:00.0", &node, &err), -1);
+    assert_int_equal(numa_node_of(folder, "0000:99:00.0", &node, &err), -1);
     assert_non_null(strstr(err.text, "bus/pci/devices/0000:99:00.0/numa_node: No such file"));
     enum numa_mode mode;
     assert_int_equal(numa_mode_of("core-complex", &mode), 0);
@@ -238,8 +224,8 @@ static void nodes_of_addresses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_their_text), cmocka_unit_test_setup_teardown(masks, open_root, close_root),
-                                       cmocka_unit_test_setup_teardown(devices_that_are_none, open_root, close_root),
-                                       cmocka_unit_test_setup_teardown(nodes_of_addresses, open_root, close_root)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_their_text), cmocka_unit_test_setup_teardown(masks, folder_setup, folder_teardown),
+                                       cmocka_unit_test_setup_teardown(devices_that_are_none, folder_setup, folder_teardown),
+                                       cmocka_unit_test_setup_teardown(nodes_of_addresses, folder_setup, folder_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

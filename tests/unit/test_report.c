@@ -2,6 +2,7 @@
 #include "launcher/report.h"
 
 #include "base/file.h"
+#include "tests/unit/support/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,23 +15,14 @@
 
 #include <cmocka.h>
 
-static char folder[64];
 static char path[128];
 static struct dt_error err;
 
 static int setup(void **state)
 {
-    (void)state;
-    (void)strcpy(folder, "/tmp/dtrun-report-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    int rc = folder_setup(state);
     (void)snprintf(path, sizeof path, "%s/error.json", folder);
-    return setenv("TZ", "UTC", 1);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(folder, &err);
+    return rc != 0 ? rc : setenv("TZ", "UTC", 1);
 }
 
 static struct report_failure failure(int rank, int code, double wall_s)
@@ -283,5 +275,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_error_file), cmocka_unit_test(test_root),   cmocka_unit_test(test_cause),
                                        cmocka_unit_test(test_block),      cmocka_unit_test(test_parent), cmocka_unit_test(test_note_once),
                                        cmocka_unit_test(test_events)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, folder_teardown);
 }

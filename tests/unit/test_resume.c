@@ -59,7 +59,7 @@ static void test_stopped_equals_uninterrupted(void **state)
             job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
         }
         train(&job, cases[i].size, NULL, &whole);
-        job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", ranks_folder, i);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", folder, i);
         job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
         train(&job, cases[i].size, &(struct ranks_options){.files = true, .device = cases[i].device, .stop_after = 2, .stop_rank = cases[i].size - 1},
               &first);
@@ -113,12 +113,12 @@ static void test_a_stop_loses_no_evaluation(void **state)
     const char *whole = NULL;
     struct job job;
     set(&job, "zero1", 1);
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", ranks_folder);
+    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
     job.training.eval_every_n_steps = 2;
     job.logging.log_every_n_steps = 4;
     for (size_t i = 0; i < 1 + sizeof stops / sizeof stops[0]; i++) {
         struct ranks_outcome out;
-        job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", ranks_folder, i);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", folder, i);
         job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
         if (i > 0) {
             train(&job, 2, &(struct ranks_options){.files = true, .stop_after = stops[i - 1], .stop_rank = 1}, &out);
@@ -147,7 +147,7 @@ static void test_all_pairs(void **state)
         train(&job, a, NULL, &whole);
         for (int b = 1; b <= 4; b++, turn++) {
             struct ranks_outcome same, rest;
-            job.output_dir = dt_arena_printf(&job.arena, "%s/pair-%d-%d", ranks_folder, a, b);
+            job.output_dir = dt_arena_printf(&job.arena, "%s/pair-%d-%d", folder, a, b);
             job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
             job.training.batch_size_per_gpu = 12 / a;
             job.training.strategy = a > 1 ? rows[turn % 5] : "auto";
@@ -183,7 +183,7 @@ static void test_either_precision_continues(void **state)
         set(&job, "zero1", 2);
         job.precision.compute = job.precision.reduce = was;
         train(&job, 3, NULL, &whole);
-        job.output_dir = dt_arena_printf(&job.arena, "%s/precision-%d", ranks_folder, from);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/precision-%d", folder, from);
         job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
         train(&job, 3, &(struct ranks_options){.files = true, .stop_after = 2}, &half);
         job.precision.compute = job.precision.reduce = is;
@@ -258,7 +258,7 @@ static void test_what_a_run_leaves(void **state)
     struct ranks_outcome out, again;
     set(&job, "zero2", 2);
     job.text = "{\"a\": 1}";
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", ranks_folder);
+    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
     job.training.eval_every_n_steps = 2;
     job.checkpointing.save_every_n_steps = 2;
     train(&job, 2, &files, &out);
@@ -403,7 +403,7 @@ static void test_a_folder_named_like_a_failure(void **state)
     struct ranks_outcome out;
     char before[4096];
     assert_non_null(getcwd(before, sizeof before));
-    assert_int_equal(chdir(ranks_folder), 0);
+    assert_int_equal(chdir(folder), 0);
     set(&job, "ddp", 2);
     job.output_dir = "!x";
     job.checkpointing.checkpoint_dir = "!x/checkpoints";
@@ -440,17 +440,17 @@ static void test_a_lost_proposal_is_a_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_a_stop_loses_no_evaluation, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_all_pairs, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_either_precision_continues, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_another_job_is_refused, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_what_a_run_leaves, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_damaged_ones_alone_are_refused, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_a_later_round_makes_up_for_the_beginning, ranks_setup, ranks_teardown),
-        cmocka_unit_test_setup_teardown(test_a_named_beginning_is_one_course, ranks_setup, ranks_teardown),
+        cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_stop_loses_no_evaluation, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_all_pairs, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_either_precision_continues, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_another_job_is_refused, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_what_a_run_leaves, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_ones_alone_are_refused, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_later_round_makes_up_for_the_beginning, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_named_beginning_is_one_course, ranks_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "tests/unit/support/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -119,21 +120,6 @@ static void test_broken_lengths(void **state)
     assert_int_equal(st_open(&f, "/dev/null", &err), -1);
 }
 
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    (void)snprintf(folder, sizeof folder, "/tmp/dt-safetensors-XXXXXX");
-    return mkdtemp(folder) != NULL ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return dt_file_remove_tree(folder, NULL);
-}
-
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -210,5 +196,5 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_incomplete_leaves_nothing),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "launcher/status.h"
+#include "tests/unit/support/folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,13 +23,9 @@
 enum { ANSWER = 4 << 20, ASKERS = 8 };
 #define PATIENCE_S 60.0
 
-static char folder[64];
-
 static int make_folder(void **state)
 {
-    (void)state;
-    (void)strcpy(folder, "/tmp/test_status_XXXXXX");
-    return mkdtemp(folder) != NULL && setenv("DTRUN_RUNTIME_DIR", folder, 1) == 0 ? 0 : -1;
+    return folder_setup(state) == 0 && setenv("DTRUN_RUNTIME_DIR", folder, 1) == 0 ? 0 : -1;
 }
 
 static int remove_folder(void **state)

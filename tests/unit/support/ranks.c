@@ -16,13 +16,11 @@
 
 enum { SEQUENCE = 8, VOCABULARY = 40 };
 
-char *ranks_folder;
-
 static void write_shard(const char *name, int sample_count, unsigned seed)
 {
     int tokens = sample_count * SEQUENCE + 1;
     size_t size = 1024 + (size_t)tokens * 2;
-    char *bytes = dt_alloc(size), *path = dt_format("%s/%s", ranks_folder, name);
+    char *bytes = dt_alloc(size), *path = dt_format("%s/%s", folder, name);
     int32_t header[3] = {20240520, 1, tokens};
     memcpy(bytes, header, sizeof header);
     uint16_t *out = (uint16_t *)(void *)(bytes + 1024);
@@ -41,24 +39,11 @@ static void write_shard(const char *name, int sample_count, unsigned seed)
 
 int ranks_setup(void **state)
 {
-    (void)state;
-    const char *tmp = getenv("TMPDIR");
-    ranks_folder = dt_format("%s/dtrun-test-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(ranks_folder)) {
-        perror(ranks_folder);
-        abort();
+    if (folder_setup(state) != 0) {
+        return -1;
     }
     write_shard("train.bin", 96, 1);
     write_shard("val.bin", 13, 2);
-    return 0;
-}
-
-int ranks_teardown(void **state)
-{
-    (void)state;
-    (void)dt_file_remove_tree(ranks_folder, NULL);
-    free(ranks_folder);
-    ranks_folder = NULL;
     return 0;
 }
 
@@ -68,7 +53,7 @@ void ranks_job(struct job *job)
     dt_arena_init(&job->arena);
     job->path = "test.json";
     job->name = "test";
-    job->output_dir = dt_arena_printf(&job->arena, "%s/run", ranks_folder);
+    job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
     job->model = (struct job_model){.name = "gpt2",
                                     .n_layer = 2,
                                     .n_head = 2,
@@ -78,7 +63,7 @@ void ranks_job(struct job *job)
                                     .layer_norm_epsilon = 1e-5,
                                     .initializer_range = 0.02};
     job->data = (struct job_data){
-        .train = dt_arena_printf(&job->arena, "%s/train.bin", ranks_folder), .format = "tokens", .sequence_length = SEQUENCE, .shuffle = true};
+        .train = dt_arena_printf(&job->arena, "%s/train.bin", folder), .format = "tokens", .sequence_length = SEQUENCE, .shuffle = true};
     job->training = (struct job_training){.strategy = "ddp",
                                           .batch_size_per_gpu = 2,
                                           .gradient_accumulation_steps = 1,
@@ -98,8 +83,8 @@ void ranks_job(struct job *job)
                                           .threads = 1};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = "block"};
     job->zero.stage = -1;
-    job->checkpointing = (struct job_checkpointing){
-        .keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", ranks_folder)};
+    job->checkpointing =
+        (struct job_checkpointing){.keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
     job->logging.log_every_n_steps = 1;
 }
 

@@ -2,6 +2,7 @@
 #ifndef DT_TESTS_UNIT_SUPPORT_RANKS_H
 #define DT_TESTS_UNIT_SUPPORT_RANKS_H
 
+#include "tests/unit/support/folder.h"
 #include "worker/trainer.h"
 
 enum { RANKS_MAX = 8, RANKS_STEPS_MAX = 64 };
@@ -44,13 +45,10 @@ struct ranks_outcome {
     size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
 };
 
-/* Fixtures of cmocka, for a group or for each test: between them `ranks_folder` is a new folder below $TMPDIR with shards of llm.c tokens, train.bin
- * (96 samples) and val.bin (13). The test aborts when it cannot be made. */
-extern char *ranks_folder;
+/* folder_setup, and in that folder shards of llm.c tokens: train.bin (96 samples) and val.bin (13). folder_teardown belongs to it. */
 int ranks_setup(void **state);
-int ranks_teardown(void **state);
 
-/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; it trains on train.bin of ranks_folder and writes to run/ there. The
+/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; it trains on train.bin in `folder` and writes to run/ there. The
  * caller clears job->arena. */
 void ranks_job(struct job *job);
 /* Trains on `size` threads. */
