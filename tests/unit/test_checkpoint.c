@@ -27,16 +27,19 @@
 
 enum { LARGE = 300007, SMALL = 5 };
 static float large[LARGE], small[SMALL];
-static char dir[64];
+static char top[32], dir[40];
 
+/* A new empty folder, without what lay in or beside the one before (its locks). */
 static void fresh_dir(void)
 {
     struct dt_error err;
-    if (dir[0] != 0) {
-        assert_int_equal(dt_file_remove_tree(dir, &err), 0);
+    if (top[0] != 0) {
+        assert_int_equal(dt_file_remove_tree(top, &err), 0);
     }
-    strcpy(dir, "/tmp/dtrun-test-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    strcpy(top, "/tmp/dtrun-test-XXXXXX");
+    assert_non_null(mkdtemp(top));
+    (void)snprintf(dir, sizeof dir, "%s/run", top);
+    assert_int_equal(dt_file_mkdirs(dir, &err), 0);
     for (int i = 0; i < LARGE; i++) {
         large[i] = (float)i * 0.5f;
     }
@@ -793,7 +796,7 @@ static void lying_manifests_are_refused(void **unused)
 static int cleanup(void **unused)
 {
     (void)unused;
-    return dir[0] != 0 ? dt_file_remove_tree(dir, NULL) : 0;
+    return top[0] != 0 ? dt_file_remove_tree(top, NULL) : 0;
 }
 
 int main(void)
