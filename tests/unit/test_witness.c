@@ -249,7 +249,7 @@ static void run_schedules(int kind)
     }
     print_message("%d of %llu waited in vain\n", waited_in_vain, (unsigned long long)count);
     assert_int_equal(failed, 0);
-    assert_true(waited_in_vain <= 2 + (int)count / 100);
+    assert_true(waited_in_vain <= 1 + (int)count / 1000);
 }
 
 static void schedules_hold_the_promises(void **state)
