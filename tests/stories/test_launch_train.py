@@ -107,6 +107,9 @@ elif mode == "early":
         until_ordered()
 elif mode == "late":
     page["phase"], page["step"] = 7, 120
+    tell("done", rank)
+    while len(open(os.path.join(here, "done")).readlines()) < 3:
+        time.sleep(0.01)
     time.sleep(2 if rank == "0" else 0)
 elif mode == "nosave":
     import signal

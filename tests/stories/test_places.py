@@ -5,10 +5,12 @@ run: timeout 300
 
 import glob
 import os
+import pathlib
 import re
 import shutil
 import stat
 import subprocess
+import tempfile
 
 import pytest
 import support
@@ -17,8 +19,15 @@ from places import control_group, little_memory
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("places")
+def place():
+    """Not below pytest's folders: each pytest that starts closes those to other users."""
+    with tempfile.TemporaryDirectory(prefix="dtrun-places-") as name:
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        yield made_in(folder)
+
+
+def made_in(folder):
     job = training.make_job(folder, steps=20, training={"eval_every_n_steps": 10})
     result = training.train(job, folder / "plain", ranks=2)
     assert result.code == 0, result
@@ -85,9 +94,6 @@ def test_a_foreign_working_folder(place, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becoming another user needs root and setpriv")
 def test_an_ordinary_user(place, installed):
     folder, job, _ = place
-    for path in [folder, *folder.parents]:  # pytest's folders are for their owner alone
-        if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/"):
-            os.chmod(path, 0o755)
     home = folder / "nobody"
     home.mkdir()
     os.chown(home, 65534, 65534)
