@@ -37,7 +37,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build")
 PACK = os.path.join(BUILD, "gpu-pack.tar.xz")
-PROGRAMS = ["train", "bench", "dtrun", "dtckpt"]
+PROGRAMS = ["train", "bench", "dtrun", "dtckpt", "dtdata"]
+TOOLS = ["serve_store"]
 UNIT = ["test_cuda_kernels", "test_cuda_train", "test_cuda_attention", "test_cuda_dnn", "test_cuda_graph"]
 STORY = os.path.join(ROOT, "tests", "stories", "test_softgpu.py")
 HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
@@ -59,8 +60,13 @@ def stop(text, code=2):
 
 # ---- the machine ----
 
+def chosen():
+    """All is run on one GPU, so that ranks share it: the first of CUDA_VISIBLE_DEVICES, otherwise of the machine."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+
+
 def device():
-    """The first GPU as NVML names it; None: there is none."""
+    """That GPU as NVML names it; None: there is none."""
     for name in ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"):
         with contextlib.suppress(OSError):
             nvml = ctypes.CDLL(name)
@@ -68,7 +74,10 @@ def device():
     else:
         return None
     gpu, text, driver, memory = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(80), (ctypes.c_ulonglong * 3)()
-    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) != 0:
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    find, name = (nvml.nvmlDeviceGetHandleByIndex_v2, int(chosen())) if chosen().isdigit() else (nvml.nvmlDeviceGetHandleByUUID, chosen().encode())
+    if find(name, ctypes.byref(gpu)) != 0:
         return None
     nvml.nvmlDeviceGetName(gpu, text, 96), nvml.nvmlSystemGetDriverVersion(driver, 80), nvml.nvmlDeviceGetMemoryInfo(gpu, memory)
     return {"device": text.value.decode(), "driver": driver.value.decode(), "memory_mib": memory[0] >> 20}
@@ -97,17 +106,19 @@ def make(*targets):
         stop(f"the build failed:\n{p.stderr[-4000:]}")
 
 
+FILES = [("bin", x) for x in PROGRAMS] + [("gpu", x) for x in UNIT] + [("tools", x) for x in TOOLS]  # all that a test starts
+
+
 def built():
-    make("programs", *[f"build/gpu/{x}" for x in UNIT])
+    make("programs", *[f"build/{kind}/{x}" for kind, x in FILES if kind != "bin"])
     return BUILD
 
 
-def pack():
-    """Stripped programs and what libraries they want beyond a system's own."""
-    folder, wanted = built(), {}
+def pack(folder, to):
+    """A folder's programs, stripped, and what libraries they want beyond a system's own."""
+    wanted = {}
     with tempfile.TemporaryDirectory() as place:
-        files = [("bin", x) for x in PROGRAMS] + [("gpu", x) for x in UNIT]
-        for kind, name in files:
+        for kind, name in FILES:
             os.makedirs(os.path.join(place, kind), exist_ok=True)
             subprocess.run(["strip", "-o", os.path.join(place, kind, name), os.path.join(folder, kind, name)], check=True)
             listed = subprocess.run(["ldd", os.path.join(folder, kind, name)], capture_output=True, text=True, check=True).stdout
@@ -117,10 +128,10 @@ def pack():
             shutil.copyfile(path, os.path.join(place, "lib", name))
         # the same kernels are in each program: a window as large as all of them keeps them once
         way = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 128 << 20}]
-        with lzma.open(PACK, "wb", filters=way) as file, tarfile.open(fileobj=file, mode="w") as out:
-            for kind in ("bin", "gpu", "lib"):
+        with lzma.open(to, "wb", filters=way) if to.endswith(".xz") else open(to, "wb") as file, tarfile.open(fileobj=file, mode="w") as out:
+            for kind in sorted(os.listdir(place)):
                 out.add(os.path.join(place, kind), kind)
-    print(f"gpu: {os.path.relpath(PACK)}, {os.path.getsize(PACK) / 2**20:.1f} MiB: bring it and the tree, then scripts/gpu.py test --pack FILE")
+    print(f"gpu: {os.path.relpath(to)}, {os.path.getsize(to) / 2**20:.1f} MiB: bring it and the tree, then scripts/gpu.py test --pack FILE")
     return 0
 
 
@@ -132,12 +143,15 @@ def unpacked(path):
             f.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     except (OSError, tarfile.TarError, EOFError, lzma.LZMAError) as e:
         stop(f"--pack {path}: {e}; scripts/gpu.py pack makes one")
+    missing = [name for kind, name in FILES if not os.path.exists(os.path.join(folder, kind, name))]
+    if missing:  # tests that want them would be skipped
+        stop(f"--pack {path}: lacks {', '.join(missing)}; make it anew with scripts/gpu.py pack of this tree")
     return folder
 
 
 def digest(folder):
     total = hashlib.sha256()
-    for path in sorted(glob.glob(os.path.join(folder, "bin", "*")) + [os.path.join(folder, "gpu", x) for x in UNIT]):
+    for path in sorted(os.path.join(folder, kind, name) for kind, name in FILES):
         with contextlib.suppress(OSError), open(path, "rb") as f:
             total.update(f.read())
     return total.hexdigest()[:12]
@@ -151,7 +165,8 @@ class Session:
         self.results = os.path.join(a.out, "results.jsonl")
         self.work = os.path.join(BUILD, "gpu-work")
         self.begin, self.seconds, self.programs = time.time(), a.seconds, digest(folder)
-        self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
+        self.bare = {**os.environ, "CUDA_VISIBLE_DEVICES": chosen(), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML counts so
+        self.env = {**self.bare, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
         self.known, self.count, self.running = {}, {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
         os.makedirs(a.out, exist_ok=True)
         os.makedirs(self.work, exist_ok=True)
@@ -239,10 +254,12 @@ def run_all(s, cases):
 
 # ---- tests ----
 
-def check(s, name, command, env=None, cwd=ROOT):
+def check(s, name, command, env=None, cwd=ROOT, skipped=None):
+    """skipped: finds in what a program said that it came to an end and tested nothing."""
     code, said, seconds = s.run(command, env, cwd=cwd)
-    if not s.gpu and NO_GPU.search(said):
-        print(f"{name}: skipped, no GPU here", flush=True)
+    why = "no GPU here" if not s.gpu and NO_GPU.search(said) else skipped(said) if skipped and code == 0 else None
+    if why is not None:
+        print(f"{name}: skipped, {why}", flush=True)
         s.count["skipped"] += 1
         return
     s.add(name, code == 0, seconds=seconds, **({} if code == 0 else {"code": code, "timed_out": code is None}))
@@ -255,6 +272,12 @@ def stories():
         return [n.name for n in ast.parse(f.read()).body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
 
 
+def all_skipped(said):
+    """For pytest that is no failure: the reason that it gives, or None when a test ran."""
+    reason = re.search(r"^SKIPPED \[\d+\] (.*)", said, re.M)
+    return None if re.search(r"\b\d+ passed\b", said) else reason.group(1) if reason else "nothing ran"
+
+
 def story(s, name, function):
     env = {**s.env, "B": s.folder, "DTRUN_GPU": "1"}
     if not s.gpu:
@@ -264,7 +287,7 @@ def story(s, name, function):
         s.add(name, False, error=f"{sys.executable} has no pytest")
     else:
         check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"stories/test_softgpu.py::{function}"], env,
-              os.path.join(ROOT, "tests"))
+              os.path.join(ROOT, "tests"), all_skipped)
 
 
 def test_cases(s):
@@ -377,7 +400,7 @@ def twin(s, name, size, bf16, compiled, attention):
     while batch > 0:
         code, said, seconds = s.run([sys.executable, os.path.join(ROOT, "tests/peers/step_gpu.py"), "--model", "gpt2", "--size", f"{size[0]}-gpu", "--B", str(batch),
                                      "--bf16", bf16, "--compile", compiled, "--attention", attention, "--warmup", str(WARM), "--steps", str(MEASURED)],
-                                    env=dict(os.environ))
+                                    env=s.bare)
         if code in (0, None) or "OutOfMemoryError" not in said or s.left_s() <= 0:
             break
         batch //= 2
@@ -429,7 +452,7 @@ def main():
     ap.add_argument("--only", metavar="WORD", help="cases with this in their name")
     a = ap.parse_args()
     if a.what == "pack":
-        return pack()
+        return pack(built(), PACK)
     gpu = device()
     if gpu is None:
         print("gpu: no GPU is here (NVML names none): programs are only looked at whether they start", flush=True)

@@ -318,8 +318,8 @@ def test_a_stop_saves_and_goes_on(place):
     ({}, ["training.share_gpu=false"], "2 ranks on this host and 1 GPU; start fewer (--nproc_per_node=1)"),
 ])
 def test_what_is_wrong_with_a_gpu_is_one_line(place, env, sets, words):
-    if GPU and env:
-        pytest.skip("only the software GPU can be told what it is")
+    if GPU:
+        pytest.skip("only the software GPU can be told what it is, and has no file in /dev")
     folder, job = place
     with begin(place, command(job, folder / "wrong", 2, "ddp", sets, ("--max_restarts=3",)), env={"COLUMNS": "400", **env}) as started:
         result = started.finish(timeout_s=120)
@@ -327,6 +327,16 @@ def test_what_is_wrong_with_a_gpu_is_one_line(place, env, sets, words):
     assert result.code == 100, result
     said = [line for line in result.err.splitlines() if "exit code 100" in line and line.startswith("dtrun: ")]
     assert len(said) == 1 and words in said[0], result
+
+
+def test_too_few_gpus_are_said_before_anything_starts(place):
+    """As far as variables, and the files of real ones, tell."""
+    folder, job = place
+    with begin(place, command(job, folder / "few", 2, "ddp", ["training.share_gpu=false"]), env={"CUDA_VISIBLE_DEVICES": "0"}) as started:
+        result = started.finish(timeout_s=120)
+        started.wait_gone()
+    assert result.code == 2 and len(result.err.splitlines()) == 1, result
+    assert "2 ranks on this host and 1 GPU visible (CUDA_VISIBLE_DEVICES=0); start fewer (--nproc_per_node=1)" in result.err, result
 
 
 def test_without_a_driver_it_is_said_and_auto_takes_the_cpu(place):

@@ -1,0 +1,84 @@
+"""scripts/gpu.py with a packed file, as on a machine where nothing can be built: the software GPU's programs in place of the real ones, and an NVML that names a
+GPU. What a test starts is in the file, what passed is not run again, and a test that skips itself has not passed.
+run: nosan: the script asks for programs of the plain build
+run: timeout 300
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import support
+
+SCRIPT = os.path.join(support.ROOT, "scripts", "gpu.py")
+NVML = os.path.join(support.TOOLS, "nvml")
+SOFT_TRAIN = os.path.join(support.BUILD, "softgpu", "train")
+pytestmark = pytest.mark.skipif(not os.path.exists(SOFT_TRAIN) or not os.path.exists(NVML), reason="built without the CUDA toolkit's headers, or without tools")
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("gpu", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def packed(script, tmp_path_factory):
+    """(the file, the folder that it was made of)"""
+    folder = tmp_path_factory.mktemp("programs")
+    for kind, name in script.FILES:
+        (folder / kind).mkdir(exist_ok=True)
+        source = {"bin": support.BIN, "tools": support.TOOLS, "gpu": os.path.join(support.BUILD, "tests")}[kind]
+        shutil.copy2(SOFT_TRAIN if name == "train" else os.path.join(source, name), folder / kind / name)
+    script.pack(str(folder), str(folder / "pack.tar"))
+    return folder / "pack.tar", folder
+
+
+def run(pack, out, only, **env):
+    """(exit code, what it said, rows of the results)"""
+    place = str(out.parent / "build")  # where it unpacks and works
+    code = f"import sys, gpu; gpu.BUILD = {place!r}; sys.exit(gpu.main())"
+    env = support.clean_env({"PYTHONPATH": os.path.dirname(SCRIPT), "LD_LIBRARY_PATH": NVML, "OUT": None, **env})
+    p = subprocess.run([sys.executable, "-c", code, "test", "--pack", str(pack), "--out", str(out), "--only", only], env=env, capture_output=True, text=True, timeout=240)
+    results = out / "results.jsonl"
+    return p.returncode, p.stdout + p.stderr, [json.loads(x) for x in results.read_text().splitlines()] if results.exists() else []
+
+
+def test_what_is_packed_is_all_that_a_test_starts(packed, tmp_path):
+    out = tmp_path / "out"
+    for only in ("test_cuda_graph", "test_a_lost_rank_is_noticed"):
+        code, said, rows = run(packed[0], out, only)
+        assert code == 0 and "1 passed, 0 failed, 0 skipped" in said and rows[-1]["passed"] and only in rows[-1]["case"], said
+    code, said, again = run(packed[0], out, only)
+    assert code == 0 and "passed before" in said and again == rows, said
+
+
+def test_a_test_that_skips_itself_has_not_passed(packed, tmp_path):
+    code, said, rows = run(packed[0], tmp_path / "out", "test_a_rank_without_graphs_is_no_worse")
+    assert code == 0 and "0 passed, 0 failed, 1 skipped" in said and rows == [], said
+    assert "skipped, stories/test_softgpu.py:" in said and "only the software GPU refuses when it is told to" in said, said
+
+
+def test_all_is_run_on_one_gpu_where_there_are_more(packed, tmp_path):
+    """The first that is visible; results name it."""
+    (tmp_path / "nvml").write_text("count 2\n0.name one\n1.name other\n")
+    two = {"SOFTGPU_DEVICES": 2, "SOFTGPU_NVML": tmp_path / "nvml", "CUDA_VISIBLE_DEVICES": "1,0"}
+    code, said, rows = run(packed[0], tmp_path / "out", "test_too_few_gpus", **two)
+    assert code == 0 and "1 passed, 0 failed" in said and rows[-1]["device"] == "other", said
+
+
+def test_a_pack_of_another_tree_is_refused(packed, tmp_path):
+    older = tmp_path / "older.tar"
+    with tarfile.open(packed[0]) as old, tarfile.open(older, "w") as new:
+        for member in old:
+            if member.name != "bin/dtdata":
+                new.addfile(member, old.extractfile(member) if member.isfile() else None)
+    code, said, rows = run(older, tmp_path / "out", "test_a_stop_saves")
+    assert code == 2 and rows == [] and said.count("\n") == 1 and "older.tar: lacks dtdata; make it anew" in said, said
