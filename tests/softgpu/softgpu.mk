@@ -19,7 +19,7 @@ SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train)
 # NCCL as a library of its own, in three versions: one with all that we use, one without ncclCommSplit and what came later, one that is too old.
 SOFT_NCCL := $(foreach v,22809 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
 unit: $(SOFT_PROGRAMS) $(if $(CUDA_HEADERS),$(SOFT_NCCL))
-$(B)/tests/test_cuda_nccl $(SOFT)/train: | $(SOFT_NCCL)
+$(B)/tests/test_cuda_nccl $(B)/tests/test_cuda_nccl_alone $(SOFT)/train: | $(SOFT_NCCL)
 
 $(SOFT)/nccl/%/libnccl.so.2: $(wildcard tests/softgpu/nccl/* tests/softgpu/*.h) collectives/nccl_abi.h Makefile tests/softgpu/softgpu.mk
 	@mkdir -p $(@D)
