@@ -34,6 +34,9 @@ static enum dt_status status_of(cudaError_t rc)
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorNotSupported:
+    case cudaErrorPeerAccessUnsupported:
+    case cudaErrorTooManyPeers:
         return DT_INVALID;
     default:
         return DT_IO; /* the device is lost, or in use: another try may work */

@@ -16,6 +16,9 @@ const char *cuda_advice(cudaError_t rc)
         return "; this program was not built for it: make clean, and build with a toolkit that knows it";
     case cudaErrorUnsupportedPtxVersion:
         return "; the driver is older than the toolkit that this was built with: install a newer one";
+    case cudaErrorPeerAccessUnsupported:
+    case cudaErrorTooManyPeers:
+        return "; these GPUs do not read each other's memory (nvidia-smi topo -p2p r): use training.collectives=nccl, which has other ways";
     case cudaErrorECCUncorrectable:
         return "; its memory has errors: nvidia-smi --gpu-reset, and doctor says whether the card is worn out";
     case cudaErrorNvlinkUncorrectable:

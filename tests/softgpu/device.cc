@@ -139,8 +139,9 @@ cudaError_t cudaPeekAtLastError(void)
                         row(cudaErrorNotSupported, "operation not supported") row(cudaErrorNotPermitted, "operation not permitted")                  \
                             row(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                             \
                                 row(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                     \
-                                    row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")                                           \
-                                        row(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                     \
+                                    row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed") row(cudaErrorPeerAccessAlreadyEnabled,    \
+                                                                                                               "peer access is already enabled")     \
+                                        row(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices")                \
                                             row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")               \
                                                 row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")    \
                                                     row(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")  \
@@ -311,7 +312,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    *can = device != peer;
+    *can = device != peer && softgpu_setting("SOFTGPU_PEERS", 1) != 0;
     return softgpu_enter("cudaDeviceCanAccessPeer");
 }
 

@@ -70,6 +70,11 @@ cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned f
         return softgpu_refuse(cudaErrorInvalidValue, "cudaIpcOpenMemHandle: %s",
                               flags != cudaIpcMemLazyEnablePeerAccess ? "other flags" : "its own memory");
     }
+    int device = -1;
+    cudaGetDevice(&device);
+    if (h.device != device && softgpu_setting("SOFTGPU_PEERS", 1) == 0) {
+        return softgpu_error(cudaErrorPeerAccessUnsupported);
+    }
     int fd = open_of(h.pid, h.fd, h.inode);
     if (fd < 0) {
         return softgpu_error(cudaErrorMapBufferObjectFailed);

@@ -315,6 +315,7 @@ def test_a_stop_saves_and_goes_on(place):
     ({"SOFTGPU_DEVICES": "0"}, [], "no GPU is visible"),
     ({"SOFTGPU_DRIVER": "12080"}, [], "the driver is made for CUDA 12.8"),
     ({"SOFTGPU_MEMORY_MB": "300"}, ["model.n_embd=512", "model.n_layer=12"], "memory of the GPU is"),
+    ({"SOFTGPU_DEVICES": "2", "SOFTGPU_PEERS": "0"}, ["training.collectives=peer"], "use training.collectives=nccl, which has other ways"),
     ({}, ["training.share_gpu=false"], "2 ranks on this host and 1 GPU; start fewer (--nproc_per_node=1)"),
 ])
 def test_what_is_wrong_with_a_gpu_is_one_line(place, env, sets, words):
