@@ -56,6 +56,13 @@ static struct dt_comm *hosts_of(struct dt_comm *c)
     return ((struct nccl *)c->state)->control;
 }
 
+/* By NCCL's last word: buffers are made with the first collectives, when the rest of the GPU is taken. */
+static bool lacks_memory(int result, const char *more)
+{
+    return result == NCCL_UNHANDLED_CUDA_ERROR &&
+           (strstr(more, "out of memory") != NULL || strstr(more, "CUDA calloc") != NULL || strstr(more, "CUDA malloc") != NULL);
+}
+
 /* NCCL has failed. That may be the echo of a lost rank, and come before the hosts know of it: what they say within CAUSE_S is the cause. */
 static int result_error(struct dt_comm *c, int result, const char *what, struct dt_error *err)
 {
@@ -72,8 +79,11 @@ static int result_error(struct dt_comm *c, int result, const char *what, struct 
     dt_text_init(&where);
     nccl_describe(c, &where);
     more = more != NULL ? more : "";
-    (void)dt_fail(err, status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%s%.*s", c->name, shm_shown(c, c->rank), dt_text_str(&where),
-                  n->lib->number, what, n->lib->error_string(result), more[0] != '\0' ? ": " : "", (int)strcspn(more, "\n"), more);
+    bool full = lacks_memory(result, more);
+    (void)dt_fail(
+        err, full ? DT_NO_MEMORY : status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%s%.*s%s", c->name, shm_shown(c, c->rank),
+        dt_text_str(&where), n->lib->number, what, n->lib->error_string(result), more[0] != '\0' ? ": " : "", (int)strcspn(more, "\n"), more,
+        full ? "; leave it more of the GPU (training.batch_size_per_gpu), or let it take less (training.collective_sms, NCCL_NVLS_ENABLE=0)" : "");
     dt_text_clear(&where);
     return -1;
 }

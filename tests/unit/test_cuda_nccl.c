@@ -760,6 +760,7 @@ static void opening_has_a_deadline_and_reasons(void **unused)
     none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2, .library = "21700"}, DT_TIMEOUT, "no end in 2 s");
     none_opens(2, &(struct scene){.fault = "init-error@1"}, DT_IO,
                "rank 1: NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error: a test wants it so");
+    none_opens(2, &(struct scene){.fault = "init-full@1"}, DT_NO_MEMORY, "Failed to CUDA calloc 536870912 bytes; leave it more of the GPU");
     none_opens(2, &(struct scene){.versions = "22809,22703"}, DT_INVALID, "rank 0 has NCCL 2.28.9 (");
     none_opens(2, &(struct scene){.library = "21200"}, DT_INVALID, "too old, 2.14 is the least");
     none_opens(2, &(struct scene){.library = "none"}, DT_NOT_FOUND, "rank 0: NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: ");

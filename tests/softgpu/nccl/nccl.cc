@@ -189,6 +189,10 @@ static void join(struct comm *c)
         failed(c, NCCL_SYSTEM_ERROR, "a test wants it so");
         return;
     }
+    if (fault("init-full", c->world_rank, 0)) {
+        failed(c, NCCL_UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc 536870912 bytes");
+        return;
+    }
     struct segment *s = c->segment;
     struct part *own = &s->parts[c->rank];
     own->pid = getpid();

@@ -11,6 +11,7 @@
  * and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that TORCHELASTIC_RESTART_COUNT):
  *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
  *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
+ *   init-full      there is no memory for joining
  *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails
  *   revoke-hang    a revoked one never comes to rest    window       the window is refused
  *   destroy-hang   ncclCommDestroy does not come back   window-error the window cannot be registered, which is found later
