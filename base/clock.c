@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <time.h>
+
+#define LONGEST_S 9e9
+
+_Static_assert(sizeof(time_t) >= 8, "it holds LONGEST_S");
 
 static double read_clock(clockid_t id)
 {
@@ -22,12 +25,21 @@ double dt_wall_s(void)
     return read_clock(CLOCK_REALTIME);
 }
 
+struct timespec dt_timespec(double seconds)
+{
+    if (!(seconds > 0)) {
+        return (struct timespec){0};
+    }
+    double bounded = fmin(seconds, LONGEST_S), whole = floor(bounded);
+    return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)((bounded - whole) * 1e9)};
+}
+
 void dt_sleep_s(double seconds)
 {
     if (!(seconds > 0)) {
         return;
     }
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9)};
+    struct timespec t = dt_timespec(seconds);
     while (nanosleep(&t, &t) != 0 && errno == EINTR) {
     }
 }

@@ -30,7 +30,7 @@ static void relax(void)
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, double timeout_s)
 {
-    struct timespec t = {(time_t)timeout_s, (long)((timeout_s - (double)(time_t)timeout_s) * 1e9)};
+    struct timespec t = dt_timespec(timeout_s);
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
 }
 

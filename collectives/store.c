@@ -107,7 +107,7 @@ static int local_receive(struct dt_store *s, void *data, size_t size, double dea
             rc = dt_fail(err, DT_TIMEOUT, "local store: no answer in time");
         } else {
             double until_s = s->page != NULL ? fmin(deadline_s, now_s + order_interval_s) : fmin(deadline_s, now_s + 3600);
-            struct timespec until = {.tv_sec = (time_t)until_s, .tv_nsec = (long)((until_s - floor(until_s)) * 1e9)};
+            struct timespec until = dt_timespec(until_s);
             (void)pthread_cond_timedwait(&s->local->changed, &s->local->lock, &until);
         }
     }

@@ -6,6 +6,7 @@
  * The same thread shows on the page whether a stream waits for peers now: the host, which only puts work in, does not know. */
 #include "collectives/watch.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/page.h"
 #include "base/text.h"
@@ -69,12 +70,8 @@ static void *watch(void *argument)
     bool shown = false;
     (void)pthread_mutex_lock(&w->lock);
     while (!w->closing) {
-        struct timespec until;
         look(w, &shown);
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)(LOOK_S * 1e9);
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
+        struct timespec until = dt_timespec(dt_now_s() + LOOK_S);
         (void)pthread_cond_timedwait(&w->wake, &w->lock, &until);
     }
     if (shown) {

@@ -271,8 +271,7 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     bool suspending = false, gone = false;
     struct leftovers before = {.look_at_s = dt_now_s() + LOOK_S};
     while (!gone) {
-        double wait_s = fmin(end_overdue(agent), leftovers_step(&before, agent, dt_now_s()));
-        struct timespec wait = {.tv_sec = (time_t)wait_s, .tv_nsec = (long)((wait_s - floor(wait_s)) * 1e9)};
+        struct timespec wait = dt_timespec(fmin(end_overdue(agent), leftovers_step(&before, agent, dt_now_s())));
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGCHLD) {
             gone = reap(agent, &suspending, &status);

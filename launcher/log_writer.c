@@ -265,8 +265,7 @@ struct log_losses log_writer_losses(struct log_writer *w)
 /* Called with the lock held. */
 static bool wait_empty(struct log_writer *w, double timeout_s)
 {
-    double until_s = dt_now_s() + timeout_s;
-    struct timespec until = {.tv_sec = (time_t)until_s, .tv_nsec = (long)((until_s - (double)(time_t)until_s) * 1e9)};
+    struct timespec until = dt_timespec(dt_now_s() + timeout_s);
     while (w->first != NULL || w->busy) {
         if (pthread_cond_timedwait(&w->changed, &w->lock, &until) == ETIMEDOUT) {
             return w->first == NULL && !w->busy;

@@ -2,6 +2,7 @@
  * mutex, and not after `closed` is set; so the loop can end while a resolver is still thinking. */
 #include "launcher/lookup.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "collectives/net.h"
 
@@ -265,18 +266,13 @@ static struct shared *new_shared(const char *host, int port, lookup_resolver *re
 int lookup_within(const char *host, int port, double seconds, lookup_resolver *resolver, struct lookup_list *out, struct dt_error *err)
 {
     struct shared *s = new_shared(host, port, resolver);
-    struct timespec until;
     int code = start_thread(s), rc;
     if (code != 0) {
         s->references = 1;
         release(s);
         return dt_fail(err, DT_IO, "%s: name look-up: thread: %s", host, strerror(code));
     }
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)seconds;
-    until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    struct timespec until = dt_timespec(dt_now_s() + seconds);
     (void)pthread_mutex_lock(&s->mutex);
     while (!s->done && code == 0) {
         code = pthread_cond_timedwait(&s->ready, &s->mutex, &until);

@@ -88,10 +88,7 @@ static struct blame *ask_within(const char *bus)
     struct blame *b = dt_alloc(sizeof *b), *answer = NULL;
     pthread_t thread;
     pthread_condattr_t clock;
-    struct timespec until;
-    double end_s = dt_now_s() + BLAME_S;
-    until.tv_sec = (time_t)end_s;
-    until.tv_nsec = (long)((end_s - (double)until.tv_sec) * 1e9);
+    struct timespec until = dt_timespec(dt_now_s() + BLAME_S);
     (void)snprintf(b->bus, sizeof b->bus, "%s", bus != NULL ? bus : "");
     b->users = 2;
     (void)pthread_mutex_init(&b->lock, NULL);

@@ -189,10 +189,7 @@ static bool stopped(struct gpu_watch *w)
 /* Where the driver tells of no errors, the time until the next sample passes here. False: closed. */
 static bool pause_for(struct gpu_watch *w, double seconds)
 {
-    struct timespec until;
-    double end_s = dt_now_s() + seconds;
-    until.tv_sec = (time_t)end_s;
-    until.tv_nsec = (long)((end_s - (double)until.tv_sec) * 1e9);
+    struct timespec until = dt_timespec(dt_now_s() + seconds);
     (void)pthread_mutex_lock(&w->lock);
     while (!w->stop && pthread_cond_timedwait(&w->told, &w->lock, &until) != ETIMEDOUT) {
     }
@@ -308,10 +305,7 @@ bool gpu_watch_sample(struct gpu_watch *w, struct gpu_sample *out)
 /* Waits for an error that the thread hears of, or for its first sample where that is enough: until the time is over or the thread has left. Under the lock. */
 static void wait_for_word(struct gpu_watch *w, bool sample_is_enough, double seconds)
 {
-    struct timespec until;
-    double end_s = dt_now_s() + seconds;
-    until.tv_sec = (time_t)end_s;
-    until.tv_nsec = (long)((end_s - (double)until.tv_sec) * 1e9);
+    struct timespec until = dt_timespec(dt_now_s() + seconds);
     while (!w->lost && w->xid < 0 && !(sample_is_enough && w->sampled) && w->users == 2 &&
            pthread_cond_timedwait(&w->told, &w->lock, &until) != ETIMEDOUT) {
     }

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SPARE_LEAST_BYTES 0x8p20
 #define SPARE_SHARE (1.0 / 128)
@@ -183,7 +182,7 @@ static bool wait_for_memory(const struct world *w, const char *name, double need
                    dt_text_bytes(held, bytes, sizeof bytes), HELD_WAIT_S - (now_s - begin_s));
         }
         dt_page_pulse(w->page);
-        (void)nanosleep(&(struct timespec){.tv_nsec = (long)(HELD_ASK_S * 1e9)}, NULL);
+        dt_sleep_s(HELD_ASK_S);
     }
     return true;
 }

@@ -202,19 +202,8 @@ static void run_record(struct cpu_stream *s, struct cpu_event *e, uint64_t recor
 /* Until `record` was reached; false on a timeout (timeout_s < 0: none). */
 static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
 {
-    double end_s = 0;
-    struct timespec until = {0};
-    if (timeout_s >= 0) {
-        end_s = dt_now_s() + timeout_s;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        double limit = timeout_s < 1e8 ? timeout_s : 1e8;
-        until.tv_sec += (time_t)limit;
-        until.tv_nsec += (long)((limit - (double)(time_t)limit) * 1e9);
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000L;
-        }
-    }
+    double end_s = timeout_s >= 0 ? dt_now_s() + timeout_s : 0;
+    struct timespec until = dt_timespec(end_s);
     while (e->done < record) {
         if (timeout_s < 0) {
             pthread_cond_wait(&e->changed, &e->lock);

@@ -4,7 +4,6 @@
 #include "kernels/cuda/stream.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 struct cuda_event {
     struct dt_event base;
@@ -194,7 +193,7 @@ int cuda_sync(struct dt_event *base, double timeout_s, struct dt_error *err)
         }
         if (waited_s > 50e-6) { /* short waits spin, long ones ask 20000 times a second at first, 2000 times in the end */
             double pause_s = waited_s * 0.02 < 50e-6 ? 50e-6 : waited_s * 0.02 > 500e-6 ? 500e-6 : waited_s * 0.02;
-            nanosleep(&(struct timespec){.tv_nsec = (long)(pause_s * 1e9)}, NULL);
+            dt_sleep_s(pause_s);
         }
     }
     if (rc != cudaSuccess) {

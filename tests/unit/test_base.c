@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -136,6 +137,49 @@ static void bytes_as_people_read_them(void **state)
     assert_string_equal(dt_text_bytes(0, out, sizeof out), "0 B");
     assert_string_equal(dt_text_bytes(1536, out, sizeof out), "1.5 KiB");
     assert_string_equal(dt_text_bytes(12345678, out, sizeof out), "11.8 MiB");
+}
+
+/* What the kernel says to a wait of that long; what is waited for is there already. */
+static int waits(struct timespec t)
+{
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGUSR1);
+    assert_int_equal(sigprocmask(SIG_BLOCK, &set, NULL), 0);
+    assert_int_equal(raise(SIGUSR1), 0);
+    return sigtimedwait(&set, NULL, &t);
+}
+
+static void seconds_become_what_calls_wait_for(void **state)
+{
+    (void)state;
+    static const double nothing[] = {0, -0.0, -0.25, -3, -1e300, -INFINITY, NAN, 1e-10, 5e-324}, long_ones[] = {9e9, 1e10, 0x1p63, 1e300, INFINITY};
+    static const struct {
+        double seconds;
+        time_t whole;
+        long nanoseconds;
+    } exact[] = {{0.25, 0, 250000000},        {1, 1, 0},
+                 {3600.5, 3600, 500000000},   {0x1p32 + 0.75, (time_t)1 << 32, 750000000},
+                 {1 - 0x1p-53, 0, 999999999}, {2 - 0x1p-52, 1, 999999999}};
+    for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
+        struct timespec t = dt_timespec(nothing[i]);
+        assert_true(t.tv_sec == 0 && t.tv_nsec == 0);
+    }
+    for (size_t i = 0; i < sizeof exact / sizeof exact[0]; i++) {
+        struct timespec t = dt_timespec(exact[i].seconds);
+        assert_true(t.tv_sec == exact[i].whole && t.tv_nsec == exact[i].nanoseconds);
+    }
+    for (size_t i = 0; i < sizeof long_ones / sizeof long_ones[0]; i++) {
+        struct timespec t = dt_timespec(long_ones[i]);
+        assert_true(t.tv_sec == 9000000000 && t.tv_nsec == 0);
+        assert_int_equal(waits(t), SIGUSR1);
+    }
+    for (int i = 1; i < 10000; i++) {
+        double s = i * (i / 997.0);
+        struct timespec t = dt_timespec(s);
+        assert_true(t.tv_nsec >= 0 && t.tv_nsec <= 999999999);
+        assert_true(fabs((double)t.tv_sec - s + 1e-9 * (double)t.tv_nsec) < 1.1e-9);
+    }
 }
 
 static void arena_is_aligned_and_zeroed(void **state)
@@ -334,6 +378,7 @@ int main(void)
         cmocka_unit_test(words_are_wrapped_at_80_columns),
         cmocka_unit_test(options_of_benchmarks_are_checked),
         cmocka_unit_test(bytes_as_people_read_them),
+        cmocka_unit_test(seconds_become_what_calls_wait_for),
         cmocka_unit_test(arena_is_aligned_and_zeroed),
         cmocka_unit_test(files_are_written_whole_or_not),
         cmocka_unit_test(only_our_own_leftovers_are_removed),
