@@ -225,19 +225,33 @@ static void abort_one(struct nccl *n, enum nccl_which which)
     }
 }
 
+/* The calling thread's first: NCCL puts back whichever device it finds, and a thread's own one is GPU 0. Afterwards the device may be closed. */
+static void take_device(struct nccl *n)
+{
+    int begins = NCCL_BEGINS;
+    dt_device_use(n->device);
+    (void)atomic_compare_exchange_strong(&n->rest, &begins, NCCL_GOES_ON);
+}
+
 static void *abort_gather(void *argument)
 {
     struct nccl *n = argument;
-    dt_device_use(n->device);
+    take_device(n);
     abort_one(n, NCCL_GATHER);
     return NULL;
 }
 
-/* Side by side: an abort waits for what its communicator has on the device, which may stand behind what the other one's abort ends. */
+/* Side by side: an abort waits for what its communicator has on the device, which may stand behind what the other one's abort ends. One after the other where nobody
+ * waits for it any more: the device may be closed. */
 static void abort_all(struct nccl *n)
 {
     pthread_t gather;
-    bool beside = n->handles[NCCL_GATHER] != NULL && pthread_create(&gather, NULL, abort_gather, n) == 0;
+    int going = NCCL_GOES_ON;
+    bool beside = n->handles[NCCL_GATHER] != NULL && atomic_compare_exchange_strong(&n->rest, &going, NCCL_BEGINS);
+    if (beside && pthread_create(&gather, NULL, abort_gather, n) != 0) {
+        beside = false;
+        take_device(n);
+    }
     abort_one(n, NCCL_MAIN);
     if (beside) {
         (void)pthread_join(gather, NULL);
@@ -250,14 +264,6 @@ static void come_to_rest(struct nccl *n)
 {
     int going = NCCL_GOES_ON;
     (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_AT_REST);
-}
-
-/* The calling thread's first: NCCL puts back whichever device it finds, and a thread's own one is GPU 0. Afterwards the device may be closed. */
-static void take_device(struct nccl *n)
-{
-    int begins = NCCL_BEGINS;
-    dt_device_use(n->device);
-    (void)atomic_compare_exchange_strong(&n->rest, &begins, NCCL_GOES_ON);
 }
 
 /* Waits for a call that goes on, but not for one that does not come back: the abort ends what it waits for. */
@@ -393,6 +399,8 @@ bool nccl_end(struct dt_comm *c)
         }
     }
     if (!rest) {
+        int going = NCCL_GOES_ON;
+        (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_LEFT); /* no thread more takes the device */
         dt_log(DT_LOG_WARN, "comm", "communicator %s: NCCL %s does not end it; it is left as it is until the process ends", c->name, n->lib->number);
     }
     return rest;
