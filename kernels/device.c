@@ -6,7 +6,6 @@
 #include "kernels/cuda/cuda.h"
 #endif
 #include "kernels/kernels.h"
-#include "kernels/peak.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -94,14 +93,7 @@ bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_byt
 
 double dt_device_peak(struct dt_device *d, enum dt_dtype type)
 {
-#ifdef DT_CUDA
-    if (d->ops == &dt_cuda_device_ops) {
-        return dt_cuda_peak(d, type);
-    }
-#endif
-    (void)d;
-    (void)type;
-    return 0;
+    return d->ops->peak != NULL ? d->ops->peak(d, type) : 0;
 }
 
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options, struct dt_error *err)

@@ -102,6 +102,7 @@ struct dt_device_ops {
     const char *name;
     int (*count)(int *out, struct dt_error *err);                     /* null: one */
     bool (*memory)(struct dt_device *d, size_t *free, size_t *total); /* null: the host's */
+    double (*peak)(struct dt_device *d, enum dt_dtype type);          /* null: not known */
     bool (*place)(int index, struct dt_device_place *out);            /* null: none */
     int (*open)(struct dt_device *d, const struct dt_device_options *o, struct dt_error *err);
     void (*close)(struct dt_device *d);
@@ -144,6 +145,8 @@ bool dt_device_known(const char *name);
 int dt_device_count(const char *name, int *out, struct dt_error *err);
 /* Bytes of the device's memory that are free now, and all of them; false where it is the host's memory, or the device does not say. */
 bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes);
+/* FLOP/s of products of this type (F32, BF16) that its maker states at most; 0: not known, as of CPUs. */
+double dt_device_peak(struct dt_device *d, enum dt_dtype type);
 /* Which one of the machine's it is, before it is open, too. False where it is the CPU, or the driver does not say. */
 bool dt_device_place(const char *name, int index, struct dt_device_place *out);
 /* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */

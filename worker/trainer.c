@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "kernels/peak.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * travel in failure.c. The driver is asked for the first time here: programs that open another device never touch it. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul.h"
-#include "kernels/peak.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,7 +275,7 @@ static bool cuda_memory(struct dt_device *d, size_t *free_bytes, size_t *total_b
     return known;
 }
 
-double dt_cuda_peak(struct dt_device *d, enum dt_dtype type)
+static double cuda_peak(struct dt_device *d, enum dt_dtype type)
 {
     const struct cuda_device *c = d->impl;
     struct cudaDeviceProp p;
@@ -289,6 +289,7 @@ const struct dt_device_ops dt_cuda_device_ops = {
     .name = "cuda",
     .count = count_devices,
     .memory = cuda_memory,
+    .peak = cuda_peak,
     .place = cuda_place,
     .open = cuda_open,
     .close = cuda_close,

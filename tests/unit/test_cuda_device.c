@@ -32,6 +32,19 @@ static void test_cases(void **unused)
     device_case_guard(&gpu);
 }
 
+static void test_peak(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    device_case_open(&d, &gpu);
+    assert_true(dt_device_peak(&d, DT_BF16) == 4096.0 * 4 * 1.98e9); /* per clock, multiprocessors, clock */
+    assert_true(dt_device_peak(&d, DT_F32) == 256.0 * 4 * 1.98e9);
+    dt_device_close(&d);
+    device_case_open(&d, &(struct device_case){"apart", DT_STREAMS_AUTO});
+    assert_true(dt_device_peak(&d, DT_F32) == 0);
+    dt_device_close(&d);
+}
+
 struct gate {
     sem_t open;
     int rc;
@@ -380,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_no_gpu), /* first: these fork */
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_peak),
         cmocka_unit_test(test_work_behind_a_failure),
         cmocka_unit_test(test_failure_from_outside),
         cmocka_unit_test(test_fault_of_a_kernel),
