@@ -208,10 +208,13 @@ static bool try_part(const struct cache *c, struct plan *p, int64_t part, struct
     }
     if (p->executable == NULL) {
         p->failed = dt_dnn_broke_down(status) ? status : DT_DNN_SUCCESS;
-        (void)dt_fail(err, DT_INVALID, "cuDNN: %s",
-                      count == 0                 ? "has no engine for it"
+        const char *missing = count == 0 ? dt_dnn_compiler_missing() : NULL;
+        (void)dt_fail(err, DT_INVALID, "cuDNN: %s%s%s",
+                      missing != NULL            ? "has no engine without NVRTC, and "
+                      : count == 0               ? "has no engine for it"
                       : status != DT_DNN_SUCCESS ? c->api->cudnnGetErrorString(status)
-                                                 : "wants more work memory than there is");
+                                                 : "wants more work memory than there is",
+                      missing != NULL ? missing : "", missing != NULL ? " is not here" : "");
         return false;
     }
     p->part = part;

@@ -1,10 +1,13 @@
-/* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package install it. */
+/* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package install it; and NVRTC, which it wants beside it. */
 #include "kernels/cuda/dnn.h"
 
 #include "base/library.h"
+#include "base/text.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +18,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct dt_dnn table;
 static bool loaded;
 static struct dt_error problem;
+static char compiler_missing[32]; /* "": it is here */
 
-int dt_dnn_take(struct dt_dnn *out, void *from, struct dt_error *err)
+static int take(struct dt_dnn *out, void *from, struct dt_error *err)
 {
     struct dt_dnn found;
     const struct dt_symbol symbols[] = {
@@ -46,6 +50,62 @@ int dt_dnn_take(struct dt_dnn *out, void *from, struct dt_error *err)
     return 0;
 }
 
+/* The folder that a library's function was loaded from, without a slash at its end; the caller frees it. */
+static char *folder_of(void *library, const char *function)
+{
+    Dl_info of;
+    void *at = dlsym(library, function);
+    const char *end = at != NULL && dladdr(at, &of) != 0 && of.dli_fname != NULL ? strrchr(of.dli_fname, '/') : NULL;
+    return end != NULL ? dt_format("%.*s", (int)(end - of.dli_fname), of.dli_fname) : dt_strdup(".");
+}
+
+/* NVRTC looks for its own second part by name alone, too. */
+static void load_builtins(void *compiler, int cuda)
+{
+    char *folder = folder_of(compiler, "nvrtcVersion"), *pattern = dt_format("%s/libnvrtc-builtins.so.%d.*", folder, cuda);
+    glob_t found;
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        (void)dt_library_open((const char *const *)found.gl_pathv, found.gl_pathc);
+    }
+    globfree(&found);
+    free(pattern);
+    free(folder);
+}
+
+/* What is loaded already both find by its name. NVRTC beside cuDNN, or where the packages for Python have it, comes first: cuDNN would take that one. */
+static void load_compiler(void *library)
+{
+    size_t (*made_for)(void); /* 13000: CUDA 13.0 */
+    const struct dt_symbol symbol = {"cudnnGetCudartVersion", &made_for};
+    if (dt_library_find(library, &symbol, 1) != NULL) {
+        return;
+    }
+    int cuda = (int)(made_for() / 1000);
+    char *folder = folder_of(library, "cudnnGetCudartVersion"), *name = dt_format("libnvrtc.so.%d", cuda);
+    char *places[] = {dt_format("%s/%s", folder, name),
+                      dt_format("%s/../../cuda_nvrtc/lib/%s", folder, name),
+                      dt_format("%s/../../cu%d/lib/%s", folder, cuda, name),
+                      dt_strdup(name),
+                      dt_format("/usr/local/cuda/lib64/%s", name),
+                      dt_format("/usr/local/cuda-%d/lib64/%s", cuda, name)};
+    void *compiler = dt_library_open((const char *const *)places, sizeof places / sizeof places[0]);
+    if (compiler != NULL) {
+        load_builtins(compiler, cuda);
+    } else {
+        (void)snprintf(compiler_missing, sizeof compiler_missing, "%s", name);
+    }
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        free(places[i]);
+    }
+    free(name);
+    free(folder);
+}
+
+const char *dt_dnn_compiler_missing(void)
+{
+    return compiler_missing[0] != '\0' ? compiler_missing : NULL;
+}
+
 static void load(void)
 {
     const char *given = getenv("DTRUN_CUDNN");
@@ -65,7 +125,10 @@ static void load(void)
             return;
         }
     }
-    loaded = dt_dnn_take(&table, library, &problem) == 0;
+    loaded = take(&table, library, &problem) == 0;
+    if (loaded) {
+        load_compiler(library);
+    }
 }
 
 bool dt_dnn_broke_down(int status)

@@ -139,11 +139,12 @@ struct dt_dnn {
  * instead. Symbols that the program has already (a test's stand-in) come first. The library's parts are loaded at their first use, so a part that is missing
  * or of another version shows when a handle or a plan is made. */
 const struct dt_dnn *dt_dnn_load(struct dt_error *err);
+/* NVRTC, by which the loaded library compiles kernels of its engines: without it none is proposed. The library looks for it by its name and around its own
+ * folder alone, so dt_dnn_load looks where the toolkit lies, too. The name of what is not here ("libnvrtc.so.13"), or null. */
+const char *dt_dnn_compiler_missing(void);
 /* Does the status say that memory, driver or the library itself broke down? That may be so here and now only, while others say that something is not here or
  * does not fit, which is so on each start and for each rank with such a GPU. (What cannot be had while a handle is made is told as "not initialized".) */
 bool dt_dnn_broke_down(int status);
-/* Its functions from a library that dlopen gave; 0, or -1 as above. For tests that know where it lies. */
-int dt_dnn_take(struct dt_dnn *out, void *library, struct dt_error *err);
 
 #ifdef __cplusplus
 }

@@ -2,8 +2,8 @@
  * library does: attributes of the wrong type or count, tensors that do not fit together, operations that read what nothing wrote and packs that lack an address
  * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one has two
  * engines for every graph, and runs it operation by operation (dnn_run.cc).
- * SOFTGPU_CUDNN: a version (91000), "work N" (an engine wants N MiB for each sequence), or "WHERE N": what gives status N, of create, graph, heuristics, plan (the
- * plan of each graph's first engine) and execute. */
+ * SOFTGPU_CUDNN: a version (91000), "work N" (an engine wants N MiB for each sequence), "engines N" (so many for every graph, not two), or "WHERE N": what
+ * gives status N, of create, graph, heuristics, plan (the plan of each graph's first engine) and execute. */
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
@@ -433,6 +433,11 @@ int softgpu_dnn_late_plans(void)
     return __atomic_load_n(&late_plans, __ATOMIC_RELAXED);
 }
 
+size_t cudnnGetCudartVersion(void)
+{
+    return 99000; /* nobody has its NVRTC */
+}
+
 size_t cudnnGetVersion(void)
 {
     int version = atoi(wish());
@@ -584,7 +589,9 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
             return refuse(wished_status("heuristics"), "no heuristics");
         }
         const softgpu_dnn_tensor *q = &d->of->graph->tensors[d->of->graph->ops[0].inputs[0]];
-        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0) ? ENGINES : 0;
+        int engines = ENGINES;
+        (void)sscanf(wish(), "engines %d", &engines);
+        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0) ? engines : 0;
         for (int64_t i = 0; i < *count && i < room; i++) {
             descriptor *to = known(((void **)values)[i]);
             to->graph = new softgpu_dnn_graph(*d->of->graph);

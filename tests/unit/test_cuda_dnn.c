@@ -495,6 +495,8 @@ static void test_no_library(void **unused)
            "cuDNN: version 9.10.0 is here, 9.16 is the least; attention runs on kernels of our own");
     expect((struct variant){{{"SOFTGPU_CUDNN", "create 1008"}}, common, .part = none},
            "cuDNN: cannot be started: CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED; attention runs on kernels of our own");
+    expect((struct variant){{{"SOFTGPU_CUDNN", "engines 0"}}, common, .part = none},
+           "cuDNN: has no engine without NVRTC, and libnvrtc.so.99 is not here; 33 positions, 2 heads of size 16 run on kernels of our own");
 }
 
 static void test_wishes(void **unused)
