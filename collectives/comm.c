@@ -349,6 +349,11 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
     }
 }
 
+int dt_comm_sms(const struct dt_comm *c, enum dt_coll kind)
+{
+    return c->ops->sms != NULL ? c->ops->sms(c, kind) : 0;
+}
+
 int dt_comm_poll(struct dt_comm *c, struct dt_error *err)
 {
     if (dt_comm_stopped(c, err) != 0) {

@@ -95,6 +95,7 @@ struct dt_comm_ops {
     void (*tell)(struct dt_comm *c, const struct dt_error *why);
     /* All ranks of parent, before the groups are opened; group: this rank's, or null where that has one rank or none. May be null. */
     int (*split)(struct dt_comm *parent, struct dt_comm *group, int color, struct dt_error *err);
+    int (*sms)(const struct dt_comm *c, enum dt_coll kind); /* dt_comm_sms; null: 0 */
 };
 
 struct dt_comm {
@@ -133,6 +134,9 @@ int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_er
 /* Enqueues one collective on s (x is copied, buffers and name's text are borrowed until it is done); null: runs it before it returns, on host memory.
  * Failures go to the stream and to dt_comm_poll. */
 void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_stream *s);
+/* Multiprocessors of the device that a collective of this kind may take from what computes beside it, at most; 0: none, or nothing bounds them. The same as long
+ * as c is open. */
+int dt_comm_sms(const struct dt_comm *c, enum dt_coll kind);
 /* Is everything well? -1 with the first failure of this communicator, or with DT_PEER when a peer is gone. Does not wait. Ask it
  * while waiting for a stream. */
 int dt_comm_poll(struct dt_comm *c, struct dt_error *err);

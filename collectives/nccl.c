@@ -114,7 +114,7 @@ static struct nccl_config make_config(const struct dt_comm *c, int policy)
     struct nccl_config config = NCCL_CONFIG;
     config.blocking = 0;
     config.name = n->control->name; /* NCCL keeps the pointer */
-    if (c->sm_limit > 0) {
+    if (c->sm_limit > 0 && dt_nccl_has_limits(n->lib)) {
         config.least_ctas = 1;
         config.most_ctas = c->sm_limit;
     }
@@ -465,6 +465,14 @@ static void tell(struct dt_comm *c, const struct dt_error *why)
     control->ops->tell(control, why);
 }
 
+/* A CTA of NCCL's takes one multiprocessor at most; where nothing bounds them it is not known how many there are. */
+static int sms(const struct dt_comm *c, enum dt_coll kind)
+{
+    const struct nccl *n = c->state;
+    bool copied = kind == DT_ALL_GATHER && n->zero_ctas && on_one_host(n, c);
+    return copied || !dt_nccl_has_limits(n->lib) ? 0 : c->sm_limit;
+}
+
 static void abort_nccl(struct dt_comm *c)
 {
     struct nccl *n = c->state;
@@ -514,6 +522,6 @@ static void close_nccl(struct dt_comm *c)
 
 #define OPS                                                                                                                                          \
     .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl, .abort = abort_nccl, .close = close_nccl,      \
-    .start = start, .waits = nccl_waits, .tell = tell, .split = split
+    .start = start, .waits = nccl_waits, .tell = tell, .split = split, .sms = sms
 const struct dt_comm_ops dt_comm_nccl = {OPS};
 const struct dt_comm_ops dt_comm_nccl_hosts = {OPS, .all_offer = true};

@@ -97,6 +97,11 @@ bool dt_nccl_has_windows(const struct dt_nccl *n)
     return n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL;
 }
 
+bool dt_nccl_has_limits(const struct dt_nccl *n)
+{
+    return n->version >= 21700;
+}
+
 bool dt_nccl_has_policies(const struct dt_nccl *n)
 {
     return n->version >= 22700;

@@ -19,6 +19,7 @@ struct dt_nccl {
 
 /* What a version has beyond that: asked by these, nowhere by numbers. */
 bool dt_nccl_has_windows(const struct dt_nccl *n);   /* memory of its own, registered as symmetric windows */
+bool dt_nccl_has_limits(const struct dt_nccl *n);    /* config.least_ctas, most_ctas */
 bool dt_nccl_has_policies(const struct dt_nccl *n);  /* config.cta_policy */
 bool dt_nccl_has_zero_ctas(const struct dt_nccl *n); /* gathers by copy engines */
 

@@ -30,6 +30,8 @@ static char log_path[420];
 static struct dt_device device;
 static struct dt_stream *stream;
 static struct dt_page *page;
+static int limit_told;    /* the scene's limit, where NCCL's version has one */
+static bool gathers_copy; /* all ranks ask for gathers without multiprocessors, and have them */
 
 static void set(const char *name, const char *value)
 {
@@ -75,6 +77,8 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
                                 .open_timeout_s = x->open_timeout_s > 0 ? x->open_timeout_s : PATIENCE_S,
                                 .sm_limit = x->sm_limit,
                                 .host = x->hosts ? host : NULL};
+    limit_told = x->versions == NULL ? x->sm_limit : 0;
+    gathers_copy = x->zero_ctas == size && !x->hosts && strcmp(library, "22809") == 0;
     int rc = dt_comm_open(&c, &o, &told[rank].error);
     dt_store_close(store);
     return rc == 0 ? c : NULL;
@@ -352,6 +356,9 @@ static void groups(struct dt_comm *c)
         if (all[k] == NULL) {
             continue;
         }
+        NEED(dt_comm_sms(all[k], DT_ALL_REDUCE) == (all[k]->size > 1 ? limit_told : 0));
+        NEED(dt_comm_sms(all[k], DT_REDUCE_SCATTER) == dt_comm_sms(all[k], DT_ALL_REDUCE));
+        NEED(dt_comm_sms(all[k], DT_ALL_GATHER) == (gathers_copy ? 0 : dt_comm_sms(all[k], DT_ALL_REDUCE)));
         int64_t factor = k == 0 ? (c->rank / 2 == 0 ? 3 : 12) : k == 1 ? (c->rank % 2 == 0 ? 5 : 10) : k == 2 ? 15 : c->rank == 3 ? 8 : 6;
         int64_t *back = (int64_t *)(void *)pinned_bytes(COUNT * 8);
         dt_stream_copy(stream, arena, host, COUNT * 8);
@@ -406,7 +413,7 @@ static void groups_are_split_off(void **unused)
     begin(4, &(struct scene){.fault = "split-late@0,split-late@1,split-late@2,split-late@3"}, groups);
     all_end_well(4);
     processes_renew();
-    begin(4, &(struct scene){.zero_ctas = 4}, groups);
+    begin(4, &(struct scene){.zero_ctas = 4, .sm_limit = 12}, groups);
     all_end_well(4);
     assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 4 + 4 + 4 + 2);            /* one for gathers of each communicator */
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 8); /* with both of each rank */
@@ -417,12 +424,16 @@ static void groups_are_split_off(void **unused)
     all_end_well(2);
     assert_int_equal(log_lines("ncclCommSplit", ""), 0); /* not all ask for it */
     processes_renew();
-    begin(4, &(struct scene){.library = "21700"}, groups);
+    begin(4, &(struct scene){.library = "21700", .sm_limit = 12}, groups);
     all_end_well(4);
     assert_int_equal(log_lines("ncclCommInitRankConfig", "policy -1"), 4 + 4 + 4 + 2);
     assert_int_equal(log_lines("ncclCommSplit", ""), 0);
     processes_renew();
-    begin(4, &(struct scene){.hosts = true, .zero_ctas = 4}, groups);
+    begin(4, &(struct scene){.library = "21700", .versions = "21605,21605,21605,21605", .sm_limit = 12}, groups); /* it has no such limit yet */
+    all_end_well(4);
+    assert_int_equal(log_lines("ncclCommInitRankConfig", "ctas 0..0"), 4 + 4 + 4 + 2);
+    processes_renew();
+    begin(4, &(struct scene){.hosts = true, .zero_ctas = 4, .sm_limit = 12}, groups);
     all_end_well(4);
     assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0); /* gathers without multiprocessors stay within a host */
 }
