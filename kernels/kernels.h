@@ -68,7 +68,10 @@ struct dt_sum_slices_args {
  *   GELU           aux (m, n) = y, c = gelu(y); bias is given. With aux_only nobody reads c, which may be overwritten all the same
  *   GELU_BACKWARD  c = y gelu'(aux), never added to; bias_gradient (n) = the sum over the rows of c
  *   BIAS_BACKWARD  c = y; bias_gradient (n) = the sum over the rows of b, which is not transposed
- * With accumulate, bias_gradient is added to. */
+ * With accumulate, bias_gradient is added to.
+ *
+ * busy_sms: so many of a GPU's multiprocessors others may take meanwhile (collectives), and the product is planned for the rest. It changes how sums are cut, so
+ * bits depend on it. */
 enum dt_epilogue { DT_EPILOGUE_NONE, DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD };
 struct dt_matmul_args {
     void *c;
@@ -80,6 +83,7 @@ struct dt_matmul_args {
     bool aux_only;
     void *aux, *bias_gradient;
     enum dt_dtype grad_type; /* of bias_gradient where type is BF16 */
+    int busy_sms;
 };
 /* out (cols) = [out +] sum over rows of x (rows, cols): bias gradients */
 struct dt_column_sum_args {

@@ -47,6 +47,7 @@ struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
     key.lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
     key.ldb = a->ldb != 0 ? a->ldb : a->b_transposed ? a->k : a->n;
     key.ldc = a->ldc != 0 ? a->ldc : a->n;
+    key.busy_sms = a->busy_sms;
     key.a_transposed = a->a_transposed;
     key.b_transposed = a->b_transposed;
     key.epilogue = (uint8_t)ending_of(a);
@@ -78,6 +79,7 @@ static struct matmul_cache *open_cache(struct dt_device *d)
         (void)cudaGetLastError();
         memset(&device, 0, sizeof device);
     }
+    c->sm_count = device.multiProcessorCount;
     char *of = dt_format("%s, driver %d, cublasLt %zu", device.name, driver, c->lt != NULL ? c->lt->cublasLtGetVersion() : (size_t)0);
     c->file = dt_matmul_file_open(of);
     free(of);

@@ -6,6 +6,8 @@
  *  - what was chosen once stays: no line of the file is ever replaced, and where nothing can be kept nothing is measured;
  *  - all ranks of a run compute with rank 0's choice;
  *  - `deterministic` goes without file and measuring: the first proposal is a function of device, driver and library.
+ * A product that runs beside a collective (busy_sms) has a plan of its own, for the multiprocessors that this leaves: the library is told their number, when it
+ * proposes and when it computes. It is measured with that number but without the collective, so an algorithm that does not heed it is timed on all of them.
  * An epilogue beyond the bias is cublasLt's only where it was measured to be faster than the product and our own kernel after it; the file keeps the other
  * outcome, too. */
 #ifndef DT_KERNELS_CUDA_MATMUL_H
@@ -25,6 +27,7 @@ enum dt_matmul_ending { DT_MATMUL_PLAIN, DT_MATMUL_BIAS, DT_MATMUL_GELU, DT_MATM
 /* What a plan depends on. Whether it adds to c is no part of it: both ways sum alike. */
 struct dt_matmul_key {
     int64_t m, n, k, lda, ldb, ldc;
+    int64_t busy_sms; /* multiprocessors that the plan leaves to others */
     uint8_t a_transposed, b_transposed;
     uint8_t epilogue;                              /* enum dt_matmul_ending */
     uint8_t type, c_type;                          /* enum dt_dtype */

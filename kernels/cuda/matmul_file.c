@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define HEAD "dtrun matmul plans 1\n"
+#define HEAD "dtrun matmul plans 2\n"
 #define SUM "sum "
 enum { SUM_BYTES = 4 + 16 + 1, FILE_MAX_BYTES = 4 << 20 };
 static const double LOCK_WAIT_S = 120;
@@ -79,8 +79,9 @@ void dt_matmul_file_put(struct dt_matmul_file *f, const struct dt_matmul_key *ke
 static void put_row(struct dt_text *out, const struct row *r)
 {
     const struct dt_matmul_key *k = &r->key;
-    dt_text_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m, k->n, k->k, k->lda,
-                   k->ldb, k->ldc, k->a_transposed, k->b_transposed, k->epilogue, k->type, k->c_type, k->a_alignment, k->b_alignment, k->c_alignment);
+    dt_text_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m, k->n,
+                   k->k, k->lda, k->ldb, k->ldc, k->busy_sms, k->a_transposed, k->b_transposed, k->epilogue, k->type, k->c_type, k->a_alignment,
+                   k->b_alignment, k->c_alignment);
     for (int i = 0; i < 8; i++) {
         dt_text_printf(out, " %" PRIx64, r->algo.words[i]);
     }
@@ -105,7 +106,7 @@ static bool take(char **at, int base, uint64_t most, uint64_t *out)
 static bool take_row(char **at, struct row *r)
 {
     struct dt_matmul_key *k = &r->key;
-    int64_t *const sizes[] = {&k->m, &k->n, &k->k, &k->lda, &k->ldb, &k->ldc};
+    int64_t *const sizes[] = {&k->m, &k->n, &k->k, &k->lda, &k->ldb, &k->ldc, &k->busy_sms};
     uint8_t *const small[] = {&k->a_transposed, &k->b_transposed, &k->epilogue,    &k->type,
                               &k->c_type,       &k->a_alignment,  &k->b_alignment, &k->c_alignment};
     uint64_t x = 0;
@@ -200,7 +201,9 @@ struct dt_matmul_file *dt_matmul_file_open(const char *of)
 {
     struct dt_matmul_file *f = new_file(of);
     char *in = folder();
-    f->path = in != NULL ? dt_format("%s/matmul-%016" PRIx64 ".plans", in, (uint64_t)XXH3_64bits(f->of, strlen(f->of))) : NULL;
+    char *key = dt_format(HEAD "%s", f->of); /* programs with other versions of the file leave each other's alone */
+    f->path = in != NULL ? dt_format("%s/matmul-%016" PRIx64 ".plans", in, (uint64_t)XXH3_64bits(key, strlen(key))) : NULL;
+    free(key);
     free(in);
     load(f);
     return f;

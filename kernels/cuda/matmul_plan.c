@@ -37,6 +37,13 @@ static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_
                      set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned)));
 }
 
+/* Beside a collective: so many multiprocessors are left. One that may take them all leaves nothing to plan for. */
+static bool describe_room(const struct matmul_cache *c, const struct matmul_plan *p)
+{
+    int32_t left = (int32_t)(c->sm_count - p->key.busy_sms);
+    return p->key.busy_sms <= 0 || left < 1 || set(c, p->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &left, sizeof left);
+}
+
 static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
@@ -46,7 +53,7 @@ static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
     uint64_t a_rows = (uint64_t)(k->a_transposed ? k->m : k->k), a_cols = (uint64_t)(k->a_transposed ? k->k : k->m);
     return lt->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
-           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) && describe_epilogue(c, p) &&
+           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) && describe_epilogue(c, p) && describe_room(c, p) &&
            lt->cublasLtMatrixLayoutCreate(&p->b, type_of(k->type), b_rows, b_cols, k->ldb) == CUBLAS_STATUS_SUCCESS &&
            lt->cublasLtMatrixLayoutCreate(&p->a, type_of(k->type), a_rows, a_cols, k->lda) == CUBLAS_STATUS_SUCCESS &&
            lt->cublasLtMatrixLayoutCreate(&p->c, type_of(k->c_type), (uint64_t)k->n, (uint64_t)k->m, k->ldc) == CUBLAS_STATUS_SUCCESS;

@@ -226,8 +226,9 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best)
         memcpy(algo.words, &t->all[best].found.algo, sizeof algo.words);
     }
     dt_matmul_file_put(t->cache->file, key, &algo);
-    dt_log(DT_LOG_INFO, "matmul", "(%lld, %lld, %lld), epilogue %d: candidate %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m,
-           (long long)key->n, (long long)key->k, key->epilogue, best, t->count, (double)t->all[best].ms[2 + (TURNS - 2) / 2],
+    dt_log(DT_LOG_INFO, "matmul",
+           "(%lld, %lld, %lld), epilogue %d, multiprocessors for others %d: candidate %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m,
+           (long long)key->n, (long long)key->k, key->epilogue, (int)key->busy_sms, best, t->count, (double)t->all[best].ms[2 + (TURNS - 2) / 2],
            (double)t->all[0].ms[2 + (TURNS - 2) / 2]);
 }
 

@@ -1,7 +1,10 @@
 /* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the software GPU's streams. Wrong use is an error status or the end of
  * the process, so that what a library might forgive is found: operands that are not aligned as promised, leading dimensions that do not fit, a workspace
- * that is too small, memory that is not the device's. Sums go over k in fp32, in vectors of eight, an order of its own as the real library's is. Epilogues
- * see sums that are not rounded yet. */
+ * that is too small, memory that is not the device's, an algorithm that was proposed for another number of multiprocessors. Sums go over k in fp32, in vectors of
+ * eight, an order of its own as the real library's is. Epilogues see sums that are not rounded yet.
+ *
+ * SOFTGPU_LT_LOG names a file that gets a line for each product: "product NT 64 96 32 sms 3", both operands' transposes (N, T), m, n, k as the library is told
+ * them, and the multiprocessors that it was told of (0: all). */
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -9,9 +12,11 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <math.h>
 #include <new>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,7 +39,7 @@ struct description {
     void *bias, *aux;
     int bias_type, aux_type; /* -1: that of the result */
     int64_t aux_ld;
-    int sm_target;
+    int32_t sm_target; /* 0: all */
 };
 struct layout {
     cudaDataType type;
@@ -300,6 +305,35 @@ template <typename T> bool take(T *to, const void *from, size_t size)
     return true;
 }
 
+/* How many multiprocessors are left for a product; all of them is what is told by nothing. */
+bool take_target(int32_t *to, const void *from, size_t size)
+{
+    int device = 0, all = 0;
+    int32_t value = 0;
+    bool known = cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    if (!known || !take(&value, from, size) || value < 1 || value > all) {
+        return false;
+    }
+    *to = value;
+    return true;
+}
+
+/* One write, as several processes have the same file. */
+void note(const description *p, const work *w)
+{
+    const char *path = getenv("SOFTGPU_LT_LOG");
+    int fd = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (fd >= 0) {
+        char line[160];
+        int size = snprintf(line, sizeof line, "product %c%c %lld %lld %lld sms %d\n", w->a_transposed ? 'T' : 'N', w->b_transposed ? 'T' : 'N',
+                            (long long)w->m, (long long)w->n, (long long)w->k, (int)p->sm_target);
+        if (write(fd, line, (size_t)size) != size) {
+            softgpu_die("SOFTGPU_LT_LOG=%s: cannot be written", path);
+        }
+        (void)close(fd);
+    }
+}
+
 cublasStatus_t status(bool good)
 {
     return good ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
@@ -364,7 +398,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
         return status(take(&p->aux_type, value, size));
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
-        return status(take(&p->sm_target, value, size));
+        return status(take_target(&p->sm_target, value, size));
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
@@ -416,7 +450,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     }
 }
 
-/* An algorithm: its number and the alignments it was proposed for: of matrices as promised, of an epilogue's memory as the description shows it. Sums in place are forbidden to us, so a wish that allows them is refused. */
+/* An algorithm: its number, the multiprocessors and the alignments it was proposed for: of matrices as promised, of an epilogue's memory as the description shows
+ * it. Sums in place are forbidden to us, so a wish that allows them is refused. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t wish, int most, cublasLtMatmulHeuristicResult_t out[], int *count)
@@ -449,6 +484,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         }
         r->algo.data[5] = alignment_of(((const description *)product)->bias);
         r->algo.data[6] = alignment_of(((const description *)product)->aux);
+        r->algo.data[7] = (uint64_t)((const description *)product)->sm_target;
         r->workspaceSize = workspaces[i];
         r->state = CUBLAS_STATUS_SUCCESS;
     }
@@ -484,6 +520,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     }
     if (workspace_bytes < workspaces[algo->data[0] - 1]) {
         softgpu_die("cublasLtMatmul: a workspace of %zu bytes for an algorithm that needs %zu", workspace_bytes, workspaces[algo->data[0] - 1]);
+    }
+    if (algo->data[7] != (uint64_t)p->sm_target) {
+        softgpu_die("cublasLtMatmul: told of %d multiprocessors, with an algorithm that was proposed for %d (0: all)", (int)p->sm_target,
+                    (int)algo->data[7]);
     }
     on_device(a, (size_t)algo->data[1], "a");
     on_device(b, (size_t)algo->data[2], "b");
@@ -521,6 +561,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     w->workspace = workspace;
     w->workspace_bytes = workspace_bytes;
     w->algorithm = (int)algo->data[0];
+    note(p, w);
     (void)__atomic_add_fetch(&softgpu_lt_products, 1, __ATOMIC_RELAXED);
     (void)__atomic_add_fetch(&softgpu_lt_epilogues, is_more(p->epilogue) ? 1 : 0, __ATOMIC_RELAXED);
     return softgpu_put_work(stream, "cublasLtMatmul", run, w, forget) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 // clang-format off: needs the headers above
 #include <cmocka.h>
 // clang-format on
@@ -59,16 +60,24 @@ static void make_products(struct dt_matmul_args *out, void *at)
     out[2].accumulate = true;
 }
 
-static int choose(struct gpu *g, struct dt_error *why)
+static int choose_beside(struct gpu *g, int busy_sms, struct dt_error *why)
 {
     struct dt_matmul_args each[COUNT];
     struct dt_error err = {0};
     int measured = -1;
     make_products(each, (void *)((uintptr_t)1 << 40));
+    for (int i = 0; i < COUNT; i++) {
+        each[i].busy_sms = busy_sms;
+    }
     if (g->d.ops->plans->choose(g->s, each, COUNT, NULL, NULL, &measured, why, &err) != 0) {
         fail_msg("%s", err.text);
     }
     return measured;
+}
+
+static int choose(struct gpu *g, struct dt_error *why)
+{
+    return choose_beside(g, 0, why);
 }
 
 /* The place of plan files: a folder of that name, new if `fresh`. */
@@ -106,7 +115,7 @@ static void read_choice(char *out, size_t size)
     out[0] = '\0';
     for (int i = 0; fgets(line, sizeof line, f) != NULL; i++) {
         char *at = line;
-        for (int field = 0; field < 14 && at != NULL; field++) {
+        for (int field = 0; field < 15 && at != NULL; field++) {
             at = strchr(at, ' ');
             at = at != NULL ? at + 1 : NULL;
         }
@@ -118,7 +127,7 @@ static void read_choice(char *out, size_t size)
 }
 
 /* A product whose bits tell by which algorithm it was made: large values that cancel. */
-static float compute(struct gpu *g, bool half)
+static float compute_beside(struct gpu *g, bool half, int busy_sms)
 {
     struct dt_error err = {0};
     struct dt_matmul_args each[COUNT];
@@ -138,6 +147,7 @@ static float compute(struct gpu *g, bool half)
     a.bias = a.bias != NULL ? (char *)device + 3 * BYTES : NULL;
     a.type = DT_F32;
     a.c_type = DT_F32;
+    a.busy_sms = busy_sms;
     dt_stream_copy(g->s, device, pinned, 4 * BYTES);
     g->d.kernels->matmul(g->s, &a);
     dt_stream_copy(g->s, pinned, device, 4 * BYTES);
@@ -149,6 +159,11 @@ static float compute(struct gpu *g, bool half)
     dt_device_free(&g->d, DT_MEMORY_DEVICE, device, 4 * BYTES);
     dt_device_free(&g->d, DT_MEMORY_PINNED, pinned, 4 * BYTES);
     return sum;
+}
+
+static float compute(struct gpu *g, bool half)
+{
+    return compute_beside(g, half, 0);
 }
 
 static void the_fastest_is_kept(void **state)
@@ -183,6 +198,76 @@ static void the_fastest_is_kept(void **state)
     }
     (void)unsetenv("SOFTGPU_LT_FAST");
     assert_true(sums[1] != sums[2] && sums[2] != sums[3] && sums[1] != sums[3]); /* or this test could not fail */
+}
+
+/* Lines of the log of products that end so. */
+static int logged(const char *path, const char *end)
+{
+    char line[200];
+    int count = 0;
+    FILE *f = fopen(path, "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        const char *at = strstr(line, " sms ");
+        count += at != NULL && strcmp(at + 1, end) == 0;
+    }
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    return count;
+}
+
+/* A product that leaves multiprocessors to others is told how many are left to it, when it is measured and when it runs, and has a line of its own in the file. */
+static void beside_others_there_are_other_plans(void **state)
+{
+    (void)state;
+    struct gpu g;
+    struct dt_error why;
+    char choice[64], log[4096];
+    (void)snprintf(log, sizeof log, "%s/products", folder);
+    (void)setenv("SOFTGPU_SM", "6", 1);
+    (void)setenv("SOFTGPU_LT_LOG", log, 1);
+    use_cache("beside", true);
+    (void)setenv("SOFTGPU_LT_FAST", "1", 1);
+    open_gpu(&g);
+    assert_int_equal(choose(&g, &why), COUNT);
+    assert_true(logged(log, "sms 0\n") > 0);
+    assert_int_equal(logged(log, "sms 4\n"), 0);
+    assert_int_equal(unlink(log), 0);
+    (void)setenv("SOFTGPU_LT_FAST", "2", 1);
+    assert_int_equal(choose_beside(&g, 2, &why), COUNT);
+    assert_true(logged(log, "sms 4\n") > 0);
+    assert_int_equal(logged(log, "sms 0\n"), 0);
+    read_choice(choice, sizeof choice);
+    assert_string_equal(choice, "1 1 1 2 2 2 ");
+    float sums[2] = {compute(&g, false), compute_beside(&g, false, 2)};
+    close_gpu(&g);
+    assert_true(sums[0] != sums[1]);
+    for (int again = 0; again < 2; again++) { /* another start has both */
+        open_gpu(&g);
+        assert_int_equal(choose(&g, &why) + choose_beside(&g, 2, &why), 0);
+        assert_int_equal(unlink(log), 0);
+        for (int i = 0; i < 2; i++) {
+            assert_true(compute_beside(&g, false, again == i ? 0 : 2) == sums[again == i ? 0 : 1]);
+        }
+        assert_int_equal(logged(log, "sms 0\n"), 1);
+        assert_int_equal(logged(log, "sms 4\n"), 1);
+        close_gpu(&g);
+    }
+    /* where nothing is left, and by the first proposal */
+    static const struct {
+        int busy_sms;
+        const char *told;
+    } cases[] = {{1, "sms 5\n"}, {5, "sms 1\n"}, {6, "sms 0\n"}, {64, "sms 0\n"}};
+    open_gpu(&g);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(unlink(log), 0);
+        (void)compute_beside(&g, false, cases[i].busy_sms);
+        assert_int_equal(logged(log, cases[i].told), 1);
+    }
+    close_gpu(&g);
+    (void)unsetenv("SOFTGPU_LT_FAST");
+    (void)unsetenv("SOFTGPU_LT_LOG");
+    (void)unsetenv("SOFTGPU_SM");
 }
 
 /* What another rank chose counts, here and for later starts; `none` goes back to the first proposal. */
@@ -225,7 +310,7 @@ static void ranks_take_what_rank_0_chose(void **state)
     text.data[text.size / 2] ^= 1;
     assert_false(b.d.ops->plans->take(&b.d, text.data, true));
     dt_text_reset(&text);
-    dt_text_puts(&text, "dtrun matmul plans 1\nanother\n");
+    dt_text_puts(&text, "dtrun matmul plans 2\nanother\n");
     assert_false(b.d.ops->plans->take(&b.d, text.data, true));
     assert_true(compute(&b, false) == first);
     close_gpu(&b);
@@ -322,7 +407,8 @@ static void a_damaged_file_is_said_in_one_line(void **state)
             other.size /= 2;
         } else {
             dt_text_reset(&other);
-            dt_text_puts(&other, "dtrun matmul plans 1\nNVIDIA B200, driver 13000, cublasLt 130000\nsum 0123456789abcdef\n");
+            dt_text_puts(&other, "dtrun matmul plans 2\nNVIDIA B200, driver 13000, cublasLt 130000\n");
+            dt_text_printf(&other, "sum %016llx\n", (unsigned long long)XXH3_64bits(other.data, other.size));
         }
         assert_int_equal(dt_file_write(path, other.data, other.size, &err), 0);
         int fd = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -464,6 +550,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_share_one_choice), /* first: it forks */
         cmocka_unit_test(the_fastest_is_kept),
+        cmocka_unit_test(beside_others_there_are_other_plans),
         cmocka_unit_test(ranks_take_what_rank_0_chose),
         cmocka_unit_test(what_cannot_be_kept_is_not_measured),
         cmocka_unit_test(a_damaged_file_is_said_in_one_line),
