@@ -80,6 +80,7 @@ struct pass { /* everything for one call of one block */
     void *kept;                  /* kept_bytes, from forward to backward, also when recomputing */
     void *saved;                 /* saved_bytes, from forward (or recompute) to backward */
     void *scratch;               /* scratch_bytes, during this call only */
+    int busy_sms;                /* as in struct dt_matmul_args; PASS_RECOMPUTE has its PASS_FORWARD's, or their bits would differ */
     double loss_scale; /* backward of the last block: the factor on each target's loss before gradients (1/valid for a local mean, 1 for sums) */
     void *logits;      /* last block, evaluation: where given, no loss; instead the logits (V) of row logits_row of the (B*T) are written here */
     int64_t logits_row;

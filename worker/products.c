@@ -19,7 +19,7 @@ static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type && a->c_type == b->c_type &&
-           (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue && a->grad_type == b->grad_type;
+           (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue && a->grad_type == b->grad_type && a->busy_sms == b->busy_sms;
 }
 
 /* An array with room for one more. */
@@ -136,10 +136,11 @@ static void *nowhere(int at)
     return (void *)((uintptr_t)(at + 1) << 40);
 }
 
-void products_of(struct products *out, const struct chain *c, enum dt_dtype grad_type)
+void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type, const struct products_beside *beside)
 {
-    memset(out, 0, sizeof *out);
-    struct collector collector = {.to = out};
+    static const struct products_beside nothing;
+    beside = beside != NULL ? beside : &nothing;
+    struct collector collector = {.to = to};
     struct batch batch = {
         .ids = nowhere(0), .labels = nowhere(1), .batch_size = c->spec.batch_size, .sequence_length = c->spec.sequence_length, .valid_count = 1};
     static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
@@ -157,6 +158,7 @@ void products_of(struct products *out, const struct chain *c, enum dt_dtype grad
                              .kept = nowhere(4),
                              .saved = nowhere(5),
                              .scratch = nowhere(6),
+                             .busy_sms = last ? beside->last[phases[phase]] : beside->blocks[phases[phase]],
                              .loss_scale = 1,
                              .loss_sum = nowhere(7)};
             p.x_residual = forward && !first ? nowhere(8) : NULL;
@@ -254,6 +256,23 @@ static int make_ready(struct trainer *t, const struct products *all, struct dt_e
     return 0;
 }
 
+/* Those of a step's micro-steps: collectives run beside some of them only. */
+static void collect_all(const struct trainer *t, struct products *all)
+{
+    memset(all, 0, sizeof *all);
+    for (int i = 0; i < 4; i++) {
+        bool first = i % 2 == 0, last = i / 2 == 0;
+        struct products_beside beside;
+        for (int phase = PASS_FORWARD; phase <= PASS_EVAL; phase++) {
+            beside.blocks[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, false, first, last);
+            beside.last[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, true, first, last);
+        }
+        if ((first && last) || t->micro_steps > 1) {
+            products_add(all, &t->chain, t->strategy.grad_type, &beside);
+        }
+    }
+}
+
 int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
 {
     const struct dt_device_plans *plans = w->device->ops->plans;
@@ -263,7 +282,7 @@ int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
     if (plans == NULL) {
         return 0;
     }
-    products_of(&all, &t->chain, t->strategy.grad_type);
+    collect_all(t, &all);
     if (t->job->training.deterministic) {
         plans->none(w->device);
     } else {

@@ -14,8 +14,13 @@ struct products {
     int attention_backward_count, attention_backward_capacity;
 };
 
-/* All of a chain's passes. grad_type: as in struct pass. */
-void products_of(struct products *out, const struct chain *c, enum dt_dtype grad_type);
+/* busy_sms of each phase's passes: of all blocks, and of the last one. */
+struct products_beside {
+    int blocks[PASS_EVAL + 1], last[PASS_EVAL + 1];
+};
+
+/* Adds those of a chain's passes that are not there yet. to: zeros at first. grad_type: as in struct pass. beside: null: nothing computes or talks meanwhile. */
+void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type, const struct products_beside *beside);
 void products_clear(struct products *p);
 
 #endif

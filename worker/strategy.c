@@ -287,6 +287,27 @@ void strategy_land(struct strategy *s)
     }
 }
 
+/* Weights on their way during a pass: those that the optimizer's slices make anew, or units that arrive ahead of their use. */
+static bool gathers_beside(const struct strategy *s, enum pass_phase phase, bool first_micro_step)
+{
+    bool backward = phase == PASS_BACKWARD, eval = phase == PASS_EVAL;
+    if (s->weights == &weights_whole) {
+        return s->optimizer == PART_SLICE && first_micro_step && !backward && !eval;
+    }
+    bool ahead = s->prefetch != PREFETCH_NONE || (s->forward_prefetch && !backward);
+    bool kept = s->keep_after_forward && !eval && (backward || (!first_micro_step && !s->reduce_every));
+    return ahead && !kept;
+}
+
+int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block, bool first_micro_step,
+                      bool last_micro_step)
+{
+    int gathers = gathers_beside(s, phase, first_micro_step) ? dt_comm_sms(w->shard, DT_ALL_GATHER) : 0;
+    bool reduces = phase == PASS_BACKWARD && !last_block && (s->reduce_every || last_micro_step); /* backward begins with the last block */
+    int reductions = reduces ? dt_comm_sms(w->comm, DT_ALL_REDUCE) : 0;
+    return gathers > reductions ? gathers : reductions; /* one stream, so one at a time */
+}
+
 void strategy_note(struct strategy *s, char what, int unit)
 {
     struct strategy_trace *t = s->trace;

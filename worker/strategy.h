@@ -157,6 +157,12 @@ bool strategy_counts(const struct strategy *s);
 /* The compute stream waits for all reductions. */
 void strategy_land(struct strategy *s);
 
+/* Multiprocessors that collectives of this strategy may take at most while this call of a block computes; 0: none, or nothing bounds them. Those count that run
+ * beside such passes as a rule, not the last of a micro-step, which reach into the next one's forward. A function of the job and of w's communicators alone, so
+ * the same in each step; s need not be open. PASS_RECOMPUTE: what its PASS_FORWARD had. */
+int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block, bool first_micro_step,
+                      bool last_micro_step);
+
 /* For placements. */
 void strategy_note(struct strategy *s, char what, int unit);
 void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,

@@ -17,8 +17,8 @@
 #include <string.h>
 
 enum {
-    CALLS = 5,      /* forward, recompute, evaluation, backward that overwrites, backward that adds */
-    LAUNCHES = 100, /* more than these five calls of a layer make together */
+    CALLS = 8,      /* evaluation; forward, recompute and backward that adds, beside collectives or not; backward that overwrites */
+    LAUNCHES = 100, /* more than these calls of a layer make together */
     TURN_STEPS = 4,
     TURNS = 6,    /* half of them with graphs */
     TIMES = TURNS /* of either kind: two steps of each turn count */
@@ -31,7 +31,7 @@ struct call {
     bool accumulate;
     const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *scratch;
     const void *ids, *labels, *logits, *loss_sum;
-    int64_t batch_size, sequence_length, logits_row;
+    int64_t batch_size, sequence_length, logits_row, busy_sms;
     double loss_scale;
 };
 
@@ -122,6 +122,7 @@ static struct call call_of(const struct pass *p)
     c.batch_size = p->batch->batch_size;
     c.sequence_length = p->batch->sequence_length;
     c.logits_row = p->logits_row;
+    c.busy_sms = p->busy_sms;
     c.loss_scale = p->loss_scale;
     return c;
 }

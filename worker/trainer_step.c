@@ -122,7 +122,17 @@ int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)
 
 /* ---- one micro-step ---- */
 
-static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch)
+/* Which of its step's micro-steps a pass is in; a batch of an evaluation is one by itself. */
+struct micro {
+    int64_t step, count;
+};
+
+static int busy_sms(const struct trainer *t, enum pass_phase phase, int block, struct micro micro)
+{
+    return strategy_busy_sms(&t->strategy, t->world, phase, block + 1 == t->chain.block_count, micro.step == 0, micro.step + 1 == micro.count);
+}
+
+static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch, struct micro micro)
 {
     return (struct pass){
         .phase = phase,
@@ -133,6 +143,7 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
         .saved = t->saved[block],
         .scratch = t->scratch,
         .grad_type = t->strategy.grad_type,
+        .busy_sms = busy_sms(t, phase, block, micro),
     };
 }
 
@@ -144,7 +155,7 @@ static void set_input(struct trainer *t, struct pass *p, int block)
 }
 
 /* Runs all blocks, but in training not the last: its work is in backward. */
-static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, double *loss_sum)
+static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, struct micro micro, double *loss_sum)
 {
     struct strategy *s = &t->strategy;
     const struct weights_ops *weights = s->weights;
@@ -157,7 +168,7 @@ static void forward(struct trainer *t, enum pass_phase phase, const struct batch
         if (s->forward_prefetch && i + 1 < count) {
             weights->fetch(s, c->blocks[i + 1].unit);
         }
-        struct pass p = new_pass(t, phase, i, batch);
+        struct pass p = new_pass(t, phase, i, batch, micro);
         p.weights = weights->get(s, b->unit);
         p.y_residual = t->residual;
         p.y_branch = t->branch;
@@ -173,12 +184,13 @@ static void forward(struct trainer *t, enum pass_phase phase, const struct batch
     }
 }
 
-static void backward(struct trainer *t, const struct batch *batch, int64_t micro_step, int64_t micro_steps)
+static void backward(struct trainer *t, const struct batch *batch, struct micro micro)
 {
     struct strategy *s = &t->strategy;
     const struct weights_ops *weights = s->weights;
     const struct chain *c = &t->chain;
-    bool last_micro_step = micro_step + 1 == micro_steps;
+    int64_t micro_step = micro.step;
+    bool last_micro_step = micro_step + 1 == micro.count;
     double scale = 1;
     if (t->job->training.loss_normalization == LOSS_LOCAL_MEAN) {
         scale = batch->valid_count > 0 ? 1.0 / (double)batch->valid_count : 0;
@@ -190,13 +202,14 @@ static void backward(struct trainer *t, const struct batch *batch, int64_t micro
         if (s->prefetch == PREFETCH_PRE && i > 0) {
             weights->fetch(s, c->blocks[i - 1].unit);
         }
-        struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch);
+        struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch, micro);
         p.weights = weights->get(s, b->unit);
         strategy_note(s, 'B', b->unit);
         if (b->recompute) {
             trainer_run_block(t, b, &p);
         }
         p.phase = PASS_BACKWARD;
+        p.busy_sms = busy_sms(t, PASS_BACKWARD, i, micro);
         p.grads = s->grads->get(s, b->unit, micro_step, &p.accumulate);
         p.dy = last_block ? NULL : t->gradient;
         p.dx = i > 0 ? t->gradient : NULL;
@@ -244,10 +257,11 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
 
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
+        const struct micro micro = {j, f->count};
         mark(t, DT_PHASE_FORWARD, j);
-        forward(t, PASS_FORWARD, &f->batches[j], NULL);
+        forward(t, PASS_FORWARD, &f->batches[j], micro, NULL);
         mark(t, DT_PHASE_BACKWARD, j);
-        backward(t, &f->batches[j], j, f->count);
+        backward(t, &f->batches[j], micro);
     }
     trainer_batch_used(t, f);
     strategy_land(s);
@@ -320,7 +334,7 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         const struct batch *batch = trainer_batch_eval(t, i);
         valid += batch->valid_count;
         mark(t, DT_PHASE_EVAL, i);
-        forward(t, PASS_EVAL, batch, t->loss_sum);
+        forward(t, PASS_EVAL, batch, (struct micro){0, 1}, t->loss_sum);
         /* The sums so far, of all ranks: the last are the result. With them travels the wish to stop, or a stop would wait for the end
          * of a long evaluation. The next batch lies where this one does, so the host waits. */
         turn = clip_start_sum(

@@ -98,6 +98,55 @@ def test_groups_of_a_hybrid(place):
     assert run(place, folder / "hybrid-peer", 4, "hybrid_shard", [*sets, "training.collectives=peer"]) == (hash_, losses)  # sums of two, twice
 
 
+def told(log):
+    """What multiprocessors products of layers' forward and backward and of the head were told of (0: all), by the log of the fake cublasLt. The head has the vocabulary
+    as a side; of a layer's products those of forward turn neither operand."""
+    out = {"forward": set(), "backward": set(), "head": set()}
+    for line in log.read_text().splitlines():
+        _, turned, m, n, k, _, sms = line.split()
+        head = str(MODEL["vocab_size"]) in (m, n, k)
+        out["head" if head else "forward" if turned == "NN" else "backward"].add(int(sms))
+    return out
+
+
+AGAIN = "activation_checkpointing.enabled=true"
+
+
+@pytest.mark.parametrize("ranks, row, sets, env, forward, backward, head", [
+    (2, "ddp", ["training.collective_sms=1", AGAIN], {}, {0}, {3}, {0}),
+    (2, "zero1", ["training.collective_sms=1", "training.precision=bf16-mixed"], {}, {3, 0}, {3}, {0}),  # 0: in the evaluation
+    (2, "full_shard", ["training.collective_sms=3", AGAIN], {}, {1}, {1}, {1}),
+    (2, "full_shard", ["training.collective_sms=1", AGAIN], {"DTRUN_NCCL_ZERO_CTA": "1"}, {0}, {3}, {0}),
+    (2, "full_shard", ["training.collective_sms=4"], {}, {0}, {0}, {0}),  # all that there are
+    (2, "full_shard", [], {}, {0}, {0}, {0}),
+    (2, "full_shard", ["training.collective_sms=1", "training.deterministic=true"], {}, {0}, {0}, {0}),  # by peer
+    (1, "ddp", ["training.collective_sms=1"], {}, {0}, {0}, {0}),
+])
+def test_products_leave_room_for_collectives(place, tmp_path, ranks, row, sets, env, forward, backward, head):
+    """Measured and run; by a second start, which measures nothing, with the same bits."""
+    log = tmp_path / "products.log"
+    env = {"SOFTGPU_LT_LOG": str(log), "SOFTGPU_SM": "4", "DTRUN_CACHE": str(tmp_path / "cache"), **env}
+    results = []
+    for out in (tmp_path / "out", tmp_path / "again"):
+        results.append(run(place, out, ranks, row, ["training.max_steps=2", *sets], env=env))
+        assert told(log) == {"forward": forward, "backward": backward, "head": head}
+        log.unlink()
+    assert results[0] == results[1]
+
+
+def test_micro_steps_that_reduce_nothing_have_all_multiprocessors(place, tmp_path):
+    """Layer by layer as a graph, too: the first run makes one algorithm the plan where nothing is left to others, the second another one where something is."""
+    log = tmp_path / "products.log"
+    env = {"SOFTGPU_LT_LOG": str(log), "SOFTGPU_SM": "4", "DTRUN_CACHE": str(tmp_path / "cache")}
+    hashes = []
+    for fast, sms, graphs in (("1", 0, "false"), ("2", 1, "false"), ("2", 1, "true")):
+        sets = ["training.max_steps=3", "training.gradient_accumulation_steps=3", f"training.collective_sms={sms}", f"training.cuda_graphs={graphs}"]
+        hashes.append(run(place, tmp_path / f"{sms}-{graphs}", 2, "ddp", sets, env={**env, "SOFTGPU_LT_FAST": fast})[0])
+        assert told(log) == {"forward": {0}, "backward": {0, 3} if sms else {0}, "head": {0}}
+        log.unlink()
+    assert hashes[1] == hashes[2] and hashes[0] != hashes[1]
+
+
 def disturb(place, out, ranks, row, act, env=None, sets=()):
     """Runs a job; act(pages) when all ranks are at step 3. Its result."""
     with begin(place, command(place[1], out, ranks, row, sets, ("--max_restarts=3",)), ranks, env) as started:

@@ -517,13 +517,13 @@ static void the_head_is_aligned(void **state)
     } cases[] = {{DT_BF16, true, 8192, 50304}, {DT_F32, true, 5120, 50304}, {DT_BF16, false, 1280, 50257}, {DT_F32, false, 640, 50257}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct chain chain;
-        struct products all;
+        struct products all = {0};
         struct dt_error err;
         int heads = 0, logits = 0;
         spec.type = cases[i].type;
         spec.own_memory = cases[i].own_memory;
         assert_int_equal(chain_open(&chain, &spec, 1, &err), 0);
-        products_of(&all, &chain, DT_F32);
+        products_add(&all, &chain, DT_F32, NULL);
         for (int p = 0; p < all.count; p++) {
             const struct dt_matmul_args *a = &all.each[p];
             struct dt_matmul_key key = dt_matmul_key_of(a);

@@ -112,6 +112,102 @@ static void run(const char *row, int size, int k, enum prefetch prefetch, struct
     dt_arena_clear(&job.arena);
 }
 
+/* A communicator whose gathers take fewer multiprocessors than its sums. */
+static int some_sms(const struct dt_comm *c, enum dt_coll kind)
+{
+    (void)c;
+    return kind == DT_ALL_GATHER ? 5 : 9;
+}
+
+/* What runs beside each pass (forward, again, backward, evaluation) of a layer and of the last block: "-" nothing, "g" gathers, "r" sums. */
+static void describe_beside(const struct strategy *s, const struct world *w, bool first, bool last, char out[9])
+{
+    static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
+    for (int i = 0; i < 8; i++) {
+        int sms = strategy_busy_sms(s, w, phases[i / 2], i % 2 == 1, first, last);
+        assert_true(sms == 0 || sms == 5 || sms == 9);
+        out[i] = sms == 0 ? '-' : sms == 5 ? 'g' : 'r';
+    }
+    out[8] = '\0';
+}
+
+/* Pairs of letters: a layer, the last block; forward, again, backward, evaluation. */
+static void test_what_runs_beside(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row;
+        int size, k;
+        enum prefetch prefetch;
+        bool forward_prefetch;
+        const char *first, *middle, *last; /* micro-steps; with one it is `last` */
+    } cases[] = {
+        {"ddp", 1, 1, PREFETCH_PRE, false, NULL, NULL, "--------"},
+        {"full_shard", 1, 2, PREFETCH_PRE, true, "--------", "--------", "--------"},
+        {"ddp", 4, 1, PREFETCH_PRE, false, NULL, NULL, "----r---"},
+        {"ddp", 4, 3, PREFETCH_PRE, false, "--------", "--------", "----r---"},
+        {"zero1", 4, 1, PREFETCH_PRE, false, NULL, NULL, "ggggr---"},
+        {"zero1", 4, 3, PREFETCH_PRE, false, "gggg----", "--------", "----r---"},
+        {"zero2", 4, 3, PREFETCH_PRE, false, "ggggr---", "----r---", "----r---"},
+        {"full_shard", 4, 3, PREFETCH_PRE, false, "ggggrggg", "ggggrggg", "ggggrggg"},
+        {"full_shard", 4, 1, PREFETCH_NONE, false, NULL, NULL, "----r---"},
+        {"full_shard", 4, 1, PREFETCH_NONE, true, NULL, NULL, "ggggr-gg"},
+        {"shard_grad_op", 4, 3, PREFETCH_POST, false, "ggggr-gg", "ggggr-gg", "ggggr-gg"},
+        {"hybrid_shard", 4, 1, PREFETCH_PRE, false, NULL, NULL, "ggggrggg"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct dt_comm_ops talks = {.name = "test", .sms = some_sms}, silent = {.name = "test"};
+        struct dt_comm comm = {.ops = &talks}, none = {.ops = &silent};
+        struct world w = {.comm = &comm, .shard = &comm};
+        const struct strategy_row *row;
+        struct chain chain;
+        struct strategy s;
+        struct job job;
+        struct dt_error err;
+        char text[9];
+        int size = cases[i].size, shards;
+        ranks_job(&job);
+        job.training.gradient_accumulation_steps = cases[i].k;
+        job.fsdp.backward_prefetch = cases[i].prefetch;
+        job.fsdp.forward_prefetch = cases[i].forward_prefetch;
+        job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
+        row = strategy_find(cases[i].row, size, &err);
+        assert_non_null(row);
+        assert_int_equal(strategy_shards(row, &job, size, size, &shards, &err), 0);
+        struct model_spec spec = {.name = "gpt2",
+                                  .layers = 2,
+                                  .heads = 2,
+                                  .channels = 16,
+                                  .positions = 16,
+                                  .vocabulary = 40,
+                                  .inner = 64,
+                                  .norm_epsilon = 1e-5,
+                                  .init_std = 0.02,
+                                  .batch_size = 1,
+                                  .sequence_length = 8,
+                                  .type = DT_F32};
+        assert_int_equal(chain_open(&chain, &spec, shards, &err), 0);
+        assert_int_equal(strategy_init(&s, row, &job, &chain, 0, size, shards, &err), 0);
+        if (size == 1) {
+            w.comm = w.shard = &none;
+        }
+        for (int m = 0; m < (cases[i].k > 1 ? 3 : 1); m++) {
+            bool last = cases[i].k == 1 || m == 2;
+            const char *expected = last ? cases[i].last : m == 0 ? cases[i].first : cases[i].middle;
+            describe_beside(&s, &w, m == 0, last, text);
+            if (strcmp(text, expected) != 0) {
+                fail_msg("case %zu, %s, micro-step %d: %s, not %s", i, cases[i].row, m, text, expected);
+            }
+        }
+        w.comm = w.shard = &none; /* of a backend that takes none */
+        describe_beside(&s, &w, true, true, text);
+        assert_string_equal(text, "--------");
+        strategy_close(&s);
+        chain_close(&chain);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 /* Units: 0 root (embeddings, final norm; shared with the head), 1 and 2 the layers. */
 static void test_order_of_issue(void **state)
 {
@@ -395,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_mesh),
+        cmocka_unit_test(test_what_runs_beside),
         cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_what_travels),
         cmocka_unit_test(test_bytes),

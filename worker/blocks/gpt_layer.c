@@ -129,7 +129,8 @@ static void linear(const struct block *b, const struct pass *p, int weight, void
                                                            .n = n,
                                                            .k = k,
                                                            .type = type,
-                                                           .c_type = type});
+                                                           .c_type = type,
+                                                           .busy_sms = p->busy_sms});
 }
 
 /* f = norm Wfc + bias and wide = gelu(f), which nobody reads when f is made again. */
@@ -148,7 +149,8 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
                                                 .n = b->spec->inner,
                                                 .k = b->spec->channels,
                                                 .type = type,
-                                                .c_type = type});
+                                                .c_type = type,
+                                                .busy_sms = p->busy_sms});
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -197,7 +199,8 @@ static void weight_backward(const struct block *b, const struct pass *p, int wei
                                                 .accumulate = p->accumulate || b->adds[weight],
                                                 .type = b->spec->type,
                                                 .c_type = grads,
-                                                .grad_type = grads});
+                                                .grad_type = grads,
+                                                .busy_sms = p->busy_sms});
 }
 
 /* dx (R, k) = dy W^T for y (R, n) = x W + bias. */
@@ -212,7 +215,8 @@ static struct dt_matmul_args input_gradient(const struct block *b, const struct 
                                    .k = n,
                                    .b_transposed = true,
                                    .type = type,
-                                   .c_type = type};
+                                   .c_type = type,
+                                   .busy_sms = p->busy_sms};
 }
 
 /* The same, then dx, which may lie where x did. */

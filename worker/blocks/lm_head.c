@@ -105,7 +105,8 @@ static void loss(const struct block *b, const struct pass *p, const struct scrat
                                                            .ldc = pitch(m),
                                                            .b_transposed = true,
                                                            .type = m->type,
-                                                           .c_type = m->type});
+                                                           .c_type = m->type,
+                                                           .busy_sms = p->busy_sms});
     p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = s->logits,
                                                                          .targets = p->batch->labels + first,
                                                                          .row_loss = s->row_loss,
@@ -138,7 +139,8 @@ static void forward(const struct block *b, const struct pass *p)
                                                                .k = m->channels,
                                                                .b_transposed = true,
                                                                .type = m->type,
-                                                               .c_type = m->type});
+                                                               .c_type = m->type,
+                                                               .busy_sms = p->busy_sms});
         return;
     }
     for (int64_t first = 0; p->phase == PASS_EVAL && first < rows; first += chunk) {
@@ -167,7 +169,8 @@ static void backward(const struct block *b, const struct pass *p)
                                                                .a_transposed = true,
                                                                .accumulate = p->accumulate || b->adds[WTE] || first > 0,
                                                                .type = m->type,
-                                                               .c_type = grad_type(b, p)});
+                                                               .c_type = grad_type(b, p),
+                                                               .busy_sms = p->busy_sms});
         p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = x,
                                                                .a = s.logits,
                                                                .b = block_at(b, p->weights, WTE, m->type),
@@ -176,7 +179,8 @@ static void backward(const struct block *b, const struct pass *p)
                                                                .k = m->vocabulary,
                                                                .lda = pitch(m),
                                                                .type = m->type,
-                                                               .c_type = m->type});
+                                                               .c_type = m->type,
+                                                               .busy_sms = p->busy_sms});
     }
     p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
                                                                                    .dgamma = block_at(b, p->grads, LNF_W, grad_type(b, p)),
