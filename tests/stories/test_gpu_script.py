@@ -51,6 +51,28 @@ def run(pack, out, only, **env):
     return p.returncode, p.stdout + p.stderr, [json.loads(x) for x in results.read_text().splitlines()] if results.exists() else []
 
 
+def test_a_kernel_that_lists_no_children(monkeypatch):
+    """As that of a small virtual machine may be: stories find the processes of a job by their parents."""
+    begun = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    try:
+        listed = [p for p in support.children(os.getpid()) if p in [b.pid for b in begun]]
+        real = open
+
+        def refuse(path, *args, **rest):
+            if str(path).endswith("/children"):
+                raise FileNotFoundError(path)
+            return real(path, *args, **rest)
+
+        monkeypatch.setattr("builtins.open", refuse)
+        found = [p for p in support.children(os.getpid()) if p in [b.pid for b in begun]]
+        monkeypatch.undo()
+        assert found == sorted(listed) == sorted(b.pid for b in begun), (found, listed)
+    finally:
+        for b in begun:
+            b.kill()
+            b.wait()
+
+
 def test_what_is_packed_is_all_that_a_test_starts(packed, tmp_path):
     out = tmp_path / "out"
     for only in ("test_cuda_graph", "test_a_lost_rank_is_noticed"):

@@ -219,7 +219,7 @@ def test_a_lost_rank_is_noticed_while_the_host_is_far_ahead(place):
         noticed = time.monotonic() - begin
         code = ranks.processes[0].wait(support.DEADLINE_S)
     assert code == 111 and words in log.read_text(), (code, log.read_text())
-    assert noticed < 1, noticed  # 70 ms on two cores with little else to do
+    assert noticed < (5 if GPU else 1), noticed  # 70 ms on two cores with little else to do; a process has ended when the driver has cleared up after it
     assert max(training.metrics(out)) == 1 and [x for x in os.listdir(out / "checkpoints") if x.startswith("step")] == ["step-00000001"]
 
 
