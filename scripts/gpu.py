@@ -39,7 +39,7 @@ BUILD = os.path.join(ROOT, "build")
 PACK = os.path.join(BUILD, "gpu-pack.tar.xz")
 PROGRAMS = ["train", "bench", "dtrun", "dtckpt", "dtdata"]
 TOOLS = ["serve_store"]
-UNIT = ["test_cuda_kernels", "test_cuda_train", "test_cuda_attention", "test_cuda_dnn", "test_cuda_graph", "test_cuda_nccl_alone"]
+UNIT = ["test_cuda_kernels", "test_cuda_train", "test_cuda_attention", "test_cuda_dnn", "test_cuda_epilogues", "test_cuda_graph", "test_cuda_nccl_alone"]
 STORY = os.path.join(ROOT, "tests", "stories", "test_softgpu.py")
 HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
            "oneapi/dnnl/dnnl.h": "libdnnl-dev", "cmocka.h": "libcmocka-dev"}
