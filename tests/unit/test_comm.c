@@ -71,7 +71,7 @@ static void collectives_equal_the_tree(void **unused)
     }
 }
 
-/* Results over the inputs, all_gather and reduce_scatter at their place in the large buffer; small and large. */
+/* Small and large, in the arena and in private memory. */
 static void in_place(struct rank *r)
 {
     struct dt_error err;
@@ -81,20 +81,7 @@ static void in_place(struct rank *r)
     OK(dt_comm_alloc(c, (size_t)(large * r->size) * 4, &arena, &err));
     float *heap = dt_alloc((size_t)(large * r->size) * 4), *want = dt_alloc((size_t)(large * r->size) * 4);
     for (int round = 0; round < 4; round++) {
-        int64_t n = round < 2 ? 10 : large, all = n * r->size;
-        float *x = round % 2 == 0 ? arena : heap;
-        for (int64_t i = 0; i < all; i++) {
-            put(x, DT_F32, i, r->rank, i);
-        }
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, want, all, DT_F32, 0});
-        start(c, &(struct dt_collective){DT_REDUCE_SCATTER, DT_SUM, "mine", x, x + n * r->rank, n, DT_F32, 0});
-        CHECK(memcmp(x + n * r->rank, want + n * r->rank, (size_t)n * 4) == 0);
-        start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "all", x + n * r->rank, x, n, DT_F32, 0});
-        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
-        start(c, &(struct dt_collective){DT_BROADCAST, DT_SUM, "same", x, x, all, DT_F32, 0});
-        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "same", x, x, all, DT_F32, 0});
-        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+        check_in_place(c, round < 2 ? 10 : large, round % 2 == 0 ? arena : heap, want);
     }
     free(heap);
     free(want);
@@ -121,16 +108,9 @@ static void grouped(struct rank *r)
     CHECK(row->size == 2 && row->rank == r->rank % 2 && column->size == 2 && column->rank == r->rank / 2);
     CHECK(row->members[0] == r->rank / 2 * 2 && column->members[1] == r->rank % 2 + 2);
     CHECK(r->rank < 3 ? some->size == 3 && some->rank == r->rank : some == NULL);
-    /* Ranks in rows, then in columns: for two by two this is the tree over all four. */
     float *x = arena, *y = dt_alloc(80000), *whole = dt_alloc(80000);
     for (int64_t n = 100; n <= 20000; n *= 200) {
-        for (int i = 0; i < n; i++) {
-            put(x, DT_F32, i, r->rank, i);
-        }
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, whole, n, DT_F32, 0});
-        start(row, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "row", x, x, n, DT_F32, 0});
-        start(column, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "column", x, y, n, DT_F32, 0});
-        CHECK(memcmp(y, whole, (size_t)n * 4) == 0);
+        check_two_by_two(c, row, column, n, x, y, whole);
     }
     if (some != NULL) {
         void *theirs = NULL;

@@ -119,13 +119,7 @@ static void in_groups(struct rank *r)
     OK(dt_comm_split(c, r->rank % 2, "column", &column, &err));
     float *x = arena, *y = x + 20000, *whole = x + 40000;
     for (int64_t n = 100; n <= 20000; n *= 200) {
-        for (int i = 0; i < n; i++) {
-            put(x, DT_F32, i, r->rank, i);
-        }
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, whole, n, DT_F32, 0});
-        start(row, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "row", x, x, n, DT_F32, 0});
-        start(column, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "column", x, y, n, DT_F32, 0});
-        CHECK(memcmp(y, whole, (size_t)n * 4) == 0);
+        check_two_by_two(c, row, column, n, x, y, whole);
         /* in place: each at its slice */
         start(c, &(struct dt_collective){DT_REDUCE_SCATTER, DT_SUM, "mine", y, y + n / 4 * r->rank, n / 4, DT_F32, 0});
         start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "all", y + n / 4 * r->rank, y, n / 4, DT_F32, 0});

@@ -99,18 +99,7 @@ static void in_place(struct rank *r)
     const int64_t large = 150000;
     float *x = dt_alloc((size_t)(large * r->size) * 4), *want = dt_alloc((size_t)(large * r->size) * 4);
     for (int64_t n = 10; n <= large; n *= large / 10) {
-        int64_t all = n * r->size;
-        for (int64_t i = 0; i < all; i++) {
-            put(x, DT_F32, i, r->rank, i);
-        }
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, want, all, DT_F32, 0});
-        start(c, &(struct dt_collective){DT_REDUCE_SCATTER, DT_SUM, "mine", x, x + n * r->rank, n, DT_F32, 0});
-        CHECK(memcmp(x + n * r->rank, want + n * r->rank, (size_t)n * 4) == 0);
-        start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "all", x + n * r->rank, x, n, DT_F32, 0});
-        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
-        start(c, &(struct dt_collective){DT_BROADCAST, DT_SUM, "same", x, x, all, DT_F32, 0});
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "same", x, x, all, DT_F32, 0});
-        CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+        check_in_place(c, n, x, want);
     }
     free(x);
     free(want);
@@ -138,13 +127,7 @@ static void grouped(struct rank *r)
     CHECK(row->size == 2 && column->size == 2 && (r->rank > 0) == (some != NULL));
     float *x = arena, *y = dt_alloc(80000), *whole = dt_alloc(80000);
     for (int64_t n = 100; n <= 20000; n *= 200) {
-        for (int i = 0; i < n; i++) {
-            put(x, DT_F32, i, r->rank, i);
-        }
-        start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, whole, n, DT_F32, 0});
-        start(row, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "row", x, x, n, DT_F32, 0});
-        start(column, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "column", x, y, n, DT_F32, 0});
-        CHECK(memcmp(y, whole, (size_t)n * 4) == 0);
+        check_two_by_two(c, row, column, n, x, y, whole);
     }
     if (some != NULL) {
         void *theirs = NULL;

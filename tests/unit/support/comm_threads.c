@@ -135,3 +135,32 @@ void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum 
     }
     free(want);
 }
+
+void check_in_place(struct dt_comm *c, int64_t n, float *x, float *want)
+{
+    int64_t all = n * c->size;
+    float *mine = x + n * c->rank;
+    for (int64_t i = 0; i < all; i++) {
+        put(x, DT_F32, i, c->rank, i);
+    }
+    start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, want, all, DT_F32, 0});
+    start(c, &(struct dt_collective){DT_REDUCE_SCATTER, DT_SUM, "mine", x, mine, n, DT_F32, 0});
+    CHECK(memcmp(mine, want + n * c->rank, (size_t)n * 4) == 0);
+    start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "all", mine, x, n, DT_F32, 0});
+    CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+    start(c, &(struct dt_collective){DT_BROADCAST, DT_SUM, "same", x, x, all, DT_F32, 0});
+    CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+    start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "same", x, x, all, DT_F32, 0});
+    CHECK(memcmp(x, want, (size_t)all * 4) == 0);
+}
+
+void check_two_by_two(struct dt_comm *c, struct dt_comm *row, struct dt_comm *column, int64_t n, float *x, float *y, float *whole)
+{
+    for (int64_t i = 0; i < n; i++) {
+        put(x, DT_F32, i, c->rank, i);
+    }
+    start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "whole", x, whole, n, DT_F32, 0});
+    start(row, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "row", x, x, n, DT_F32, 0});
+    start(column, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "column", x, y, n, DT_F32, 0});
+    CHECK(memcmp(y, whole, (size_t)n * 4) == 0);
+}

@@ -59,5 +59,10 @@ double element(int r, int64_t i);
 void put(void *p, enum dt_dtype type, int64_t i, int r, int64_t at);
 /* One collective of `count` with buffers in, out, against dt_tree_reduce. */
 void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, char *in, char *out);
+/* Results over the inputs, all_gather and reduce_scatter at their place in the large buffer, n floats a rank. x, want: n * size floats. */
+void check_in_place(struct dt_comm *c, int64_t n, float *x, float *want);
+/* Four ranks as two by two: the sum of n floats in rows and then in columns is the tree over all four. x, y, whole: n floats; y and whole end with
+ * the sum. */
+void check_two_by_two(struct dt_comm *c, struct dt_comm *row, struct dt_comm *column, int64_t n, float *x, float *y, float *whole);
 
 #endif
