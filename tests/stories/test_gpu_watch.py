@@ -73,17 +73,9 @@ def test_what_is_wrong_is_one_line(place, nvml, env, code, words):
 
 
 def wait_for_step(started, said, ranks, step, then):
-    started.agent_pid = started.agent
-    deadline = time.monotonic() + support.DEADLINE_S
-    while time.monotonic() < deadline:
-        pages = training.pages(started, ranks)
-        if pages and all(p.step() >= step for p in pages.values()):
-            with open(said, "a") as f:
-                f.write(then + "\n")
-            return
-        assert started.process.poll() is None
-        time.sleep(0.01)
-    raise AssertionError("no step")
+    training.wait_pages(started, ranks, step)
+    with open(said, "a") as f:
+        f.write(then + "\n")
 
 
 @pytest.mark.parametrize("event, words", [

@@ -20,9 +20,7 @@ def test_a_stopped_rank_of_train_is_named_and_replaced(tmp_path):
     slow = {"eval_every_n_steps": 5, "eval_batches": 100}
     job_file = training.make_job(tmp_path, steps=60, training={"step_timeout": 4, **slow}, checkpointing={"save_every_n_steps": 2})
     with Job(["--nproc_per_node=2", "--max_restarts=20", "train", job_file, "--output_dir", tmp_path / "out"]) as job:
-        job.agent_pid = job.agent
-        pages = wait_until(lambda: training.pages(job, 2), "two workers")
-        wait_until(lambda: pages[1].step() >= 3, "a few steps")
+        pages = training.wait_pages(job, 2, 3)
         while True:
             os.kill(pages[1].pid, signal.SIGSTOP)
             wait_until(lambda: state_of(pages[1].pid) == "T", "the stop")
@@ -164,9 +162,7 @@ def test_what_has_no_effect_is_said():
 def test_a_crash_of_train_leaves_its_calls(tmp_path, name):
     job_file = training.make_job(tmp_path, steps=100000, checkpointing={"save_every_n_steps": 100000})
     with Job(["--nproc_per_node=2", "--max_restarts=0", "train", job_file, "--output_dir", tmp_path / "out"]) as job:
-        job.agent_pid = job.agent
-        pages = wait_until(lambda: training.pages(job, 2), "two workers")
-        wait_until(lambda: pages[1].step() >= 3, "a few steps")
+        pages = training.wait_pages(job, 2, 3)
         os.kill(pages[1].pid, getattr(signal, "SIG" + name))
         result = job.finish()
         job.wait_gone()

@@ -55,21 +55,10 @@ class Pauser(threading.Thread):
         self.join()
 
 
-def wait_pages(job, ranks, step):
-    """Pages of all ranks, once they are at this step."""
-    job.agent_pid = job.agent
-
-    def there():
-        found = training.pages(job, ranks)
-        return found if found and min(p.step() for p in found.values()) >= step else None
-
-    return support.wait_until(there, f"step {step}")
-
-
 def test_a_rank_that_pauses_is_named(tmp_path):
     job, out = make_job(tmp_path, 100000), tmp_path / "out"
     with support.Job(["--nproc_per_node=3", "train", job, "--output_dir", out]) as run:
-        pages = wait_pages(run, 3, 55)
+        pages = training.wait_pages(run, 3, 55)
         assert not events(out, "slow")
         begin = pages[1].step()
         with Pauser(pages[1].pid, seed=1):
@@ -96,8 +85,8 @@ def test_a_slow_host_is_named(tmp_path):
     with control_group("cpu", {"cpu.cfs_period_us": 100000, "cpu.cfs_quota_us": 10000}, {"cpu.max": "10000 100000"}) as group, hosts.network(2) as net:
         a, b = train_on(net, job, out, (2, 2))
         with a, b:
-            begin = min(p.step() for p in wait_pages(a, 2, 55).values())
-            for page in wait_pages(b, 2, begin).values():
+            begin = min(p.step() for p in training.wait_pages(a, 2, 55).values())
+            for page in training.wait_pages(b, 2, begin).values():
                 with open(f"{group}/cgroup.procs", "w") as f:
                     f.write(str(page.pid))
             slow = support.wait_until(lambda: events(out, "slow"), "a report")

@@ -155,15 +155,7 @@ def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
     expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard", ["training.cuda_graphs=false"])
     out = folder / f"killed-{ranks}"
     with begin(place, command(job, out, ranks, "full_shard", ["training.cuda_graphs=true"], ("--max_restarts=3",))) as started:
-        started.agent_pid = started.agent
-        deadline = time.monotonic() + support.DEADLINE_S
-        while time.monotonic() < deadline:
-            pages = training.pages(started, ranks)
-            if pages and all(p.step() >= 3 for p in pages.values()):
-                os.kill(pages[ranks - 1].pid, signal.SIGKILL)
-                break
-            assert started.process.poll() is None
-            time.sleep(0.005)
+        os.kill(training.wait_pages(started, ranks, 3)[ranks - 1].pid, signal.SIGKILL)
         result = started.finish(timeout_s=300)
         started.wait_gone()
     assert result.code == 0, result
@@ -295,15 +287,8 @@ def test_a_stop_saves_and_goes_on(place):
     expected, _ = run(place, folder / "unstopped", 2, "zero2")
     out = folder / "stopped"
     with begin(place, command(job, out, 2, "zero2")) as started:
-        started.agent_pid = started.agent
-        deadline = time.monotonic() + support.DEADLINE_S
-        while time.monotonic() < deadline:
-            pages = training.pages(started, 2)
-            if pages and all(p.step() >= 1 for p in pages.values()):
-                break
-            assert started.process.poll() is None
-            time.sleep(0.005)
-        started.process.send_signal(signal.SIGTERM)
+        training.wait_pages(started, 2, 1)
+        started.signal(signal.SIGTERM)
         result = started.finish(timeout_s=300)
         started.wait_gone()
     assert result.code == 75, result

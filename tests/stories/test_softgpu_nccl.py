@@ -150,15 +150,7 @@ def test_micro_steps_that_reduce_nothing_have_all_multiprocessors(place, tmp_pat
 def disturb(place, out, ranks, row, act, env=None, sets=()):
     """Runs a job; act(pages) when all ranks are at step 3. Its result."""
     with begin(place, command(place[1], out, ranks, row, sets, ("--max_restarts=3",)), ranks, env) as started:
-        started.agent_pid = started.agent
-        deadline = time.monotonic() + support.DEADLINE_S
-        while time.monotonic() < deadline:
-            pages = training.pages(started, ranks)
-            if pages and all(p.step() >= 3 for p in pages.values()):
-                act(pages)
-                break
-            assert started.process.poll() is None
-            time.sleep(0.005)
+        act(training.wait_pages(started, ranks, 3))
         result = started.finish(timeout_s=300)
         started.wait_gone()
     return result

@@ -207,6 +207,20 @@ def pages(job, ranks):
     return found if len(found) == ranks else None
 
 
+def wait_pages(job, ranks, step):
+    """Pages of all workers, by rank, once each of them is at this step; fails when the job ends before."""
+    job.agent_pid = job.agent
+
+    def there():
+        found = pages(job, ranks)
+        if found and min(p.step() for p in found.values()) >= step:
+            return found
+        assert job.process.poll() is None, job.finish()
+        return None
+
+    return support.wait_until(there, f"step {step} of {ranks} ranks", step_s=0.005)
+
+
 def software_gpu_place(folder, **job):
     """(folder, job file) with a dtrun and, as the worker beside it, the train that computes on the software GPU. More of the job: as make_job takes it."""
     made = make_job(folder, **job)
