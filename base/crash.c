@@ -24,11 +24,13 @@ enum {
     LEAST_OURS = 3,        /* of this program: fewer, and the unwinder was stopped on its way */
     SCAN_BYTES = 64 * 1024 /* of the stack */
 };
+#define STACK_MOST_BYTES ((uintptr_t)64 << 20) /* whatever lies farther below the main thread's first frames is not its stack */
 
 static char name[64];
 static char log_path[PATH_MAX];
 static atomic_int crashing;
 static _Alignas(16) char stack[STACK_BYTES];
+static uintptr_t main_top; /* of the main thread's stack: the end of the page in which it was when it called dt_crash_open */
 
 static void put(int fd, const char *text)
 {
@@ -55,8 +57,9 @@ static bool is_ours(uintptr_t address)
     return address > (uintptr_t)&__executable_start && address < (uintptr_t)&etext;
 }
 
-/* The unwinder stops at code that was generated at run time (matrix products), or in the kernel's page (clocks). Then return addresses into this program that lie on the stack tell
- * where it came from, though some may be left over from calls that have ended. Returns how many. */
+/* The unwinder stops at code that was generated at run time (matrix products), or in the kernel's page (clocks). Then return addresses into this
+ * program that lie on the stack tell where it came from, though some may be left over from calls that have ended. Generated code may also use the
+ * stack's register for something else; then the main thread's stack is looked at from its top. Returns how many, the innermost first. */
 static int scan_stack(const ucontext_t *at, void **out)
 {
 #if defined(__x86_64__)
@@ -68,8 +71,10 @@ static int scan_stack(const ucontext_t *at, void **out)
 #endif
     static uintptr_t words[SCAN_BYTES / sizeof(uintptr_t)];
     enum { PIECE = 4096 };
+    bool elsewhere = gettid() == getpid() && main_top != 0 && (sp >= main_top || main_top - sp > STACK_MOST_BYTES);
     size_t size = 0;
-    int count = 0;
+    int count = 0, found = 0;
+    sp = elsewhere ? main_top - sizeof words : sp;
     while (sp != 0 && size + PIECE <= sizeof words) { /* through the kernel, which says where the stack ends */
         struct iovec to = {(char *)words + size, PIECE}, from = {(void *)(sp + size), PIECE};
         ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
@@ -81,8 +86,12 @@ static int scan_stack(const ucontext_t *at, void **out)
             break;
         }
     }
+    for (size_t i = 0; i < size / sizeof *words; i++) {
+        found += is_ours(words[i]);
+    }
+    int skip = elsewhere && found > PERHAPS ? found - PERHAPS : 0; /* the outer ones are the ones that have not ended */
     for (size_t i = 0; i < size / sizeof *words && count < PERHAPS; i++) {
-        if (is_ours(words[i])) {
+        if (is_ours(words[i]) && skip-- <= 0) {
             out[count++] = (void *)words[i];
         }
     }
@@ -135,6 +144,7 @@ void dt_crash_open(const char *who)
     void *frames[2];
     (void)snprintf(name, sizeof name, "%s", who);
     (void)backtrace(frames, 2);
+    main_top = gettid() == getpid() ? ((uintptr_t)__builtin_frame_address(0) | 4095) + 1 : 0;
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     (void)sigaltstack(&own, NULL);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
