@@ -32,12 +32,21 @@ static atomic_int crashing;
 static _Alignas(16) char stack[STACK_BYTES];
 static uintptr_t main_top; /* of the main thread's stack: the end of the page in which it was when it called dt_crash_open */
 
-static void put(int fd, const char *text)
+/* A line, which goes out by one call: other ranks write to the same pipe. */
+struct line {
+    char text[256];
+    size_t size;
+};
+
+static void add(struct line *line, const char *text)
 {
-    (void)!write(fd, text, strlen(text));
+    size_t size = strlen(text), room = sizeof line->text - line->size;
+    size = size < room ? size : room;
+    memcpy(line->text + line->size, text, size);
+    line->size += size;
 }
 
-static void put_hex(int fd, unsigned long value)
+static void add_hex(struct line *line, unsigned long value)
 {
     char text[2 + 2 * sizeof value + 1] = "0x";
     size_t n = 2;
@@ -48,7 +57,12 @@ static void put_hex(int fd, unsigned long value)
         }
     }
     text[n] = '\0';
-    put(fd, text);
+    add(line, text);
+}
+
+static void put(int fd, const struct line *line)
+{
+    (void)!write(fd, line->text, line->size);
 }
 
 static bool is_ours(uintptr_t address)
@@ -101,19 +115,23 @@ static int scan_stack(const ucontext_t *at, void **out)
 static void write_report(int fd, int number, const siginfo_t *info, void *const *frames, int count, void *const *perhaps, int perhaps_count)
 {
     const char *word = sigabbrev_np(number);
-    put(fd, name);
-    put(fd, ": crashed: SIG");
-    put(fd, word != NULL ? word : "?");
+    struct line first = {.size = 0};
+    add(&first, name);
+    add(&first, ": crashed: SIG");
+    add(&first, word != NULL ? word : "?");
     if (info->si_code > 0 && number != SIGABRT) {
-        put(fd, " at address ");
-        put_hex(fd, (unsigned long)info->si_addr);
+        add(&first, " at address ");
+        add_hex(&first, (unsigned long)info->si_addr);
     } else {
-        put(fd, ", sent by a process");
+        add(&first, ", sent by a process");
     }
-    put(fd, "; the calls that led there:\n");
+    add(&first, "; the calls that led there:\n");
+    put(fd, &first);
     backtrace_symbols_fd(frames, count, fd);
     if (perhaps_count > 0) {
-        put(fd, "from code that cannot be followed back; on its stack, perhaps these:\n");
+        struct line next = {.size = 0};
+        add(&next, "from code that cannot be followed back; on its stack, perhaps these:\n");
+        put(fd, &next);
         backtrace_symbols_fd(perhaps, perhaps_count, fd);
     }
 }
