@@ -14,7 +14,7 @@ import training
 from hosts import PORT
 from support import alive, children, marked, wait_until
 
-STEPS = 1200
+STEPS = 600
 EVERY = 10
 
 
