@@ -2,12 +2,14 @@
 #include "collectives/nccl_load.h"
 
 #include "base/library.h"
+#include "base/log.h"
 
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LEAST 21400 /* the first with communicators that do not block */
 
@@ -60,8 +62,20 @@ static bool take(void *library)
     return true;
 }
 
+/* NCCL puts this variable above what a program asks for, and a rank that sits in a call of a communicator that blocks hears of no end (NCCL's
+ * documentation, "Environment Variables"). */
+static void refuse_blocking(void)
+{
+    const char *text = getenv("NCCL_COMM_BLOCKING");
+    if (text != NULL && strcmp(text, "0") != 0) {
+        dt_log(DT_LOG_WARN, "nccl", "NCCL_COMM_BLOCKING=%s is not followed: no communicator may block here", text);
+        (void)setenv("NCCL_COMM_BLOCKING", "0", 1);
+    }
+}
+
 static void load(void)
 {
+    refuse_blocking();
     const char *wish = getenv("DTRUN_NCCL");
     if (wish != NULL && wish[0] != '\0') {
         void *library = dlopen(wish, RTLD_NOW | RTLD_LOCAL);

@@ -59,6 +59,7 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
     set("SOFTGPU_NCCL_QUEUE", x->queue);
     set("DTRUN_NCCL_ZERO_CTA", rank < x->zero_ctas ? "1" : NULL);
     set("DTRUN_LOCAL_ADDR", "127.0.0.1");
+    set("NCCL_COMM_BLOCKING", "1"); /* a user's: it must not bind us */
     const char *library = x->library != NULL ? x->library : "22809";
     (void)snprintf(text, sizeof text, "%s/softgpu/nccl/%s/libnccl.so.2", folder, library);
     set("DTRUN_NCCL", strcmp(library, "none") == 0 ? "/nonexistent/libnccl.so.2" : text);

@@ -396,7 +396,8 @@ int ncclCommInitRankConfig(nccl_comm *out, int size, struct nccl_id id, int rank
     if (!good_config(config) || size < 1 || size > RANKS_MAX || rank < 0 || rank >= size) {
         return NCCL_INVALID_ARGUMENT;
     }
-    if (config->blocking != 0) {
+    const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* above what a program says */
+    if (blocking != nullptr ? atoi(blocking) != 0 : config->blocking != 0) {
         softgpu_die("ncclCommInitRankConfig: a communicator that blocks");
     }
     struct comm *c = make_comm(size, rank, config);
