@@ -2,8 +2,10 @@
  * asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns, or its gradient, lies along its rows. */
 #include "kernels/cuda/matmul_plan.h"
 
+#include "base/log.h"
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +113,9 @@ static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
     memcpy(&p->algo, known->words, sizeof p->algo);
     if (c->lt->cublasLtMatmulAlgoCheck(c->handle, p->product, p->b, p->a, p->c, p->c, &p->algo, &checked) != CUBLAS_STATUS_SUCCESS ||
         checked.workspaceSize > DT_CUDA_WORK_BYTES) {
+        dt_log(DT_LOG_WARN, "matmul",
+               "cublasLt refuses the algorithm that was measured for %" PRId64 " x %" PRId64 " x %" PRId64 "; its first proposal is taken", p->key.m,
+               p->key.n, p->key.k);
         return false;
     }
     p->workspace_bytes = checked.workspaceSize;
