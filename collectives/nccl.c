@@ -52,60 +52,11 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return control->ops->offer(control, ticket, err);
 }
 
-/* Host memory of the ranks, by a collective of the hosts. */
-static int hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes, struct dt_error *err)
+int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes, struct dt_error *err)
 {
     struct dt_comm *control = ((struct nccl *)c->state)->control;
     const struct dt_collective x = {.kind = kind, .name = name, .in = in, .out = out, .count = (int64_t)size_bytes, .type = DT_U8};
     return control->ops->run(control, &x, ++control->number, c->open_timeout_s, err);
-}
-
-struct fact { /* what a rank finds */
-    int32_t version, status, zero_ctas;
-    char number[32], path[200], why[264];
-};
-
-/* Not by default: such gathers wait for each other by memory operations of the streams, which no abort ends; a rank that dies before its gather would leave the
- * streams of the others waiting for good. */
-static bool wants_zero_ctas(void)
-{
-    const char *text = getenv("DTRUN_NCCL_ZERO_CTA");
-    return text != NULL && strcmp(text, "1") == 0;
-}
-
-/* All have NCCL, of one version; and gathers take no multiprocessors where all want that. */
-static int agree_on_library(struct dt_comm *c, struct dt_error *err)
-{
-    struct nccl *n = c->state;
-    struct fact mine, *all = dt_alloc((size_t)c->size * sizeof *all);
-    struct dt_error why = {0};
-    memset(&mine, 0, sizeof mine);
-    n->lib = dt_nccl_load(&why);
-    mine.status = (int32_t)why.status;
-    (void)snprintf(mine.why, sizeof mine.why, "%s", why.text);
-    if (n->lib != NULL) {
-        mine.version = n->lib->version;
-        mine.zero_ctas = dt_nccl_has_zero_ctas(n->lib) && wants_zero_ctas();
-        (void)snprintf(mine.number, sizeof mine.number, "%s", n->lib->number);
-        (void)snprintf(mine.path, sizeof mine.path, "%s", n->lib->path);
-    }
-    int rc = hosts_run(c, DT_ALL_GATHER, "NCCL's version", &mine, all, sizeof mine, err);
-    n->zero_ctas = rc == 0;
-    for (int r = 0; r < c->size && rc == 0; r++) {
-        n->zero_ctas = n->zero_ctas && all[r].zero_ctas != 0;
-        all[r].why[sizeof all[r].why - 1] = all[r].path[sizeof all[r].path - 1] = all[r].number[sizeof all[r].number - 1] = '\0';
-        if (all[r].version == 0) {
-            rc = dt_fail(err, (enum dt_status)all[r].status, "rank %d: %s", shm_shown(c, r), all[r].why);
-        }
-    }
-    for (int r = 1; r < c->size && rc == 0; r++) {
-        if (all[r].version != all[0].version) {
-            rc = dt_fail(err, DT_INVALID, "rank %d has NCCL %s (%.100s), rank %d %s (%.100s); install the same version on all hosts", shm_shown(c, 0),
-                         all[0].number, all[0].path, shm_shown(c, r), all[r].number, all[r].path);
-        }
-    }
-    free(all);
-    return rc;
 }
 
 static struct nccl_config make_config(const struct dt_comm *c, int policy)
@@ -137,7 +88,7 @@ static int init(struct dt_comm *c, struct dt_error *err)
     memset(&x, 0, sizeof x);
     dt_device_use(c->device);
     x.result = c->rank == 0 ? n->lib->get_id(&x.id) : 0;
-    if (hosts_run(c, DT_BROADCAST, "NCCL's id", &x, &x, sizeof x, err) != 0) {
+    if (nccl_hosts_run(c, DT_BROADCAST, "NCCL's id", &x, &x, sizeof x, err) != 0) {
         return -1;
     }
     if (x.result != NCCL_SUCCESS) {
@@ -171,11 +122,11 @@ static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which wh
     return to != NULL ? nccl_settle(out, which, NCCL_SUCCESS, of->open_timeout_s, "ncclCommSplit", err) : 0;
 }
 
-/* Versions without ncclCommSplit make a group's communicator as the world's, when it is opened. */
+/* Without ncclCommSplit a group's communicator is made as the world's, when it is opened. */
 static int split(struct dt_comm *parent, struct dt_comm *group, int color, struct dt_error *err)
 {
     const struct nccl *n = parent->state;
-    if (n->lib->split == NULL) {
+    if ((n->features & DT_NCCL_SPLIT) == 0) {
         return 0;
     }
     if (group != NULL) {
@@ -231,11 +182,11 @@ static int open_nccl(struct dt_comm *c, const char *ticket, struct dt_error *err
     }
     n->control->store = NULL;
     n->control_open = true;
-    if (agree_on_library(c, err) != 0 || nccl_watch_open(c, err) != 0 || dt_device_alloc(c->device, DT_MEMORY_DEVICE, 64, &n->scratch, err) != 0 ||
+    if (nccl_agree(c, err) != 0 || nccl_watch_open(c, err) != 0 || dt_device_alloc(c->device, DT_MEMORY_DEVICE, 64, &n->scratch, err) != 0 ||
         (n->handles[NCCL_MAIN] == NULL && init(c, err) != 0)) {
         return nccl_give_up(c, err);
     }
-    if (n->zero_ctas && on_one_host(n, c) && split_off(c, c, NCCL_GATHER, 0, NCCL_CTA_ZERO, err) != 0) {
+    if ((n->features & DT_NCCL_ZERO_CTAS) != 0 && on_one_host(n, c) && split_off(c, c, NCCL_GATHER, 0, NCCL_CTA_ZERO, err) != 0) {
         return nccl_give_up(c, err);
     }
     if (c->parent != NULL && join_parent(c, err) != 0) {
@@ -243,7 +194,8 @@ static int open_nccl(struct dt_comm *c, const char *ticket, struct dt_error *err
     }
     if (c->rank == 0 && c->parent == NULL) {
         dt_log(DT_LOG_INFO, "comm", "%s: %d ranks by NCCL %s (%s)%s%s", c->name, c->size, n->lib->number, n->lib->path,
-               dt_nccl_has_windows(n->lib) ? ", symmetric windows" : "", n->handles[NCCL_GATHER] != NULL ? ", gathers without multiprocessors" : "");
+               (n->features & DT_NCCL_WINDOWS) != 0 ? ", symmetric windows" : "",
+               n->handles[NCCL_GATHER] != NULL ? ", gathers without multiprocessors" : "");
     }
     n->opened = true;
     return 0;
@@ -278,7 +230,7 @@ static void free_arena(struct dt_comm *c, struct nccl_arena *a)
 static int make_arena(struct dt_comm *c, struct nccl_arena *a, struct dt_error *err)
 {
     struct nccl *n = c->state;
-    if (!dt_nccl_has_windows(n->lib)) {
+    if ((n->features & DT_NCCL_WINDOWS) == 0) {
         return dt_device_alloc(c->device, DT_MEMORY_DEVICE, a->size_bytes, &a->base, err);
     }
     dt_device_use(c->device);
@@ -350,7 +302,7 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         mine.status = (int32_t)why.status;
         (void)snprintf(mine.why, sizeof mine.why, "%s", why.text);
     }
-    int rc = hosts_run(c, DT_ALL_GATHER, "arena", &mine, all, sizeof mine, err);
+    int rc = nccl_hosts_run(c, DT_ALL_GATHER, "arena", &mine, all, sizeof mine, err);
     for (int r = 0; r < c->size && rc == 0; r++) {
         if (all[r].size_bytes < 0) {
             rc = dt_fail(err, (enum dt_status)all[r].status, "rank %d: %.250s", shm_shown(c, r), all[r].why);
@@ -469,7 +421,7 @@ static void tell(struct dt_comm *c, const struct dt_error *why)
 static int sms(const struct dt_comm *c, enum dt_coll kind)
 {
     const struct nccl *n = c->state;
-    bool copied = kind == DT_ALL_GATHER && n->zero_ctas && on_one_host(n, c);
+    bool copied = kind == DT_ALL_GATHER && (n->features & DT_NCCL_ZERO_CTAS) != 0 && on_one_host(n, c);
     return copied || !dt_nccl_has_limits(n->lib) ? 0 : c->sm_limit;
 }
 

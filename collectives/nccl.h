@@ -1,4 +1,4 @@
-/* Inside of the backend over NCCL, and the three files that share it: nccl.c (opening, memory, the collectives), nccl_watch.c (who is where in which
+/* Inside of the backend over NCCL, and the four files that share it: nccl.c (opening, memory, the collectives), nccl_agree.c (versions), nccl_watch.c (who is where in which
  * collective, deadlines, mistakes), nccl_stop.c (calls that do not block, leaving).
  *
  *   hosts     control: a communicator of host memory (shm on one host, tcp between hosts): who is gone, what one fails with all are told, small facts
@@ -55,7 +55,7 @@ struct nccl {
     bool joined;               /* it stands in its parent's list of groups */
     bool splitting;            /* the parent's split may still set handles here */
     bool left;                 /* a group of it is stuck inside NCCL, and may use the arenas */
-    bool zero_ctas;            /* all ranks want gathers that take no multiprocessors, and have them */
+    unsigned features;         /* DT_NCCL_*, those that all ranks have; of ZERO_CTAS also: and want */
     struct nccl_arena arenas[NCCL_ARENAS_MAX];
     int arena_count;
     void *windows[NCCL_ARENAS_MAX * 4][2]; /* nccl_comm, nccl_window */
@@ -71,6 +71,15 @@ struct nccl {
     uint32_t seen_done, seen_ready; /* under the facts' lock */
     double seen_s;
 };
+
+/* nccl.c */
+/* A collective of host memory, by the hosts' communicator; until all have taken part, open_timeout_s at most. */
+int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes, struct dt_error *err);
+
+/* nccl_agree.c */
+/* Loads NCCL: sets lib and features. All ranks call it alike, when `control` is open; -1 with the same text on all where one has no NCCL (its status; the text names
+ * rank and, of several, host), or another version than rank 0 (DT_INVALID, with both). */
+int nccl_agree(struct dt_comm *c, struct dt_error *err);
 
 /* nccl_watch.c */
 int nccl_watch_open(struct dt_comm *c, struct dt_error *err);

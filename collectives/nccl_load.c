@@ -106,9 +106,11 @@ const struct dt_nccl *dt_nccl_load(struct dt_error *err)
     return &table;
 }
 
-bool dt_nccl_has_windows(const struct dt_nccl *n)
+unsigned dt_nccl_features(const struct dt_nccl *n)
 {
-    return n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL;
+    unsigned split = n->split != NULL ? DT_NCCL_SPLIT : 0;
+    unsigned windows = n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL ? DT_NCCL_WINDOWS : 0;
+    return split | windows | (n->version >= 22800 && split != 0 && windows != 0 ? DT_NCCL_ZERO_CTAS : 0);
 }
 
 bool dt_nccl_has_limits(const struct dt_nccl *n)
@@ -119,9 +121,4 @@ bool dt_nccl_has_limits(const struct dt_nccl *n)
 bool dt_nccl_has_policies(const struct dt_nccl *n)
 {
     return n->version >= 22700;
-}
-
-bool dt_nccl_has_zero_ctas(const struct dt_nccl *n)
-{
-    return n->version >= 22800 && n->split != NULL && dt_nccl_has_windows(n);
 }

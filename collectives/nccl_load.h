@@ -17,11 +17,15 @@ struct dt_nccl {
 #undef ROW
 };
 
-/* What a version has beyond that: asked by these, nowhere by numbers. */
-bool dt_nccl_has_windows(const struct dt_nccl *n);   /* memory of its own, registered as symmetric windows */
-bool dt_nccl_has_limits(const struct dt_nccl *n);    /* config.least_ctas, most_ctas */
-bool dt_nccl_has_policies(const struct dt_nccl *n);  /* config.cta_policy */
-bool dt_nccl_has_zero_ctas(const struct dt_nccl *n); /* gathers by copy engines */
+/* What a library has beyond that, and all ranks must have for any of them to use it. Asked by these, nowhere by numbers. */
+enum {
+    DT_NCCL_SPLIT = 1,    /* groups as children of their parent */
+    DT_NCCL_WINDOWS = 2,  /* memory of its own, registered as symmetric windows */
+    DT_NCCL_ZERO_CTAS = 4 /* gathers by copy engines; needs both others */
+};
+unsigned dt_nccl_features(const struct dt_nccl *n);
+bool dt_nccl_has_limits(const struct dt_nccl *n);   /* config.least_ctas, most_ctas */
+bool dt_nccl_has_policies(const struct dt_nccl *n); /* config.cta_policy */
 
 /* The library, the same for all threads and for good; null with DT_NOT_FOUND (what was looked for) or DT_INVALID (too old) when it cannot be used. It is the
  * file in DTRUN_NCCL where that is set, otherwise libnccl.so.2 where the loader finds libraries, then where the toolkit lies. */

@@ -23,6 +23,7 @@ struct scene {
     const char *queue; /* collectives that find room in the driver's queue; null: any number */
     bool hosts;        /* each rank is on a host of its own */
     int zero_ctas;     /* so many ranks ask for gathers without multiprocessors */
+    int poor;          /* so many ranks, the last ones, have a library of the same version that was built with less */
 };
 
 static char folder[400]; /* build/ */
@@ -60,7 +61,10 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
     set("DTRUN_NCCL_ZERO_CTA", rank < x->zero_ctas ? "1" : NULL);
     set("DTRUN_LOCAL_ADDR", "127.0.0.1");
     set("NCCL_COMM_BLOCKING", "1"); /* a user's: it must not bind us */
-    const char *library = x->library != NULL ? x->library : "22809";
+    const char *library = rank >= size - x->poor ? "21700" : x->library != NULL ? x->library : "22809";
+    if (x->poor > 0) {
+        set("SOFTGPU_NCCL_VERSION", "22809");
+    }
     (void)snprintf(text, sizeof text, "%s/softgpu/nccl/%s/libnccl.so.2", folder, library);
     set("DTRUN_NCCL", strcmp(library, "none") == 0 ? "/nonexistent/libnccl.so.2" : text);
     NEED(dt_page_attach(&page, &err) == 0);
@@ -79,7 +83,7 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
                                 .sm_limit = x->sm_limit,
                                 .host = x->hosts ? host : NULL};
     limit_told = x->versions == NULL ? x->sm_limit : 0;
-    gathers_copy = x->zero_ctas == size && !x->hosts && strcmp(library, "22809") == 0;
+    gathers_copy = x->zero_ctas == size && !x->hosts && x->poor == 0 && strcmp(library, "22809") == 0;
     int rc = dt_comm_open(&c, &o, &told[rank].error);
     dt_store_close(store);
     return rc == 0 ? c : NULL;
@@ -774,6 +778,8 @@ static void opening_has_a_deadline_and_reasons(void **unused)
                "rank 1: NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error: a test wants it so");
     none_opens(2, &(struct scene){.fault = "init-full@1"}, DT_NO_MEMORY, "Failed to CUDA calloc 536870912 bytes; leave it more of the GPU");
     none_opens(2, &(struct scene){.versions = "22809,22703"}, DT_INVALID, "rank 0 has NCCL 2.28.9 (");
+    none_opens(3, &(struct scene){.versions = "22809,22809,22703", .hosts = true}, DT_INVALID, "rank 0 on host ");
+    none_opens(3, &(struct scene){.versions = "22809,22809,22703", .hosts = true}, DT_INVALID, "rank 2 on host ");
     none_opens(2, &(struct scene){.library = "21200"}, DT_INVALID, "too old, 2.14 is the least");
     none_opens(2, &(struct scene){.library = "none"}, DT_NOT_FOUND, "rank 0: NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: ");
 }
@@ -782,6 +788,21 @@ static void no_room(struct dt_comm *c)
 {
     void *arena = NULL;
     NEED(dt_comm_alloc(c, 4096, &arena, &told[c->rank].error) != 0);
+}
+
+/* Where only some could call a function, none does: the others would wait for them there. */
+static void what_one_library_lacks_nobody_uses(void **unused)
+{
+    (void)unused;
+    for (int hosts = 0; hosts < 2; hosts++) {
+        begin(4, &(struct scene){.poor = 1 + hosts, .hosts = hosts != 0, .open_timeout_s = 20, .zero_ctas = 4}, groups);
+        all_end_well(4);
+        assert_int_equal(log_lines("ncclCommInitRankConfig", "comm world"), 4);
+        assert_int_equal(log_lines("ncclCommInitRankConfig", "comm row"), 4);
+        assert_int_equal(log_lines("ncclCommSplit", ""), 0);
+        assert_int_equal(log_lines("ncclCommWindowRegister", ""), 0);
+        processes_renew();
+    }
 }
 
 static void memory_that_one_rank_lacks_is_everybodys(void **unused)
@@ -833,6 +854,7 @@ int main(int argc, char **argv)
         TEST(an_abort_that_hangs_holds_nobody),
         TEST(an_end_that_hangs_holds_nobody),
         TEST(opening_has_a_deadline_and_reasons),
+        TEST(what_one_library_lacks_nobody_uses),
         TEST(memory_that_one_rank_lacks_is_everybodys),
         TEST(a_window_that_fails_is_everybodys),
     };

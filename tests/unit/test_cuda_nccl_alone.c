@@ -97,15 +97,15 @@ static void end_comm(nccl_comm c)
 static float *take_memory(void)
 {
     void *p = NULL;
-    int rc = dt_nccl_has_windows(lib) ? lib->mem_alloc(&p, COUNT * sizeof(float))
-                                      : dt_device_alloc(&device, DT_MEMORY_DEVICE, COUNT * sizeof(float), &p, NULL);
+    int rc = (dt_nccl_features(lib) & DT_NCCL_WINDOWS) != 0 ? lib->mem_alloc(&p, COUNT * sizeof(float))
+                                                            : dt_device_alloc(&device, DT_MEMORY_DEVICE, COUNT * sizeof(float), &p, NULL);
     assert_int_equal(rc, 0);
     return p;
 }
 
 static void give_memory(float *p)
 {
-    if (dt_nccl_has_windows(lib)) {
+    if ((dt_nccl_features(lib) & DT_NCCL_WINDOWS) != 0) {
         assert_int_equal(lib->mem_free(p), NCCL_SUCCESS);
     } else {
         dt_device_free(&device, DT_MEMORY_DEVICE, p, COUNT * sizeof(float));
@@ -115,7 +115,7 @@ static void give_memory(float *p)
 static nccl_window take_window(nccl_comm c, float *memory)
 {
     nccl_window w = NULL;
-    if (dt_nccl_has_windows(lib)) {
+    if ((dt_nccl_features(lib) & DT_NCCL_WINDOWS) != 0) {
         settle(c, lib->window(c, memory, COUNT * sizeof(float), &w, NCCL_SYMMETRIC), "ncclCommWindowRegister");
     }
     return w; /* null: this library or device has none */
