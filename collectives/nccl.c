@@ -292,6 +292,7 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         return dt_fail(err, DT_INVALID, "more than %d arenas", NCCL_ARENAS_MAX);
     }
     struct nccl_arena *a = &n->arenas[n->arena_count];
+    char teller[40];
     struct arena_fact mine, *all = dt_alloc((size_t)c->size * sizeof *all);
     struct dt_error why = {0};
     memset(&mine, 0, sizeof mine);
@@ -305,7 +306,7 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
     int rc = nccl_hosts_run(c, DT_ALL_GATHER, "arena", &mine, all, sizeof mine, err);
     for (int r = 0; r < c->size && rc == 0; r++) {
         if (all[r].size_bytes < 0) {
-            rc = dt_fail(err, (enum dt_status)all[r].status, "rank %d: %.250s", shm_shown(c, r), all[r].why);
+            rc = dt_fail(err, (enum dt_status)all[r].status, "rank %d: %.250s%s", shm_shown(c, r), all[r].why, nccl_told_by(c, r, teller));
         } else if (all[r].size_bytes != (int64_t)size_bytes) {
             rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld", shm_shown(c, c->rank),
                          size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);

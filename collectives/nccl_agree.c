@@ -55,12 +55,19 @@ static const char *on_host(const struct dt_comm *c, const struct fact *x, char o
     return out;
 }
 
+const char *nccl_told_by(const struct dt_comm *c, int rank, char out[40])
+{
+    (void)snprintf(out, 40, " (noticed by rank %d)", shm_shown(c, rank));
+    return rank != c->rank ? out : "";
+}
+
 static int compare_versions(const struct dt_comm *c, const struct fact *all, struct dt_error *err)
 {
-    char first[80], other[80];
+    char first[80], other[80], teller[40];
     for (int r = 0; r < c->size; r++) {
         if (all[r].version == 0) {
-            return dt_fail(err, (enum dt_status)all[r].status, "rank %d%s: %s", shm_shown(c, r), on_host(c, &all[r], other), all[r].why);
+            return dt_fail(err, (enum dt_status)all[r].status, "rank %d%s: %s%s", shm_shown(c, r), on_host(c, &all[r], other), all[r].why,
+                           nccl_told_by(c, r, teller));
         }
     }
     for (int r = 1; r < c->size; r++) {

@@ -12,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UNLIMITED 9e18 /* what version 1 calls no limit is a little more */
+#define TOLD_BYTES ((size_t)300)      /* of a cause; the rest may have been cut off where it was passed on */
+#define TOLD_LEAST_BYTES ((size_t)24) /* fewer may be anybody's */
+#define UNLIMITED 9e18                /* what version 1 calls no limit is a little more */
 
 /* The number behind `key` ("": at the beginning) in a file of our memory control group, or of the first one above that has it; with `least` the least
  * of all. The file's name in version 2 and 1. -1: not known. */
@@ -204,12 +206,47 @@ static void yield(struct failures *f, struct report_failure *x)
     }
 }
 
+/* Are these its own words that others repeat? Before them each says where it was itself. */
+static bool is_origin(const struct report_failure *x, const char *text, size_t heard)
+{
+    const char *words = report_heard(x->note) == 0 ? x->note : "";
+    for (size_t size; (size = strnlen(words, TOLD_BYTES)) >= TOLD_LEAST_BYTES; words += 2) {
+        if (memmem(text, heard, words, size) != NULL) {
+            return true;
+        }
+        words = strstr(words, ": ");
+        if (words == NULL) {
+            return false;
+        }
+    }
+    return false;
+}
+
+bool failures_own_up(struct failures *f, const char *cause)
+{
+    size_t heard = cause != NULL ? report_heard(cause) : 0;
+    for (int i = 0; heard > 0 && i < f->count; i++) {
+        if (is_origin(&f->list[i], cause, heard)) {
+            f->list[i].stopped_by_us = false; /* it was on its way out when it was told to end */
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Who was told by a rank that is here, too, is not the cause. */
+static void give_back(struct failures *f, struct report_failure *x)
+{
+    x->stopped_by_us = failures_own_up(f, x->note) || x->stopped_by_us;
+}
+
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)
 {
     bool other_cause = false;
     for (int i = 0; bundled && i < f->count; i++) {
         follow(f, &f->list[i]);
         yield(f, &f->list[i]);
+        give_back(f, &f->list[i]);
     }
     for (int i = 0; i < f->count; i++) {
         struct report_failure *x = &f->list[i];

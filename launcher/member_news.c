@@ -1,5 +1,6 @@
 /* What people are told: who is silent, for whom a round waits, why one ended; and how long our workers may live, which is told to the guard. */
 #include "launcher/member_parts.h"
+#include "launcher/report.h"
 
 #include "base/text.h"
 
@@ -128,7 +129,8 @@ void member_forget_past_cause(struct member *m)
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text)
 {
     member_forget_past_cause(m);
-    bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE && (m->cause.kind != CAUSE_PEER || kind == CAUSE_PEER);
+    bool heard = kind == CAUSE_PEER && report_heard(m->cause.text) > 0 && report_heard(text) == 0; /* until now only from ranks that were told */
+    bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE && (m->cause.kind != CAUSE_PEER || (kind == CAUSE_PEER && !heard));
     if (weaker || round < m->cause.round || text[0] == '\0') {
         return;
     }

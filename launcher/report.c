@@ -120,6 +120,17 @@ static double happened_s(const struct report_failure *f)
 
 /* A worker that we stopped is the first cause only when its own file says that it had failed before everybody else: it was still
  * shutting down when a peer's death was seen. */
+size_t report_heard(const char *text)
+{
+    static const char *const ways[] = {" (told by host ", " (noticed by rank "};
+    size_t heard = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        const char *at = strstr(text, ways[i]);
+        heard = at != NULL && (heard == 0 || (size_t)(at - text) < heard) ? (size_t)(at - text) : heard;
+    }
+    return heard;
+}
+
 int report_root(const struct report_failure *f, int count)
 {
     int best = -1;

@@ -37,6 +37,9 @@ void report_read_error_file(struct report_failure *f, const char *path);
 /* Index of the first cause: the earliest time among those we did not stop ourselves (file time where there is one, in whole seconds; on
  * a tie the earlier noticed, then the earlier recorded). -1 when count is 0. */
 int report_root(const struct report_failure *f, int count);
+/* A rank that ends with what another one has told it says so: "... (told by host 1)", "... (noticed by rank 2)". How many bytes of the text are that other one's words;
+ * 0: all are its own. */
+size_t report_heard(const char *text);
 /* "SIGKILL" for 9, "SIGRTMIN+1" ..., "signal 99". */
 const char *report_signal_name(int number, char *buffer, size_t size);
 

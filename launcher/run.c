@@ -262,15 +262,16 @@ static void do_one(struct run *r, enum agent_do what)
     free(why);
 }
 
-/* A worker failed by itself while the round was being ended because of others: they may only have lost it, so its cause counts more. */
+/* A worker failed by itself while the round was being ended because of others: they may only have lost it, or end with its words, so its cause counts more. */
 static void tell_late_failure(struct run *r)
 {
     struct event e = {.kind = EVENT_FAILED, .node = RUN_SELF, .round = r->place.round, .code = DT_EXIT_FAILED, .step = -1, .saved_step = -1};
     if (r->nodes == NULL || r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
         return;
     }
+    bool weak, failed, told_others = failures_own_up(&r->failures, nodes_cause(r->nodes, r->place.round, &weak, &failed));
     char *why = run_first_failure(r, &e);
-    if (!e.weak && !r->failures.list[r->failures.root].stopped_by_us) {
+    if ((!e.weak || told_others) && !r->failures.list[r->failures.root].stopped_by_us) {
         run_tell(r, &e);
     }
     free(why);

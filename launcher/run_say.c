@@ -45,10 +45,10 @@ static bool is_end(const struct run *r)
     return r->agent.verdict || r->oom_again || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
 }
 
-/* A worker that only says what happened to others: it lost its peers, or ended with the words of one on another host. */
+/* A worker that only says what happened to others: it lost its peers, or ended with the words of one on another host, or with what it was told. */
 static bool is_weak(const struct run *r, const struct report_failure *root)
 {
-    return r->agent.options.bundled && (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0);
+    return r->agent.options.bundled && (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0 || report_heard(root->note) > 0);
 }
 
 /* A rank of ours that has not ended yet is the cause of this failure: its name goes before its words. */
@@ -146,7 +146,8 @@ static bool say_cause_elsewhere(struct run *r)
         return true;
     }
     const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
-    if (told && cause == NULL && r->agent.stop_wanted) { /* somebody asked for it: run_say_end */
+    weak = weak && (told || report_heard(root->note) == 0 || report_heard(cause) > 0); /* else it is by the rank that has told ours */
+    if (told && cause == NULL && r->agent.stop_wanted) {                               /* somebody asked for it: run_say_end */
         return true;
     }
     if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */

@@ -84,6 +84,33 @@ static void test_named_rank(void **state)
     f.list[1].stopped_by_us = true;
     cause_is(&f, true, 0, "exit code 111: rank 1: the connection ended; 1 other rank stopped because of it");
 
+    failures_begin(&f); /* who was told is not the cause, though it ended first, and was the last to be told to end */
+    add(&f, 0, 111, "communicator world, rank 0 of 2: communicator world: rank 1: NCCL 2.28.9: a cable (noticed by rank 1)");
+    add(&f, 1, 111, "communicator world, rank 1 of 2: communicator world: rank 1: NCCL 2.28.9: a cable");
+    f.list[1].stopped_by_us = true;
+    cause_is(&f, true, 1,
+             "exit code 111: communicator world, rank 1 of 2: communicator world: rank 1: NCCL 2.28.9: a cable; 1 other rank stopped because of it");
+    failures_begin(&f); /* nobody's words here */
+    add(&f, 0, 111, "communicator world: rank 5: NCCL 2.28.9: a cable (told by host 3) (noticed by rank 1)");
+    add(&f, 1, 111, "communicator world: rank 5: NCCL 2.28.9: a cable (told by host 3)");
+    add(&f, 2, 111, "communicator world: rank 2: NCCL 2.28.9: a plug");
+    f.list[1].stopped_by_us = f.list[2].stopped_by_us = true;
+    cause_is(&f, true, 0,
+             "exit code 111: communicator world: rank 5: NCCL 2.28.9: a cable (told by host 3) (noticed by rank 1); "
+             "2 other ranks stopped because of it");
+
+    failures_begin(&f); /* the others of the job have ended with our words */
+    add(&f, 0, 111, "communicator world: rank 0: NCCL 2.28.9: a cable (noticed by rank 1)");
+    add(&f, 1, 111, "communicator world: rank 0: NCCL 2.28.9: a plug");
+    f.list[0].stopped_by_us = f.list[1].stopped_by_us = true;
+    assert_false(failures_own_up(&f, NULL));
+    assert_false(
+        failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a cable (told by host 0)"));
+    assert_false(failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a plug"));
+    assert_true(
+        failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a plug (told by host 0)"));
+    assert_true(f.list[0].stopped_by_us && !f.list[1].stopped_by_us);
+
     failures_begin(&f); /* a foreign program's words mean nothing to us */
     add(&f, 1, 100, "rank 0: words");
     add(&f, 0, 100, "rank 0: words");
