@@ -22,7 +22,7 @@ DTRUN = os.path.join(BIN, "dtrun")
 PYTHON = sys.executable
 DEADLINE_S = 60  # for whatever must happen at all
 MARKER = "STORY_MARKER"
-# What the surroundings of a test could say to a launcher.
+# What the surroundings of a test could say to a launcher; where plan files lie is the test runner's to say.
 FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "MPI_", "LSB_", "LSF_", "JSM_", "PBS_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_", "TORCH_ELASTIC",
            "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "STORY_")
 
@@ -41,7 +41,7 @@ def program(name):
 
 def clean_env(extra=None, marker=None):
     """Our environment without what would steer a launcher, with a marker and `extra` (a value of None removes)."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) or k == "DTRUN_CACHE"}
     env.setdefault("OMP_NUM_THREADS", "1")
     env["DTRUN_DEVICE"] = "cpu"  # also where a GPU is
     env[MARKER] = marker or uuid.uuid4().hex
