@@ -90,11 +90,11 @@ class Host:
 
 
 class HostJob(support.Job):
-    """dtrun on a host."""
+    """dtrun, or another copy of it, on a host."""
 
-    def __init__(self, host, args, **rest):
-        self.host = host
-        words = host.prefix() + [support.DTRUN, *map(str, args)]
+    def __init__(self, host, args, dtrun=support.DTRUN, **rest):
+        self.host, self.dtrun = host, dtrun
+        words = host.prefix() + [dtrun, *map(str, args)]
         super().__init__(words[1:], executable=words[0], **rest)
 
     @property
@@ -102,7 +102,7 @@ class HostJob(support.Job):
         def find():
             for pid in support.children(self.pid):
                 with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{self.pid}/exe") == support.DTRUN == os.readlink(f"/proc/{pid}/exe"):
+                    if os.readlink(f"/proc/{self.pid}/exe") == self.dtrun == os.readlink(f"/proc/{pid}/exe"):
                         return pid
             return None
 
