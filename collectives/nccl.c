@@ -475,6 +475,6 @@ static void close_nccl(struct dt_comm *c)
 
 #define OPS                                                                                                                                          \
     .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl, .abort = abort_nccl, .close = close_nccl,      \
-    .start = start, .waits = nccl_waits, .tell = tell, .split = split, .sms = sms
+    .start = start, .waits = nccl_waits, .tell = tell, .split = split, .sms = sms, .connects_late = true
 const struct dt_comm_ops dt_comm_nccl = {OPS};
 const struct dt_comm_ops dt_comm_nccl_hosts = {OPS, .all_offer = true};

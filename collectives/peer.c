@@ -474,5 +474,5 @@ static void close_peer(struct dt_comm *c)
     c->state = NULL;
 }
 
-const struct dt_comm_ops dt_comm_peer = {"peer",     false,      offer, open_peer,  alloc,     run,  peer_poll,
-                                         peer_abort, close_peer, start, peer_waits, peer_tell, NULL, NULL};
+const struct dt_comm_ops dt_comm_peer = {"peer",     false, offer,      open_peer, alloc, run,  peer_poll, peer_abort,
+                                         close_peer, start, peer_waits, peer_tell, NULL,  NULL, false};

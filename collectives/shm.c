@@ -400,5 +400,5 @@ static void close_shm(struct dt_comm *c)
     shm_close(c);
 }
 
-const struct dt_comm_ops dt_comm_shm = {"shm",     false,     shm_offer, open_shm, alloc,    run,  shm_look,
-                                        abort_shm, close_shm, NULL,      NULL,     shm_fail, NULL, NULL};
+const struct dt_comm_ops dt_comm_shm = {"shm",     false, shm_offer, open_shm, alloc, run,  shm_look, abort_shm,
+                                        close_shm, NULL,  NULL,      shm_fail, NULL,  NULL, false};

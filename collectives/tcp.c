@@ -525,4 +525,5 @@ static void close_tcp(struct dt_comm *c)
     c->state = NULL;
 }
 
-const struct dt_comm_ops dt_comm_tcp = {"tcp", true, offer, open_tcp, alloc, run, poll_tcp, abort_tcp, close_tcp, NULL, NULL, tcp_tell, NULL, NULL};
+const struct dt_comm_ops dt_comm_tcp = {"tcp",     true, offer, open_tcp, alloc, run,  poll_tcp, abort_tcp,
+                                        close_tcp, NULL, NULL,  tcp_tell, NULL,  NULL, false};

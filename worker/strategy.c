@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define CONNECT_BYTES ((size_t)32 << 20) /* so large that a library takes its ways for large collectives, too */
+
 static const struct strategy_row rows[] = {
     {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "one rank; nothing travels"},
     {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "everything whole; gradients are all-reduced"},
@@ -201,6 +203,23 @@ void strategy_plan(struct strategy *s, struct plan *p)
 {
     s->weights->plan(s, p);
     s->grads->plan(s, p);
+}
+
+int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err)
+{
+    const unsigned sums = 1u << DT_ALL_REDUCE, slices = 1u << DT_REDUCE_SCATTER | 1u << DT_ALL_GATHER;
+    bool sliced = s->optimizer == PART_SLICE, one = w->shard == w->comm;
+    size_t all = (size_t)s->total * sizeof(float), bytes = all < CONNECT_BYTES ? all : CONNECT_BYTES;
+    if (s->alone) {
+        return 0;
+    }
+    if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) { /* the step's sums are a few words */
+        return -1;
+    }
+    if (sliced && dt_comm_connect(w->shard, one ? slices | sums : slices, bytes, w->communication, err) != 0) {
+        return -1;
+    }
+    return w->replica != NULL ? dt_comm_connect(w->replica, sums, bytes, w->communication, err) : 0;
 }
 
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err)

@@ -143,6 +143,8 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
 int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain, int rank, int size, int shards,
                   struct dt_error *err);
 void strategy_plan(struct strategy *s, struct plan *p);
+/* All ranks, before strategy_open: the communicators of w make what they need for the collectives that this strategy will ask for (dt_comm_connect). */
+int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err);
 /* Takes its part of an open plan; opens events. */
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err);
 void strategy_close(struct strategy *s);

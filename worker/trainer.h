@@ -78,6 +78,7 @@ struct trainer {
     int64_t named_step;                /* rank 0: of this run's checkpoint that checkpointing.resume names; -1: none */
     int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
     double context_bytes;              /* of a device with memory of its own: what was in use of it before the plan, streams and libraries */
+    double connected_bytes;            /* of that: what the communicators made when they were connected */
     double longest_step_s, peak_flops; /* peak_flops: of one rank's device, by rank 0; NaN unknown */
     struct pace_clock pace;
     bool pace_due;           /* a block of it is complete and travels with the next step */

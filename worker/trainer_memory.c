@@ -198,7 +198,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     int sharers = w->gpus.ranks;
     double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
     t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
-    double own = fmin(t->context_bytes, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */
+    double connected = fmin(t->connected_bytes, t->context_bytes);
+    double own = connected + fmin(t->context_bytes - connected, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */
     double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
     double spare = spare_bytes((double)total_bytes);
     double need = needed(&t->plan, true) + graphs + spare, room = (double)total_bytes - own - (graphs + spare) * sharers;

@@ -248,16 +248,27 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
                    dt_text_bytes((double)total * local_size, text, sizeof text), what, dt_text_bytes(have, other, sizeof other));
 }
 
+/* Before the plan is compared with what is free: the memory that collectives take is known then. */
+static int connect_all(struct trainer *t, struct world *w, struct dt_error *err)
+{
+    size_t before = 0, after = 0, total;
+    bool known = !w->device->host_memory && dt_device_memory(w->device, &before, &total);
+    if (strategy_connect(&t->strategy, w, err) != 0) {
+        return -1;
+    }
+    known = known && dt_device_memory(w->device, &after, &total);
+    t->connected_bytes = known && before > after ? (double)(before - after) : 0;
+    return 0;
+}
+
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
 {
     const struct chain *c = &t->chain;
     char bytes[32];
     t->world = w;
     t->metrics.gpu = w->gpu;
-    if (trainer_check_device(t, w, err) != 0) {
-        return -1;
-    }
-    if (t->shards != t->size && !w->replica && world_split(w, t->shards, err) != 0) {
+    if ((t->shards != t->size && !w->replica && world_split(w, t->shards, err) != 0) || connect_all(t, w, err) != 0 ||
+        trainer_check_device(t, w, err) != 0) {
         return -1;
     }
     if (plan_open(&t->plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->plan, err) != 0 || dt_event_open(w->device, &t->done, err) != 0) {

@@ -4,6 +4,7 @@ run: nosan: test_softgpu_sanitized.py is the short form
 run: timeout 600
 """
 
+import json
 import os
 import signal
 import time
@@ -48,6 +49,25 @@ def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",), env=None
         started.wait_gone()
     assert result.code == 0, result
     return training.hash_of(out), training.metrics(out)
+
+
+def test_what_nccl_takes_with_its_first_collectives_is_in_the_plan(place, tmp_path):
+    """It is made before the plan is compared with what is free; without room for it nothing is trained."""
+    out, nccl = tmp_path / "run", {"SOFTGPU_NCCL_BUFFERS_MB": "96"}
+    run(place, out, 2, "zero1", env=nccl)
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    memory = [e for e in events if e["event"] == "memory"]
+    assert len(memory) == 1 and memory[0]["measured_bytes"] > 96 << 20, memory
+    assert abs(memory[0]["planned_bytes"] / memory[0]["measured_bytes"] - 1) < 0.01, memory
+    least = memory[0]["measured_bytes"] >> 20
+    roomy = {**nccl, "SOFTGPU_MEMORY_MB": str(least + 48)}  # streams have 32 MiB, and one is open for a moment only
+    assert run(place, tmp_path / "room", 2, "zero1", env=roomy)[0] == training.hash_of(out)
+    for mb, text in ((str(least + 2), "plan: 1 rank on this GPU needs "), ("90", "NCCL 2.28.9: ")):
+        with begin(place, command(place[1], tmp_path / mb, 2, "zero1", (), ("--max_restarts=3",)), 2, {**nccl, "SOFTGPU_MEMORY_MB": mb}) as started:
+            result = started.finish(timeout_s=100)
+            started.wait_gone()
+        assert result.code == 100 or (result.code == 1 and "exit code 100: " in result.err), result
+        assert text in result.err and "step 1/" not in result.err, result
 
 
 def calls(log):

@@ -312,6 +312,11 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     static int number;
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
     note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count, what->type);
+    const char *buffers_mb = getenv("SOFTGPU_NCCL_BUFFERS_MB");
+    if (buffers_mb != nullptr && c->buffers == nullptr && cudaMalloc(&c->buffers, (size_t)atoi(buffers_mb) << 20) != cudaSuccess) {
+        free(e);
+        return failed(c, NCCL_UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc %s MiB", buffers_mb);
+    }
     __atomic_add_fetch(&c->pending, 1, __ATOMIC_ACQ_REL);
     if (own_version() < 22300) {
         return launch(e);

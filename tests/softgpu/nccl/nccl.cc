@@ -124,7 +124,7 @@ void run_beside(struct comm *c, void *(*fn)(void *))
 
 static char last_error[200];
 
-static int failed(struct comm *c, int result, const char *fmt, ...)
+int failed(struct comm *c, int result, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -366,6 +366,7 @@ static void drop(struct comm *c)
         munmap(c->segment, sizeof *c->segment);
     }
     c->magic = 0;
+    cudaFree(c->buffers);
     free(c);
 }
 

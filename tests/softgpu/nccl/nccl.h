@@ -79,6 +79,7 @@ struct comm {
     uint32_t pending; /* collectives in streams */
     uint32_t split_count, window_count, step;
     int collectives;
+    void *buffers; /* made with the first collective: SOFTGPU_NCCL_BUFFERS_MB */
     pthread_t thread;
     bool threaded;
     char name[32];
@@ -107,6 +108,8 @@ bool fault(const char *what, int rank, int number);
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 struct comm *comm_of(nccl_comm c, const char *function);
 void set_state(struct comm *c, int state);
+/* It can do nothing more, for this reason; returns the result. */
+int failed(struct comm *c, int result, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int state_of(struct comm *c);
 /* False: it was another state, and stays: an error of a collective that runs. */
 bool change_state(struct comm *c, int from, int to);
