@@ -92,15 +92,16 @@ static void agree_on_features(struct dt_comm *c, const struct fact *all)
         n->features &= all[r].features;
     }
     unsigned missing = any & ~n->features & (DT_NCCL_SPLIT | DT_NCCL_WINDOWS); /* the third one was not wanted everywhere */
-    while (missing != 0 && (all[poor].features & missing) == missing) {
+    if (missing == 0 || c->rank != 0 || c->parent != NULL) {                   /* in a group all may have what a rank outside of it lacks */
+        return;
+    }
+    while ((all[poor].features & missing) == missing) {
         poor++;
     }
-    if (missing != 0 && c->rank == 0 && c->parent == NULL) {
-        static const char *const names[] = {"", "ncclCommSplit", "symmetric windows", "ncclCommSplit and no symmetric windows"};
-        char host[80];
-        dt_log(DT_LOG_WARN, "comm", "%s: NCCL %s of rank %d%s (%.100s) has no %s, that of another rank has; no rank uses it", c->name,
-               all[poor].number, shm_shown(c, poor), on_host(c, &all[poor], host), all[poor].path, names[missing & ~all[poor].features]);
-    }
+    static const char *const names[] = {"", "ncclCommSplit", "symmetric windows", "ncclCommSplit and no symmetric windows"};
+    char host[80];
+    dt_log(DT_LOG_WARN, "comm", "%s: NCCL %s of rank %d%s (%.100s) has no %s, that of another rank has; no rank uses it", c->name, all[poor].number,
+           shm_shown(c, poor), on_host(c, &all[poor], host), all[poor].path, names[missing & ~all[poor].features]);
 }
 
 int nccl_agree(struct dt_comm *c, struct dt_error *err)
