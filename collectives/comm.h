@@ -135,8 +135,8 @@ int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_er
 /* Enqueues one collective on s (x is copied, buffers and name's text are borrowed until it is done); null: runs it before it returns, on host memory.
  * Failures go to the stream and to dt_comm_poll. */
 void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_stream *s);
-/* Makes what the backend would make with its first collectives, connections and their buffers, so that what is free of the device's memory afterwards is what is left:
- * runs collectives of these kinds (bits 1 << enum dt_coll) on s, of one element and of `bytes` in all, on memory of its own, and waits. All ranks call it alike.
+/* Makes what the backend would make with its first collectives, connections and their buffers, so that what is free of the device's memory
+ * afterwards is what is left: runs collectives of these kinds (bits 1 << enum dt_coll) on s, of one element and of `bytes` in all, on memory of its own, and waits. All ranks call it alike.
  * Backends that make nothing then return at once. DT_NO_MEMORY: it found no room. */
 int dt_comm_connect(struct dt_comm *c, unsigned kinds, size_t bytes, struct dt_stream *s, struct dt_error *err);
 /* Multiprocessors of the device that a collective of this kind may take from what computes beside it, at most; 0: none, or nothing bounds them. The same as long

@@ -151,7 +151,8 @@ int trainer_check_total(const struct trainer *t, double total_bytes, int local_s
 
 /* ---- on a device that is open ---- */
 
-/* Of each rank, for what CUDA and its libraries take when a kernel or a collective first runs, after this check: its code, memory for its threads, NCCL's buffers. */
+/* Of each rank, for what CUDA and its libraries take when a kernel or a collective first runs, after this check: its
+ * code, memory for its threads. NCCL's buffers are there already (strategy_connect). */
 static double spare_bytes(double total_bytes)
 {
     return fmax(SPARE_LEAST_BYTES, total_bytes * SPARE_SHARE);
