@@ -12,30 +12,19 @@ import time
 import pytest
 import support
 import training
+from fake_nccl import MODEL, ROWS, STEPS, TRAIN, environment, library, make_place
 
-TRAIN = os.path.join(support.BUILD, "softgpu", "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
 ALL = bool(os.environ.get("DTRUN_ALL"))
-STEPS = 5
-MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
-ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
-
-
-def library(version="22809"):
-    return os.path.join(support.BUILD, "softgpu", "nccl", version, "libnccl.so.2")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nccl")
-    return training.software_gpu_place(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
-                                       training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
-                                       logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
+    return make_place(tmp_path_factory.mktemp("nccl"))
 
 
 def begin(place, args, ranks, env=None):
-    return support.Job(args, env={"SOFTGPU_DEVICES": str(ranks), "DTRUN_NCCL": library(), "COLUMNS": "500", **(env or {})},
-                       executable=str(place[0] / "bin" / "dtrun"))
+    return support.Job(args, env=environment(ranks, env), executable=str(place[0] / "bin" / "dtrun"))
 
 
 def command(job, out, ranks, row, sets=(), options=()):
