@@ -116,7 +116,7 @@ static struct {
     struct {
         int from, to;
     } cuts[CUTS_MAX]; /* packets from .. to .. do not arrive */
-    int cut_count;
+    int cut_count, isolated_count;
     bool halves;
     uint32_t side;
     struct slot *heap;
@@ -135,6 +135,7 @@ static struct {
         struct store_call *calls;
     } store;
     int running, running_run, running_round; /* agents with workers, of all runs */
+    double stopped_until_s;                  /* the last of all agents' */
     double apart_s;                          /* some host could not be heard by another one; negative: never */
     int endpoint;                            /* index of the agent that holds it, or NONE; only agent 0 may bind it */
     struct run *runs;
@@ -582,11 +583,17 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
 
 static bool is_apart(void)
 {
-    bool apart = sim.halves || sim.cut_count > 0;
-    for (int i = 0; i < sim.count && !apart; i++) {
-        apart = sim.agents[i].isolated || sim.now_s < sim.agents[i].stopped_until_s;
+    bool apart = sim.halves || sim.cut_count > 0 || sim.isolated_count > 0;
+    for (int i = 0; i < sim.count && !apart && sim.now_s < sim.stopped_until_s; i++) {
+        apart = sim.now_s < sim.agents[i].stopped_until_s;
     }
     return apart;
+}
+
+static void set_isolated(int i, bool isolated)
+{
+    sim.isolated_count += (isolated ? 1 : 0) - (sim.agents[i].isolated ? 1 : 0);
+    sim.agents[i].isolated = isolated;
 }
 
 /* And of one run at a time, unless hosts of the other one could not be heard, now or until just now. */
@@ -811,7 +818,7 @@ void cluster_kill(int i, double again_s)
 
 void cluster_isolate(int i)
 {
-    sim.agents[i].isolated = true;
+    set_isolated(i, true);
 }
 
 void cluster_split(uint32_t side)
@@ -824,7 +831,7 @@ void cluster_heal(void)
 {
     sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
     for (int i = 0; i < sim.count; i++) {
-        sim.agents[i].isolated = false;
+        set_isolated(i, false);
     }
     for (int i = 0; i < sim.count; i++) {
         sim.agents[i].store_cut = false;
@@ -917,6 +924,7 @@ static void stop_agent(int i, double for_s)
 {
     if (sim.now_s >= sim.agents[i].stopped_until_s) {
         sim.agents[i].stopped_until_s = sim.now_s + for_s;
+        sim.stopped_until_s = sim.now_s + for_s > sim.stopped_until_s ? sim.now_s + for_s : sim.stopped_until_s;
     }
 }
 
@@ -925,7 +933,7 @@ static void heal_some(int i)
 {
     int kept = 0;
     sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
-    sim.agents[i].isolated = false;
+    set_isolated(i, false);
     for (int k = 0; k < sim.cut_count; k++) {
         if (rnd() % 2 == 0) {
             sim.cuts[kept++] = sim.cuts[k];
