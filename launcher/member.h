@@ -7,7 +7,9 @@
  * a follower that does not hear its leader for lease_s does the same;
  * they elect only after dead_s > lease_s of silence, or when the leader's kernel said that it is gone.
  * Who is gone for certain does not count in a quorum, if nothing is lost with it: each agent of a council tells the others that it is linked with of every
- * record before it acknowledges it, and its newest record when a link comes up, so the end of the link comes after all that it knew. *
+ * record before it keeps it, whoever brought it, and its newest record when a link comes up, so the end of the link comes after all that it knew.
+ * A round that was prepared and did not begin is prepared anew with other hosts, by the council before it; by its own when all of that one are gone.
+ *
  * What the links must do. One link per peer, bytes in order. After its handshake (ids and peer_info of both, fresh keys) it calls member_up; each whole message
  * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(MEMBER_LOST)
  * of the old one first. Its end: MEMBER_ENDED only when the stream ended properly (end of file) after everything that came was handed over, and
@@ -66,6 +68,7 @@ struct member_peer { /* somebody at the other end of a link */
     bool leave_told; /* that it leaves, when it was asked to */
     bool told;       /* its newest record came; it tells us of each later one */
     bool same_run;   /* that record was of our run */
+    bool counts_us;  /* it may lead by a record that has our vote in its quorums: it hears of each newer one that we keep, while its link lasts */
     bool elsewhere;  /* it was of another run of this name, which has begun and may go on */
     bool rival_told; /* that it leads that one was said */
     double stamp;    /* newest of its stamps */

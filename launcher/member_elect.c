@@ -4,6 +4,12 @@
 
 #include <string.h>
 
+/* In one of the councils whose quorums it needs. */
+static bool is_in(const struct record *r, uint64_t id)
+{
+    return member_place_of(r->council, r->council_count, id) >= 0 || member_place_of(r->before, r->before_count, id) >= 0;
+}
+
 /* ---- elections ---- */
 
 static bool has_vote(const struct member *m, uint64_t id, const void *arg)
@@ -55,7 +61,7 @@ void member_campaign(struct member *m, double now_s)
     m->votes_silent = m->lost_silent;
     for (int i = 0; i < m->peer_count; i++) {
         uint64_t id = m->peers[i].id;
-        if (member_place_of(r->council, r->council_count, id) >= 0 || member_place_of(r->before, r->before_count, id) >= 0) {
+        if (is_in(r, id)) {
             ask_for_vote(m, id);
         }
     }
@@ -103,7 +109,7 @@ void member_on_vote(struct member *m, uint64_t peer, const struct message *in, d
         return;
     }
     if (record_newer(&in->record, &m->record)) {
-        m->record = in->record; /* somebody knows more: ask again with that */
+        member_keep(m, &in->record); /* somebody knows more: ask again with that */
         m->campaign = 0;
         return;
     }
@@ -129,29 +135,38 @@ bool member_refuse_old_term(struct member *m, uint64_t peer, const struct messag
     return true;
 }
 
-/* To everybody linked who keeps records with us. */
+void member_tell_others(struct member *m)
+{
+    struct message out = {.kind = MESSAGE_KEEP, .term = m->record.term, .info = m->options.self, .record = m->record};
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].counts_us && !is_in(&m->record, m->peers[i].id)) {
+            member_send(m, m->peers[i].id, &out);
+        }
+    }
+}
+
+/* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Its leader knows it. */
 static void tell(struct member *m, const struct record *r)
 {
     m->told_term = r->term;
     m->told_round = r->round;
     m->told_finished = r->finished;
     struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .info = m->options.self, .record = *r};
-    const struct record *both[2] = {r, &m->record};
-    uint64_t told[4 * MESSAGE_COUNCIL];
-    int told_count = 0;
-    for (int b = 0; b < 2; b++) {
-        for (int k = 0; k < both[b]->council_count + both[b]->before_count; k++) {
-            uint64_t id = k < both[b]->council_count ? both[b]->council[k].id : both[b]->before[k - both[b]->council_count].id;
-            bool again = id == m->options.self.id || id == r->leader;
-            for (int i = 0; i < told_count && !again; i++) {
-                again = told[i] == id;
-            }
-            if (!again) {
-                told[told_count++] = id;
-                member_send(m, id, &out);
-            }
+    for (int i = 0; i < m->peer_count; i++) {
+        const struct member_peer *p = &m->peers[i];
+        if (p->id != r->leader && (p->counts_us || is_in(r, p->id) || is_in(&m->record, p->id))) {
+            member_send(m, p->id, &out);
         }
     }
+}
+
+void member_keep(struct member *m, const struct record *r)
+{
+    bool told = m->told_term == r->term && m->told_round == r->round && m->told_finished == r->finished;
+    if (!told && (is_in(r, m->options.self.id) || is_in(&m->record, m->options.self.id))) {
+        tell(m, r);
+    }
+    m->record = *r;
 }
 
 void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s)
@@ -160,6 +175,7 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     p->info.machine = in->info.machine; /* the link does not know it */
     member_bury_predecessors(m, &p->info);
     p->same_run = same;
+    p->counts_us = same && member_place_of(in->record.council, in->record.council_count, p->id) >= 0 && is_in(&in->record, m->options.self.id);
     p->elsewhere = !same && member_has_begun(in->record.round, in->record.committed) && !in->record.finished;
     if (m->role == MEMBER_LEADING && p->elsewhere) {
         member_hold_for_others(m, now_s);
@@ -171,7 +187,7 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     if (m->role == MEMBER_LEADING && in->record.term == m->record.term) {
         return; /* our own, on its way back */
     }
-    m->record = in->record;
+    member_keep(m, &in->record);
     m->promised = in->record.term > m->promised ? in->record.term : m->promised;
     m->campaign = 0;
     if (m->role == MEMBER_LEADING) { /* another one leads since */
@@ -187,10 +203,7 @@ void member_on_prepare(struct member *m, uint64_t peer, const struct message *in
     if (!same || member_refuse_old_term(m, peer, in) || in->record.term != in->term || record_newer(&m->record, &in->record)) {
         return;
     }
-    if (m->told_term != in->record.term || m->told_round != in->record.round || m->told_finished != in->record.finished) {
-        tell(m, &in->record);
-    }
-    m->record = in->record;
+    member_keep(m, &in->record);
     if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
         member_follow(m, peer, in->term, now_s);
     }

@@ -19,6 +19,8 @@ void member_act(struct member *m, enum action_kind kind, int code, const char *w
 void member_change_run(struct member *m, const uint64_t *nonce);
 void member_send(struct member *m, uint64_t peer, struct message *message);
 bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg);
+/* Nobody of this council is left, as far as we know everything that they kept. */
+bool member_all_gone(const struct member *m, const struct peer_info *council, int count);
 void member_lose_leader(struct member *m, bool dead, double now_s);
 void member_begin_leading(struct member *m, double now_s);
 void member_stop_leading(struct member *m);
@@ -66,6 +68,10 @@ bool member_refuse_old_term(struct member *m, uint64_t peer, const struct messag
 /* A record that a peer keeps; one that a leader asks us to keep. */
 void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
+/* From now on we keep *r instead of our record. Who counts us hears it before. */
+void member_keep(struct member *m, const struct record *r);
+/* Our record, which we changed as the leader: tells those who count us and are in none of its councils, which are asked to keep it anyway. */
+void member_tell_others(struct member *m);
 /* member_lead.c: an action for one node, ours or another's; for one peer. */
 void member_deliver(struct member *m, const struct action *a);
 void member_send_action(struct member *m, struct member_peer *p, const struct action *a);

@@ -173,7 +173,7 @@ static void prepare_round(struct member *m)
 {
     struct record *r = &m->record;
     const struct coordinator *c = m->coordinator;
-    if (r->committed) {
+    if (r->committed || member_all_gone(m, r->before, r->before_count)) { /* then those whom that round was prepared with may lead without them */
         memcpy(r->before, r->council, sizeof r->before);
         r->before_count = r->council_count;
         r->before_leader = r->leader;
@@ -208,6 +208,7 @@ static void prepare_round(struct member *m)
     r->oom_seen = c->oom_seen;
     r->oom_step = c->oom_step;
     note_sizes(m);
+    member_tell_others(m);
     member_prepare(m);
 }
 
