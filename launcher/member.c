@@ -201,7 +201,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
     if (in->action.kind == ACTION_FINISH) {
         m->role = MEMBER_OVER;
         m->waiting = false;
-        m->record.finished = true;
+        m->record.finished = m->verdict = true;
         m->record.code = in->action.code;
     }
     if ((in->action.kind == ACTION_END || in->action.kind == ACTION_PAUSE) && m->waiting) {
@@ -214,7 +214,9 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
 void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run)
 {
     struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
-    if (of_this_run && m->record.finished) {
+    if (of_this_run && (m->verdict || (m->record.finished && m->role == MEMBER_LEADING))) {
+        out.finished = true;
+        memcpy(out.nonce, m->record.nonce, sizeof out.nonce);
         out.code = m->record.code;
     } else {
         (void)snprintf(out.text, sizeof out.text, "this run ended");
@@ -256,6 +258,16 @@ static void on_refuse(struct member *m, uint64_t peer, const struct message *in,
 {
     bool led = m->role == MEMBER_LEADING, by_witness = peer == m->witness.id;
     bool other = (in->nonce[0] != 0 || in->nonce[1] != 0) && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
+    if (in->finished && !other && m->role != MEMBER_OVER) { /* the verdict stands, whoever tells it: a quorum kept it */
+        if (m->role != MEMBER_FOLLOWING || m->waiting || now_s - m->lease_s >= m->options.lease_s) { /* else our leader says so now */
+            member_say(m, "the other hosts ended the job, with exit code %d", in->code);
+        }
+        member_stop_leading(m);
+        m->record.finished = m->verdict = true;
+        m->record.code = in->code;
+        member_act(m, ACTION_REFUSE, in->code, in->text);
+        return;
+    }
     if (led && by_witness) {
         member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);
     }
@@ -480,6 +492,9 @@ void member_leave(struct member *m)
 {
     struct message out = {.kind = MESSAGE_BYE};
     for (int i = 0; i < m->peer_count; i++) {
+        if (m->verdict && m->peers[i].same_run) { /* one that slept hears it when nobody is left to ask */
+            member_tell_end(m, &m->peers[i], true);
+        }
         member_send(m, m->peers[i].id, &out);
     }
     m->role = MEMBER_OVER;

@@ -141,6 +141,7 @@ struct member {
     uint64_t told_term; /* newest record that we acknowledged, and told the others of before */
     int told_round;
     bool told_finished;
+    bool verdict;                         /* our record's: the run is over, and a quorum kept that */
     struct member_past past[MEMBER_PAST]; /* of runs that we gave up */
     int past_count;
     bool holds_endpoint; /* whoever comes asks us first */

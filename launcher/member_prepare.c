@@ -20,6 +20,7 @@ void member_finish_now(struct member *m)
 {
     struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
     m->preparing = false;
+    m->verdict = true;
     for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in yet */
         member_send_action(m, &m->peers[i], &a);
     }

@@ -227,6 +227,9 @@ static void walk(struct walk *w, struct message *m)
         walk_real(w, &m->wall_s);
         break;
     case MESSAGE_REFUSE:
+        walk_bool(w, &m->finished);
+        walk_u64(w, &m->nonce[0]);
+        walk_u64(w, &m->nonce[1]);
         walk_int(w, &m->code, 0, 255);
         walk_words(w, m->text, sizeof m->text, true);
         break;

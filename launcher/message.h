@@ -49,7 +49,7 @@ enum message_kind {
     MESSAGE_JOIN =
         1, /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
                           count: how often I was without a leader, wall_s: what my clock says, for people */
-    MESSAGE_REFUSE,     /* you cannot: code, text */
+    MESSAGE_REFUSE,     /* you cannot: code, text; finished: the run of nonce is over, with code */
     MESSAGE_REDIRECT,   /* ask this one: info */
     MESSAGE_PREPARE,    /* keep this record */
     MESSAGE_ACK,        /* I keep the record of term, round (and finished) */

@@ -87,3 +87,26 @@ def test_a_frozen_host_commits_nothing(tmp_path):
     assert sorted(training.metrics(out)) == list(range(1, STEPS + 1))
     code, text, err = training.dtckpt("verify", out)
     assert code == 0, (text, err)
+
+
+WORK = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE" >> "$1/starts"; [ "$GROUP_WORLD_SIZE" = 3 ] && exec sleep 600; sleep 1'
+
+
+def test_a_host_that_sleeps_through_the_end_does_not_begin_again(tmp_path):
+    """All three may lead, and one alone is enough for a round: it hears from those who left that the job is over, and how."""
+    with hosts.network(3) as net:
+        jobs = [h.job(["--nnodes=1:3", "--rdzv_backend=c10d", f"--rdzv_endpoint=a:{PORT}", "--rdzv_id=slept", "--rdzv_conf=last_call_timeout=1",
+                       "--time_scale=3", "--no-python", "sh", "-c", WORK, "sh", tmp_path]) for h in net.hosts]
+        wait_until(lambda: (tmp_path / "starts").exists() and len((tmp_path / "starts").read_text().splitlines()) == 3, "three workers")
+        pids = marked(jobs[2].marker)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        results = hosts.finish(*jobs[:2], timeout_s=60)
+        assert [r.code for r in results] == [0, 0], results
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        slept, = hosts.finish(jobs[2], timeout_s=60)
+    assert slept.code == 0 and "dtrun: the other hosts ended the job, with exit code 0\n" in slept.err, slept
+    assert sorted((tmp_path / "starts").read_text().splitlines())[:2] == ["0 2", "0 3"], results
+    assert len((tmp_path / "starts").read_text().splitlines()) == 5
