@@ -1,4 +1,4 @@
-/* A leader alone, without the others around it: ten thousand nodes, refusals, what those who wait are told, hosts that come and go. */
+/* One agent alone, without the others around it, mostly as the leader: ten thousand nodes, refusals, what those who wait are told, hosts that come and go. */
 #include "base/error.h"
 #include "launcher/member.h"
 
@@ -115,6 +115,7 @@ static struct {
     struct member member;
     struct message refused, beat;
     int refusals, code, yielded, own_starts, served, served_world;
+    int kept_round[10]; /* of the last record that peer i was told of */
     char why[MESSAGE_TEXT_BYTES], said[512];
 } lead;
 
@@ -126,6 +127,8 @@ static void lead_send(void *user, uint64_t peer, const struct message *m)
         lead.refusals++;
     } else if (m->kind == MESSAGE_BEAT) {
         lead.beat = *m;
+    } else if (m->kind == MESSAGE_KEEP && peer < 10) {
+        lead.kept_round[peer] = m->record.round;
     }
     lead.yielded += m->kind == MESSAGE_YIELD && peer == 2 && m->info.id == 9;
 }
@@ -295,6 +298,79 @@ static void who_slept_reads_before_it_begins_alone(void **state)
     (void)member_tick(&lead.member, 21.1);
     assert_int_equal(lead.member.coordinator->round, 1);
     assert_int_equal(lead.member.coordinator->state_counts[NODE_IN], 2);
+    member_clear(&lead.member);
+}
+
+/* ---- what the others know of us when we are gone ---- */
+
+static struct record record_of(uint64_t term, int round, const uint64_t *council, int count)
+{
+    struct record r = {
+        .nonce = {1, 2}, .term = term, .leader = council[0], .round = round, .committed = true, .members = count, .council_count = count};
+    for (int i = 0; i < count; i++) {
+        r.council[i] = (struct peer_info){.id = council[i], .port = (int)council[i]};
+    }
+    return r;
+}
+
+static void keeps(uint64_t peer, const struct record *r, double now_s)
+{
+    static struct message keep;
+    keep = (struct message){.kind = MESSAGE_KEEP, .term = r->term, .info = {.id = peer, .port = (int)peer}, .record = *r};
+    if (member_find(&lead.member, peer) == NULL) {
+        member_up(&lead.member, &keep.info, now_s);
+    }
+    member_message(&lead.member, peer, &keep, now_s);
+}
+
+/* Host 2 may lead by a council that has us in it, as 3 might, which is in no council with us; 4 and 5 make the next round. Whoever tells us of that one,
+ * 2 has to hear it from us before we end. */
+static void who_counts_us_hears_what_we_keep(void **state)
+{
+    (void)state;
+    static const uint64_t old[] = {2, 1, 6}, others[] = {3, 7}, next[] = {4, 1, 5};
+    struct record second = record_of(2, 2, old, 3), third = record_of(3, 3, next, 3), apart = record_of(2, 2, others, 2);
+    for (int by_leader = 0; by_leader < 2; by_leader++) {
+        begin_lead(1, 3);
+        keeps(2, &second, 2);
+        keeps(3, &apart, 2);
+        if (by_leader) {
+            struct message prepare = {.kind = MESSAGE_PREPARE, .term = 3, .record = third};
+            member_up(&lead.member, &third.council[0], 2.5);
+            member_message(&lead.member, 4, &prepare, 2.5);
+        } else {
+            keeps(5, &third, 2.5);
+        }
+        assert_int_equal(lead.member.record.round, 3);
+        assert_int_equal(lead.kept_round[2], 3);
+        assert_int_equal(lead.kept_round[3], 2); /* as its link came up */
+        member_clear(&lead.member);
+    }
+}
+
+/* The verdict ends whoever hears it of its own run, whatever it does, and goes on to those that it is linked with. */
+static void the_end_is_told_on(void **state)
+{
+    (void)state;
+    static const uint64_t both[] = {1, 2};
+    struct record first = record_of(1, 1, both, 2);
+    begin_lead(1, 3);
+    keeps(2, &first, 2);
+    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {5, 5}, .code = 7}, 3);
+    assert_int_equal(lead.member.role, MEMBER_LEADING);
+    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {1, 2}, .code = 7}, 3);
+    assert_int_equal(lead.member.role, MEMBER_OVER);
+    assert_int_equal(lead.code, 7);
+    assert_string_equal(lead.said, "the other hosts ended the job, with exit code 7");
+    assert_int_equal(lead.refusals, 0);
+    member_leave(&lead.member);
+    assert_true(lead.refusals == 1 && lead.refused.finished && lead.refused.code == 7 && lead.refused.nonce[0] == 1);
+    member_clear(&lead.member);
+
+    begin_lead(1, 3); /* nobody decided anything: who leaves says no more than that */
+    keeps(2, &first, 2);
+    member_leave(&lead.member);
+    assert_int_equal(lead.refusals, 0);
     member_clear(&lead.member);
 }
 
@@ -544,6 +620,8 @@ int main(void)
         cmocka_unit_test(a_reset_is_a_death_on_this_machine_only),
         cmocka_unit_test(a_round_without_its_leader_has_a_store),
         cmocka_unit_test(who_slept_reads_before_it_begins_alone),
+        cmocka_unit_test(who_counts_us_hears_what_we_keep),
+        cmocka_unit_test(the_end_is_told_on),
         cmocka_unit_test(who_remembers_nothing_waits_for_survivors),
         cmocka_unit_test(one_of_two_leaders_yields),
         cmocka_unit_test(who_comes_and_goes_has_to_stay),
