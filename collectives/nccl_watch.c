@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define NAMED_MAX 4
+#define OTHERS_MORE_S 2.0 /* ranks beside the missing one, on another host, give up first: they can name it */
 
 static struct nccl_side *side(const struct nccl *n, int i)
 {
@@ -172,34 +173,48 @@ static double stands_s(struct nccl *n, uint32_t ready, uint32_t done)
     return seconds;
 }
 
+/* Ranks of this host that have not come to collective `ready`; how many. */
+static int describe_missing(const struct dt_comm *c, uint32_t ready, struct dt_text *out)
+{
+    const struct nccl *n = c->state;
+    int count = 0;
+    for (int i = 0; i < n->side_count; i++) {
+        uint32_t theirs = look(&side(n, i)->ready);
+        if ((int32_t)(theirs - ready) < 0 && count++ < NAMED_MAX) {
+            dt_text_printf(out, "%srank %d", count > 1 ? "; " : "", rank_of(c, i));
+            describe_side(n, i, theirs, ", last in ", out);
+        }
+    }
+    if (count > NAMED_MAX) {
+        dt_text_printf(out, "; and %d more", count - NAMED_MAX);
+    }
+    return count;
+}
+
 int nccl_check_clock(struct dt_comm *c, struct dt_error *err)
 {
     struct nccl *n = c->state;
     const struct nccl_side *own = side(n, n->own_side);
     uint32_t ready = look(&own->ready), done = look(&own->done);
-    if (stands_s(n, ready, done) < c->timeout_s || ready == done) {
+    double stood_s = stands_s(n, ready, done);
+    if (stood_s < c->timeout_s || ready == done) {
         return 0;
     }
     struct dt_text where, missing;
-    int count = 0;
+    int rc = 0;
     dt_text_init(&where);
     dt_text_init(&missing);
-    describe_side(n, n->own_side, ready, ", in ", &where);
-    for (int i = 0; i < n->side_count; i++) {
-        uint32_t theirs = look(&side(n, i)->ready);
-        if ((int32_t)(theirs - ready) < 0 && count++ < NAMED_MAX) {
-            dt_text_printf(&missing, "%srank %d", count > 1 ? "; " : "", rank_of(c, i));
-            describe_side(n, i, theirs, ", last in ", &missing);
+    int count = describe_missing(c, ready, &missing);
+    bool all_here = n->side_count == c->size;
+    if (count > 0 || all_here || stood_s >= c->timeout_s + OTHERS_MORE_S) {
+        describe_side(n, n->own_side, ready, ", in ", &where);
+        if (count == 0) {
+            dt_text_puts(&missing, all_here ? "nobody, all ranks are in it and NCCL does not end"
+                                            : "nobody of this host, so a rank of another one is late, or NCCL does not end");
         }
-    }
-    if (count > NAMED_MAX) {
-        dt_text_printf(&missing, "; and %d more", count - NAMED_MAX);
-    }
-    if (count == 0) {
-        dt_text_puts(&missing, n->side_count == c->size ? "nobody, all ranks are in it and NCCL does not end" : "nobody of this host");
-    }
-    int rc = dt_fail(err, DT_TIMEOUT, "communicator %s: rank %d%s: no end in %.3g s; missing: %s", c->name, shm_shown(c, c->rank),
+        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: rank %d%s: no end in %.3g s; missing: %s", c->name, shm_shown(c, c->rank),
                      dt_text_str(&where), c->timeout_s, dt_text_str(&missing));
+    }
     dt_text_clear(&where);
     dt_text_clear(&missing);
     return rc;
