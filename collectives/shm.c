@@ -92,6 +92,7 @@ static void publish(struct op *o, int64_t number, size_t in_bytes, size_t out_by
     w->digest = h;
     (void)find_arena(o->c, x->in, in_bytes, &w->in);
     (void)find_arena(o->c, x->out, out_bytes, &w->out);
+    atomic_store_explicit(&slot->shown, o->call.number, memory_order_relaxed);
     atomic_store_explicit(&slot->number, number, memory_order_relaxed);
     o->mine = w;
 }

@@ -46,6 +46,7 @@ struct shm_slot {
     alignas(64) _Atomic uint32_t step; /* the last one it arrived at; for messages only, arrived is what counts */
     _Atomic uint32_t left;             /* enum shm_left: it will not come any more */
     _Atomic int64_t number;            /* collective it is in */
+    _Atomic int64_t shown;             /* the number that messages give it: an outer communicator's own, where there is one */
     struct shm_what what[2];
     alignas(64) char small[2][SHM_SMALL_BYTES];
 };

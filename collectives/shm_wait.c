@@ -107,7 +107,8 @@ static void describe(const struct dt_comm *c, int rank, struct dt_text *out)
             uint64_t word = atomic_load_explicit(&w->name[i], memory_order_relaxed);
             memcpy(name + i * 8, &word, 8);
         }
-        dt_text_printf(out, ", last in %s %s (number %lld)", dt_coll_name((enum dt_coll)atomic_load(&w->kind)), name, (long long)number);
+        dt_text_printf(out, ", last in %s %s (number %lld)", dt_coll_name((enum dt_coll)atomic_load(&w->kind)), name,
+                       (long long)atomic_load(&slot->shown));
     }
 }
 
