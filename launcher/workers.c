@@ -74,11 +74,12 @@ int __clone(int (*run)(void *), void *stack, int flags, void *arg, ...);
 #define clone __clone
 #endif
 
-static _Noreturn void give_up(struct child *c, const char *what)
+/* The child's exit code. It ends by returning to clone(): _exit, which does not return, has the address sanitizer look for our stack, and this is another. */
+static int give_up(struct child *c, const char *what)
 {
     c->error = errno;
     c->what = what;
-    _exit(127);
+    return 127;
 }
 
 /* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by runtimes (ours, too), not by users; INT and QUIT by a shell for
@@ -101,16 +102,16 @@ static int child_main(void *arg)
     (void)setsid();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != c->parent) {
-        _exit(127);
+        return 127;
     }
     if (c->s->stdin_fd >= 0 && dup2(c->s->stdin_fd, 0) < 0) {
-        give_up(c, "its input");
+        return give_up(c, "its input");
     }
     if ((c->s->stdout_fd >= 0 && dup2(c->s->stdout_fd, 1) < 0) || (c->s->stderr_fd >= 0 && dup2(c->s->stderr_fd, 2) < 0)) {
-        give_up(c, "its output");
+        return give_up(c, "its output");
     }
     if (c->s->cpus != NULL && syscall(SYS_sched_setaffinity, 0, sizeof c->s->cpus->words, c->s->cpus->words) != 0) {
-        give_up(c, "its CPUs");
+        return give_up(c, "its CPUs");
     }
     (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC); /* what we inherited ourselves; an old kernel leaves it open */
     (void)setrlimit(RLIMIT_NOFILE, c->files);
@@ -118,7 +119,7 @@ static int child_main(void *arg)
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)execve(c->s->path, c->s->argv, c->s->envp);
-    give_up(c, "cannot be executed");
+    return give_up(c, "cannot be executed");
 }
 
 /* Of a script whose first line does, the kernel looks for an interpreter with a CR in its name. */
