@@ -8,7 +8,8 @@
  * they elect only after dead_s > lease_s of silence, or when the leader's kernel said that it is gone.
  * Who is gone for certain does not count in a quorum, if nothing is lost with it: each agent of a council tells the others that it is linked with of every
  * record before it keeps it, whoever brought it, and its newest record when a link comes up, so the end of the link comes after all that it knew.
- * A round that was prepared and did not begin is prepared anew with other hosts, by the council before it; by its own when all of that one are gone.
+ * A round that was prepared and did not begin is prepared anew with other hosts, by the council before it. Who is elected with the record of a round that
+ * may have begun elsewhere first has a quorum of both councils keep it in its own term; then the next round needs that one's council.
  *
  * What the links must do. One link per peer, bytes in order. After its handshake (ids and peer_info of both, fresh keys) it calls member_up; each whole message
  * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(MEMBER_LOST)
@@ -189,6 +190,7 @@ struct member {
     double others_since_s; /* somebody of another run was here first; 0: nobody yet */
     struct member_nodes *nodes;
     bool preparing;     /* the record waits for its acknowledgements */
+    bool inherited;     /* so does that with which we were elected, of a round that may have begun: no other one does before */
     double finish_at_s; /* elected when the job was over: until then those who seek hear the verdict; 0: not so */
     bool fenced;        /* a round waits for the fences */
     struct member_fence fences[MEMBER_FENCES];

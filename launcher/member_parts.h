@@ -19,8 +19,6 @@ void member_act(struct member *m, enum action_kind kind, int code, const char *w
 void member_change_run(struct member *m, const uint64_t *nonce);
 void member_send(struct member *m, uint64_t peer, struct message *message);
 bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg);
-/* Nobody of this council is left, as far as we know everything that they kept. */
-bool member_all_gone(const struct member *m, const struct peer_info *council, int count);
 void member_lose_leader(struct member *m, bool dead, double now_s);
 void member_begin_leading(struct member *m, double now_s);
 void member_stop_leading(struct member *m);

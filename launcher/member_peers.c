@@ -142,16 +142,6 @@ static bool quorum_of(const struct member *m, const struct peer_info *council, i
     return alive == 0 || 2 * have > alive || (2 * have == alive && with_leader);
 }
 
-bool member_all_gone(const struct member *m, const struct peer_info *council, int count)
-{
-    bool gone = true;
-    for (int i = 0; i < count && gone; i++) {
-        const struct member_dead *dead = council[i].id == m->options.self.id ? NULL : find_dead(m, council[i].id);
-        gone = dead != NULL && dead->told;
-    }
-    return gone;
-}
-
 bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg)
 {
     return quorum_of(m, r->council, r->council_count, r->leader, has, arg) &&

@@ -82,7 +82,13 @@ double member_fenced_until(struct member *m)
 void member_check_prepared(struct member *m)
 {
     const struct record *r = &m->record;
-    if (!m->preparing || !member_quorum(m, r, has_acked, r)) {
+    if ((!m->preparing && !m->inherited) || !member_quorum(m, r, has_acked, r)) {
+        return;
+    }
+    m->inherited = false;
+    if (!m->preparing) { /* whoever may be elected knows that round, or ours of later */
+        m->record.committed = true;
+        member_begin_when_free(m);
         return;
     }
     for (int i = 0; i < r->council_count && !r->finished; i++) {
@@ -174,7 +180,7 @@ static void prepare_round(struct member *m)
 {
     struct record *r = &m->record;
     const struct coordinator *c = m->coordinator;
-    if (r->committed || member_all_gone(m, r->before, r->before_count)) { /* then those whom that round was prepared with may lead without them */
+    if (r->committed) { /* else it did not begin, as it was ours */
         memcpy(r->before, r->council, sizeof r->before);
         r->before_count = r->council_count;
         r->before_leader = r->leader;
@@ -219,7 +225,7 @@ void member_begin_when_free(struct member *m)
     if (m->fenced && m->start_count == 0) {
         m->fenced = false;
     }
-    if (m->fenced && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
+    if (m->fenced && !m->inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
         m->fenced = m->reaching = false;
         prepare_round(m);
     }

@@ -58,7 +58,7 @@ void member_begin_leading(struct member *m, double now_s)
     m->nodes = dt_alloc(sizeof *m->nodes);
     m->nodes->next = MEMBER_OWN_NODE + 1;
     m->start_count = 0;
-    m->preparing = false;
+    m->preparing = m->inherited = false;
     m->wake_s = 0;
     m->beat_at_s = now_s;
     m->call_at_s = now_s;
@@ -87,6 +87,11 @@ void member_begin_leading(struct member *m, double now_s)
     }
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
+    }
+    if (!r->committed) {
+        m->inherited = true;
+        member_send_prepare(m);
+        member_check_prepared(m);
     }
     if (m->waiting) {
         struct event e = m->join;
@@ -134,7 +139,7 @@ void member_stop_leading(struct member *m)
     m->coordinator = NULL;
     m->nodes = NULL;
     m->start_count = 0;
-    m->preparing = m->fenced = m->reaching = false;
+    m->preparing = m->inherited = m->fenced = m->reaching = false;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].joined = false;
         m->peers[i].node = -1;
@@ -222,7 +227,7 @@ double member_tick_leading(struct member *m, double now_s)
         for (int i = 0; i < m->peer_count; i++) {
             member_beat(m, m->peers[i].id);
         }
-        if (m->preparing) {
+        if (m->preparing || m->inherited) {
             member_send_prepare(m);
             member_check_prepared(m); /* all may have answered while too few were heard */
             if (m->role != MEMBER_LEADING) {
@@ -252,5 +257,5 @@ double member_tick_leading(struct member *m, double now_s)
     }
     wake_s = fmax(m->wake_s, wake_s);
     double next_s = m->wake_s > 0 && wake_s < m->beat_at_s ? wake_s : m->beat_at_s, free_s = m->fenced ? member_fenced_until(m) : next_s;
-    return free_s < next_s ? free_s : next_s;
+    return free_s > now_s && free_s < next_s ? free_s : next_s; /* what else a round waits for is an event, or looked at with each beat */
 }
