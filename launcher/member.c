@@ -214,7 +214,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
 void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run)
 {
     struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
-    if (of_this_run && (m->verdict || (m->record.finished && m->role == MEMBER_LEADING))) {
+    if (of_this_run && m->verdict) {
         out.finished = true;
         memcpy(out.nonce, m->record.nonce, sizeof out.nonce);
         out.code = m->record.code;

@@ -132,8 +132,10 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         member_refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
         return;
     }
-    if (m->finish_at_s > 0) {
+    if (m->verdict) {
         member_tell_end(m, p, returns);
+    }
+    if (m->record.finished) { /* it follows us, and hears the verdict as soon as that stands */
         return;
     }
     if (strcmp(in->text, m->options.digest) != 0) {

@@ -194,7 +194,7 @@ static void note_failure(struct member *m, const struct event *e)
 void member_own_event(struct member *m, const struct event *e, double now_s)
 {
     struct event own = *e;
-    if (m->finish_at_s > 0) {
+    if (m->record.finished) {
         return;
     }
     own.node = MEMBER_OWN_NODE;

@@ -29,6 +29,28 @@ void member_finish_now(struct member *m)
     m->hooks.act(m->hooks.user, &a, &m->record, NULL);
 }
 
+/* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the council: they come looking for us. */
+static void tell_verdict(struct member *m)
+{
+    const struct record *r = &m->record;
+    int agents = r->council_count;
+    for (int i = 0; i < r->council_count; i++) {
+        agents -= peer_is_witness(&r->council[i]);
+    }
+    if (m->coordinator->finished || r->members <= agents) {
+        member_finish_now(m);
+        return;
+    }
+    m->preparing = false;
+    m->verdict = true;
+    m->finish_at_s = m->now_s + 4 * m->options.beat_s;
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].same_run) {
+            member_tell_end(m, &m->peers[i], true);
+        }
+    }
+}
+
 void member_fence(struct member *m, uint64_t id, double until_s)
 {
     if (m->fence_count < MEMBER_FENCES) {
@@ -97,7 +119,7 @@ void member_check_prepared(struct member *m)
         }
     }
     if (r->finished) {
-        member_finish_now(m);
+        tell_verdict(m);
         return;
     }
     if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {

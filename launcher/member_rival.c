@@ -11,7 +11,7 @@
 int member_claim(const struct member *m)
 {
     const struct coordinator *c = m->coordinator;
-    bool ends = m->record.finished || m->finish_at_s > 0 || c->finished || c->stopping;
+    bool ends = m->record.finished || c->finished || c->stopping;
     return m->witness.id == 0 && !ends && member_leads(m, m->now_s) ? c->node_count : 0;
 }
 

@@ -8,26 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The leader died in between the verdict and telling it. The council knows, the others come looking for us: we stay for them. */
-static void stay_to_tell(struct member *m, double now_s)
-{
-    const struct record *r = &m->record;
-    int agents = r->council_count;
-    for (int i = 0; i < r->council_count; i++) {
-        agents -= peer_is_witness(&r->council[i]);
-    }
-    if (r->members <= agents) {
-        member_finish_now(m);
-        return;
-    }
-    m->finish_at_s = now_s + 4 * m->options.beat_s;
-    for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].same_run) {
-            member_tell_end(m, &m->peers[i], true);
-        }
-    }
-}
-
 /* How long workers of nodes that we know nothing of may live on. Whoever led them heard none of our voters in the dead_s before they voted, if they all say
  * so: it stood down lease_s after it heard one of them, and what it answered last gave its nodes time from then on. Else it may have led until now. */
 static double unknown_workers_s(const struct member *m)
@@ -81,12 +61,12 @@ void member_begin_leading(struct member *m, double now_s)
     if (r->round == 0 && m->witness.id == 0) { /* a witness knows every run */
         m->coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
     }
-    if (r->finished) {
-        stay_to_tell(m, now_s);
-        return;
-    }
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
+    }
+    if (r->finished) { /* the leader before decided that, and may not have told anybody that it stands */
+        member_prepare(m);
+        return;
     }
     if (!r->committed) {
         m->inherited = true;
@@ -209,10 +189,6 @@ double member_tick_leading(struct member *m, double now_s)
         return m->finish_at_s;
     }
     if (!member_heard_quorum(m, now_s - m->options.lease_s)) {
-        if (m->record.finished) {
-            member_finish_now(m); /* the verdict stands, whoever hears it */
-            return now_s;
-        }
         member_stand_down(m, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s, now_s);
         return now_s;
     }

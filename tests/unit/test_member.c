@@ -88,6 +88,8 @@ static const struct {
     {84779, PLAIN, "an agent that died by a reset counted as one whose every record was known, so the round it had begun was begun again"},
     {37429, PLAIN, "leaders of two runs, neither of which had a round, each waited for the other's hosts"},
     {4242, SIGNALS, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
+    {103034, PLAIN, "a leader whom nobody answered any more ended the job by itself, and the others began the round again"},
+    {100395, STUBBORN, "the same while the others' workers took long"},
     {34533, STUBBORN, "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
 };
 

@@ -101,6 +101,8 @@ struct run { /* what all agents of a run must agree on. An agent without memory 
     unsigned char *seen; /* by group rank */
     int seen_count;
     long rank_sum, rank_squares; /* of first ranks and sizes: they cover 0..world_size-1 once */
+    bool over;                   /* somebody heard the verdict, with this code */
+    int code;
 };
 
 static struct {
@@ -555,6 +557,17 @@ static void check_place(const struct place *p, struct run *run)
     }
 }
 
+/* Who hears that a run is over hears the same as everybody else, and nobody begins a round of it any more. */
+static void check_verdict(int i, int code, int ended)
+{
+    struct run *run = &sim.runs[ended];
+    if (run->over && run->code != code) {
+        complain("agent %d: the job ended with %d, and elsewhere with %d", i, code, run->code);
+    }
+    run->over = true;
+    run->code = code;
+}
+
 static void sim_act(void *user, const struct action *a, const struct record *record, const char *why)
 {
     static const enum agent_event events[] = {
@@ -573,7 +586,13 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
         }
         agent->place = a->place;
         agent->run = run_of(record);
+        if (sim.runs[agent->run].over) {
+            complain("agent %d: round %d begins after the job's end", (int)(intptr_t)user, a->place.round);
+        }
         check_place(&a->place, &sim.runs[agent->run]);
+    }
+    if ((a->kind == ACTION_FINISH || a->kind == ACTION_REFUSE) && agent->member.verdict) {
+        check_verdict((int)(intptr_t)user, a->code, run_of(record));
     }
     post(agent, events[a->kind], a->code);
     (void)plan(sim.now_s, H_AGENT, (int)(intptr_t)user);
