@@ -145,7 +145,7 @@ void member_tell_others(struct member *m)
     }
 }
 
-/* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Its leader knows it. */
+/* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Who led its round need not be who leads with it now. */
 static void tell(struct member *m, const struct record *r)
 {
     m->told_term = r->term;
@@ -154,7 +154,7 @@ static void tell(struct member *m, const struct record *r)
     struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .info = m->options.self, .record = *r};
     for (int i = 0; i < m->peer_count; i++) {
         const struct member_peer *p = &m->peers[i];
-        if (p->id != r->leader && (p->counts_us || is_in(r, p->id) || is_in(&m->record, p->id))) {
+        if (p->counts_us || is_in(r, p->id) || is_in(&m->record, p->id)) {
             member_send(m, p->id, &out);
         }
     }

@@ -116,6 +116,7 @@ static struct {
     struct message refused, beat;
     int refusals, code, yielded, own_starts, served, served_world;
     int kept_round[10]; /* of the last record that peer i was told of */
+    uint64_t kept_term[10];
     char why[MESSAGE_TEXT_BYTES], said[512];
 } lead;
 
@@ -129,6 +130,7 @@ static void lead_send(void *user, uint64_t peer, const struct message *m)
         lead.beat = *m;
     } else if (m->kind == MESSAGE_KEEP && peer < 10) {
         lead.kept_round[peer] = m->record.round;
+        lead.kept_term[peer] = m->record.term;
     }
     lead.yielded += m->kind == MESSAGE_YIELD && peer == 2 && m->info.id == 9;
 }
@@ -346,6 +348,25 @@ static void who_counts_us_hears_what_we_keep(void **state)
         assert_int_equal(lead.kept_round[3], 2); /* as its link came up */
         member_clear(&lead.member);
     }
+}
+
+/* 6 was elected with the record of the round that 2 led, and goes on from it. 2, whom it may not reach, would be a quorum without us and 6. */
+static void who_led_that_round_before_hears_it_too(void **state)
+{
+    (void)state;
+    static const uint64_t old[] = {2, 1, 6};
+    struct record second = record_of(2, 2, old, 3), third = second;
+    struct message prepare = {.kind = MESSAGE_PREPARE, .term = 3};
+    third.term = 3;
+    third.finished = true;
+    prepare.record = third;
+    begin_lead(1, 3);
+    keeps(2, &second, 2);
+    member_up(&lead.member, &second.council[2], 2.5);
+    member_message(&lead.member, 6, &prepare, 2.5);
+    assert_true(lead.member.record.term == 3 && lead.member.record.leader == 2);
+    assert_int_equal(lead.kept_term[2], 3);
+    member_clear(&lead.member);
 }
 
 /* The verdict ends whoever hears it of its own run, whatever it does, and goes on to those that it is linked with. */
@@ -621,6 +642,7 @@ int main(void)
         cmocka_unit_test(a_round_without_its_leader_has_a_store),
         cmocka_unit_test(who_slept_reads_before_it_begins_alone),
         cmocka_unit_test(who_counts_us_hears_what_we_keep),
+        cmocka_unit_test(who_led_that_round_before_hears_it_too),
         cmocka_unit_test(the_end_is_told_on),
         cmocka_unit_test(who_remembers_nothing_waits_for_survivors),
         cmocka_unit_test(one_of_two_leaders_yields),
