@@ -16,6 +16,11 @@ static bool has_acked(const struct member *m, uint64_t id, const void *arg)
     return p != NULL && p->acked_term == r->term && p->acked_round == r->round && p->acked_finished == r->finished;
 }
 
+static bool has_acked_or_is_witness(const struct member *m, uint64_t id, const void *arg)
+{
+    return (m->witness.id != 0 && id == m->witness.id) || has_acked(m, id, arg);
+}
+
 void member_finish_now(struct member *m)
 {
     struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
@@ -27,6 +32,16 @@ void member_finish_now(struct member *m)
     m->role = MEMBER_OVER;
     m->waiting = false;
     m->hooks.act(m->hooks.user, &a, &m->record, NULL);
+}
+
+/* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum keeps it, at least with the witness. */
+static void tell_witness(struct member *m)
+{
+    const struct record *r = &m->record;
+    struct message out = {.kind = MESSAGE_PREPARE, .record = *r};
+    if (m->witness.id != 0 && !has_acked(m, m->witness.id, r) && member_quorum(m, r, has_acked_or_is_witness, r)) {
+        member_send(m, m->witness.id, &out);
+    }
 }
 
 /* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the council: they come looking for us. */
@@ -104,7 +119,13 @@ double member_fenced_until(struct member *m)
 void member_check_prepared(struct member *m)
 {
     const struct record *r = &m->record;
-    if ((!m->preparing && !m->inherited) || !member_quorum(m, r, has_acked, r)) {
+    if (!m->preparing && !m->inherited) {
+        return;
+    }
+    if (r->finished) {
+        tell_witness(m);
+    }
+    if (!member_quorum(m, r, has_acked, r)) {
         return;
     }
     m->inherited = false;
@@ -142,14 +163,15 @@ void member_check_prepared(struct member *m)
     }
 }
 
-/* Again with each beat, to those who have not answered: their link may be another one by now. */
+/* Again with each beat, to those who have not answered: their link may be another one by now. The job's end not to the witness. */
 void member_send_prepare(struct member *m)
 {
     struct message out = {.kind = MESSAGE_PREPARE, .record = m->record};
     const struct record *r = &m->record;
     for (int k = 0; k < r->council_count + r->before_count; k++) {
         uint64_t id = k < r->council_count ? r->council[k].id : r->before[k - r->council_count].id;
-        if (id != m->options.self.id && member_find(m, id) != NULL && !has_acked(m, id, r)) {
+        bool late = r->finished && id == m->witness.id;
+        if (id != m->options.self.id && !late && member_find(m, id) != NULL && !has_acked(m, id, r)) {
             member_send(m, id, &out);
         }
     }

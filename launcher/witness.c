@@ -95,7 +95,10 @@ static void on_join(const struct witness *w, uint64_t from, const struct message
         }
     } else if (r->finished) {
         if (returns) {
-            reply(out, MESSAGE_REFUSE, r->term)->code = r->code;
+            struct message *end = reply(out, MESSAGE_REFUSE, r->term);
+            end->finished = true;
+            end->code = r->code;
+            memcpy(end->nonce, r->nonce, sizeof end->nonce);
         }
     } else {
         for (int leaders = 1; leaders >= 0; leaders--) {

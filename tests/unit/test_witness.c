@@ -159,7 +159,8 @@ static void tells_who_comes_where_to_go(void **state)
     assert_int_equal(answer.replies[0].nonce[0], 0);     /* nothing to join */
     memcpy(ask.nonce, w.record.nonce, sizeof ask.nonce); /* it missed the verdict */
     witness_step(&w, false, 77, &ask, &answer);
-    assert_true(answer.replies[0].kind == MESSAGE_REFUSE && answer.replies[0].code == 3);
+    assert_true(answer.replies[0].kind == MESSAGE_REFUSE && answer.replies[0].finished && answer.replies[0].code == 3);
+    assert_memory_equal(answer.replies[0].nonce, w.record.nonce, sizeof w.record.nonce);
     memset(ask.nonce, 0, sizeof ask.nonce);
     witness_step(&w, false, 77, &ask, &answer);
     assert_int_equal(answer.reply_count, 0); /* a newcomer waits for the next run */
@@ -313,6 +314,38 @@ static void a_store_that_lost_all_is_written_anew(void **state)
     }
 }
 
+/* Four hosts: the leader is cut off from all others, not from the store, when it has decided the end. That alone is no verdict: the others know nothing of it. */
+static void what_a_leader_told_the_witness_alone_is_no_verdict(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        cluster_open(
+            &(struct cluster_options){.seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 1, .work_s = 20, .witness = true});
+        int leader = -1;
+        while (leader < 0) {
+            assert_false(cluster_run_steps(1));
+            for (int i = 0; i < 4; i++) {
+                leader = cluster_agent(i).member->role == MEMBER_LEADING && cluster_agent(i).member->record.finished ? i : leader;
+            }
+        }
+        cluster_split(1u << leader);
+        (void)cluster_run(cluster_totals()->now_s + 8);
+        for (int i = 0; i < 4; i++) {
+            if (i != leader) {
+                cluster_store_cut(i);
+            }
+        }
+        (void)cluster_run(cluster_totals()->now_s + 25);
+        cluster_heal();
+        bool ended = cluster_run(1000);
+        if (cluster_broken() != NULL || !ended) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "no end");
+        }
+        assert_int_equal(schedule_count_codes(4, 0), 4);
+        cluster_close();
+    }
+}
+
 /* Two hosts; the leader is cut off without a word of its kernel. */
 static void one_of_two_goes_on(void **state)
 {
@@ -428,6 +461,7 @@ int main(void)
         cmocka_unit_test(answers_beats_of_the_newest_leader),
         cmocka_unit_test(tells_who_comes_where_to_go),
         cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(what_a_leader_told_the_witness_alone_is_no_verdict),
         cmocka_unit_test(one_of_two_goes_on),
         cmocka_unit_test(a_store_that_is_away_ends_nothing),
         cmocka_unit_test(a_forsaken_run_is_taken_over),

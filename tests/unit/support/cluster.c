@@ -482,6 +482,11 @@ void cluster_store_down(bool down)
     sim.store.down = down;
 }
 
+void cluster_store_cut(int i)
+{
+    sim.agents[i].store_cut = true;
+}
+
 void cluster_store_copy(void)
 {
     struct store *s = &sim.store;

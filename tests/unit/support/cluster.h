@@ -61,6 +61,8 @@ void cluster_fail_worker(int i);
 void cluster_signal(int i);
 /* The store answers nobody from now on, or all again. */
 void cluster_store_down(bool down);
+/* It does not answer this agent, until all cuts are healed. */
+void cluster_store_cut(int i);
 /* The store keeps a copy of what it has; has what it kept, or nothing. */
 void cluster_store_copy(void);
 void cluster_store_wipe(bool all);
