@@ -22,8 +22,8 @@ with open(os.path.join(os.environ["DEST"], f"{rank}.{restart}"), "w") as f:
     json.dump({"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd(), "leader": os.getsid(0) == os.getpid(), "pgid": os.getpgid(0) == os.getpid()}, f)
 while rank == 1 and not os.path.exists(os.path.join(os.environ["DEST"], f"0.{restart}.said")):
     time.sleep(0.01)
-print(f"out {rank} {restart}")
-print(f"err {rank} {restart}", file=sys.stderr)
+sys.stdout.write(f"out {rank} {restart}\n")  # one write: ranks share the pipe
+sys.stderr.write(f"err {rank} {restart}\n")
 sys.stdout.flush()
 sys.stderr.flush()
 with open(os.path.join(os.environ["DEST"], f"{rank}.{restart}.said"), "w"):
