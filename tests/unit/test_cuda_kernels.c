@@ -17,9 +17,9 @@
 
 enum { ORDERS = 3, EDGE_BYTES = 256 };
 #ifdef __SANITIZE_THREAD__
-enum { MOST = 50000 }; /* elements of a shape beside those of all kernels, with a sanitizer: that for threads is the slowest */
+enum { ELEMENTS_MOST = 50000 }; /* elements of a shape beside those of all kernels, with a sanitizer: that for threads is the slowest */
 #elif defined DT_SANITIZED
-enum { MOST = 200000 };
+enum { ELEMENTS_MOST = 200000 };
 #endif
 
 /* Shapes at which kernels on the GPU change their way; `slack` where many rows are added up in F32. */
@@ -270,7 +270,7 @@ static void test_more_shapes(void **unused)
     for (size_t c = 0; c < sizeof more / sizeof more[0]; c++) {
         for (int i = 0; i < 20 && more[c].shapes[i][0] != 0; i++) {
 #ifdef DT_SANITIZED
-            if (more[c].shapes[i][1] > 10000 || more[c].shapes[i][0] * (1 + more[c].shapes[i][1]) > MOST) {
+            if (more[c].shapes[i][1] > 10000 || more[c].shapes[i][0] * (1 + more[c].shapes[i][1]) > ELEMENTS_MOST) {
                 continue;
             }
 #endif
