@@ -22,8 +22,9 @@
  * the link had, however late it is called. Hook connect may be called for a peer that is being connected already, and must reach whoever listens at
  * the address now: another id than expected is welcome. Call member_tick when it asked to be called, and after anything else that happened.
  * Two runs of one name. Who holds the endpoint and remembers nothing may be new, or take the place of one whose survivors train on: whoever leads
- * them calls the endpoint every beat_s, so before a first round of fewer than all it waits for MEMBER_ALONE beats, and longer while somebody of another
- * run is there. Cut off from them it cannot know: then two runs may train, until two leaders hear of each other. One of both yields (member_rival.c).
+ * them calls the endpoint every beat_s, so before a first round of fewer than all, or with somebody who was led before, it waits for MEMBER_ALONE beats,
+ * and longer while somebody of another run is there. Cut off from them it cannot know: then two runs may train, until two leaders hear of each other.
+ * One of both yields (member_rival.c).
  * The agent that binds the endpoint calls member_lead, all others member_seek; then each gives EVENT_JOIN with the world size of its node. */
 #ifndef DT_LAUNCHER_MEMBER_H
 #define DT_LAUNCHER_MEMBER_H
@@ -188,6 +189,7 @@ struct member {
     double wake_s, beat_at_s, call_at_s;
     double due_s, awake_s; /* when member_tick wanted to be called; when it was called much later, as this process slept */
     double others_since_s; /* somebody of another run was here first; 0: nobody yet */
+    bool strays;           /* somebody followed another run's leader, perhaps we ourselves, and may not know whether that run has begun */
     struct member_nodes *nodes;
     bool preparing;     /* the record waits for its acknowledgements */
     bool inherited;     /* so does that with which we were elected, of a round that may have begun: no other one does before */

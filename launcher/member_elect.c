@@ -177,7 +177,8 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     p->same_run = same;
     p->counts_us = same && member_place_of(in->record.council, in->record.council_count, p->id) >= 0 && is_in(&in->record, m->options.self.id);
     p->elsewhere = !same && member_has_begun(in->record.round, in->record.committed) && !in->record.finished;
-    if (m->role == MEMBER_LEADING && p->elsewhere) {
+    m->strays = m->strays || (!same && in->record.nonce[0] != 0);
+    if (m->role == MEMBER_LEADING && (p->elsewhere || m->strays)) {
         member_hold_for_others(m, now_s);
     }
     p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */

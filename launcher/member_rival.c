@@ -145,7 +145,7 @@ void member_hold_for_others(struct member *m, double now_s)
     if (any && m->others_since_s <= 0) {
         m->others_since_s = now_s;
     }
-    double until_s = any ? m->others_since_s + 2 * m->options.dead_s : 0;
+    double until_s = any ? m->others_since_s + 2 * m->options.dead_s : m->strays ? c->alone_from_s : 0;
     if (until_s != c->hold_until_s) {
         struct event e = {.kind = EVENT_TICK, .node = -1};
         c->hold_until_s = until_s;

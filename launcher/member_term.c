@@ -60,6 +60,7 @@ void member_begin_leading(struct member *m, double now_s)
     m->others_since_s = 0;
     if (r->round == 0 && m->witness.id == 0) { /* a witness knows every run */
         m->coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
+        m->coordinator->hold_until_s = m->strays ? m->coordinator->alone_from_s : 0;
     }
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
@@ -87,6 +88,7 @@ void member_lead(struct member *m, double now_s)
     m->holds_endpoint = true;
     member_first_record(m, &first);
     m->run_count++;
+    m->strays = m->strays || m->record.nonce[0] != 0;
     member_change_run(m, first.nonce);
     m->record = first;
     member_begin_leading(m, now_s);

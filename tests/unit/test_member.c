@@ -30,7 +30,7 @@ enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
 
 static int waited_in_vain;
 
-enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS };
+enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS, SPARES, FAILS, LATE };
 
 /* What went wrong, or null. */
 static const char *one_schedule(uint64_t seed, int kind)
@@ -41,13 +41,18 @@ static const char *one_schedule(uint64_t seed, int kind)
     cluster_open(&(struct cluster_options){.seed = seed,
                                            .count = count,
                                            .min = min,
-                                           .max = count,
-                                           .restarts = stopped ? 100 : 3, /* workers that their guard ended count, too */
+                                           .max = kind == SPARES ? min + (count - min) / 2 : count,
+                                           .restarts = stopped         ? 100
+                                                       : kind == FAILS ? 1
+                                                                       : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .filters = kind == FILTERS,
                                            .signals = kind == SIGNALS || kind == SAVES,
                                            .save = kind == SAVES,
                                            .stubborn = stopped,
+                                           .failures = kind == FAILS,
+                                           .join_timeout_s = kind == FAILS ? 40 : 0,
+                                           .link_s = kind == LATE ? 6 : 0,
                                            .sleeps = kind == SLEEPS,
                                            .fault_every_s = kind == SLEEPS && seed % 2 == 0 ? 4 : 0,
                                            .last_call_s = kind == SHORT || kind == WHOLE ? 0.5 + (double)(seed % 5) : 0,
@@ -60,7 +65,7 @@ static const char *one_schedule(uint64_t seed, int kind)
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
         schedule_list_left(count, why, sizeof why);
-    } else if (kind == SIGNALS || kind == SAVES) { /* who was asked, and whether anybody goes on, decides the codes */
+    } else if (kind == SIGNALS || kind == SAVES || kind == FAILS) { /* who was asked, and whether anybody goes on, decides the codes */
         why[0] = 0;
     } else if (well == 0 && !(2 * min <= count && cluster_totals()->kills > 0)) {
         /* Faults were free (lost nodes) or within the budget (failed workers). But where two halves could both go on, and an agent died that others could
@@ -89,6 +94,7 @@ static const struct {
     {37429, PLAIN, "leaders of two runs, neither of which had a round, each waited for the other's hosts"},
     {4242, SIGNALS, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
     {103034, PLAIN, "a leader whom nobody answered any more ended the job by itself, and the others began the round again"},
+    {1253, SPARES, "who took the place of a leader began anew with hosts that only waited beside its round, before the survivors' call"},
     {100395, STUBBORN, "the same while the others' workers took long"},
     {34533, STUBBORN, "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
 };
@@ -158,6 +164,24 @@ static void and_with_a_short_last_call(void **state)
 {
     (void)state;
     run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), SHORT);
+}
+
+static void and_when_more_hosts_are_there_than_a_round_takes(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), SPARES);
+}
+
+static void and_when_the_job_fails_or_waits_too_long(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), FAILS);
+}
+
+static void and_when_links_come_up_late(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), LATE);
 }
 
 /* Hosts die and return, whoever held the endpoint among them, and all can reach each other: survivors and those who remember nothing are one run. */
@@ -491,6 +515,9 @@ int main(void)
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
         cmocka_unit_test(and_when_agents_sleep_for_minutes_and_a_part_heals),
         cmocka_unit_test(and_with_a_short_last_call),
+        cmocka_unit_test(and_when_more_hosts_are_there_than_a_round_takes),
+        cmocka_unit_test(and_when_the_job_fails_or_waits_too_long),
+        cmocka_unit_test(and_when_links_come_up_late),
         cmocka_unit_test(and_who_returns_never_begins_a_run_beside_another),
         cmocka_unit_test(a_restarted_holder_of_the_endpoint_joins_the_survivors),
         cmocka_unit_test(of_two_runs_one_is_given_up),

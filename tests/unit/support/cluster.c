@@ -380,7 +380,7 @@ static void sim_connect(void *user, const struct peer_info *to)
     }
     l->up = true;
     l->token++;
-    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s;
+    double at_s = sim.now_s + uniform(0.1, 1) * (sim.o.link_s > 0 && rnd() % 4 == 0 ? sim.o.link_s : sim.delay_s);
     l->last_s[0] = l->last_s[1] = at_s;
     l->stalled_s[0] = l->stalled_s[1] = 0;
     l->flushed[0] = l->flushed[1] = false;
@@ -776,7 +776,7 @@ static void start_agent(int i)
     o = (struct member_options){.rounds = {.nodes_min = sim.o.min,
                                            .nodes_max = sim.o.max,
                                            .restarts_max = sim.o.restarts,
-                                           .join_timeout_s = 600,
+                                           .join_timeout_s = sim.o.join_timeout_s > 0 ? sim.o.join_timeout_s : 600,
                                            .last_call_s = sim.o.last_call_s,
                                            .leave = sim.o.signals,
                                            .save = sim.o.save},
@@ -867,7 +867,7 @@ void cluster_heal(void)
 
 void cluster_fail_worker(int i)
 {
-    if (sim.agents[i].alive && sim.agents[i].running && sim.totals.failures < sim.o.restarts) {
+    if (sim.agents[i].alive && sim.agents[i].running && (sim.o.failures || sim.totals.failures < sim.o.restarts)) {
         sim.totals.failures++;
         plan(sim.now_s, H_WORKER_BAD, i)->value = sim.agents[i].workers_token;
     }

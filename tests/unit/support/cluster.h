@@ -14,6 +14,9 @@ struct cluster_options {
     double faults_until_s; /* 0: no faults */
     double fault_every_s;  /* at most, between two of them; 0: 12 */
     double last_call_s;    /* 0: 8 */
+    double join_timeout_s; /* 0: 600 */
+    double link_s;         /* what a link may take to come up, at most; 0: as long as any message */
+    bool failures;         /* workers fail more often than `restarts` allows */
     bool whole;            /* faults leave the network as it is: agents die and return, workers fail, links are reset */
     bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
     bool save;             /* the program saves when asked to: all do, before one leaves */
