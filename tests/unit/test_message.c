@@ -229,7 +229,7 @@ static void malformed_values_are_refused(void **state)
     static struct message in, out;
     struct dt_error err;
     (void)state;
-    enum { TERM = 2, ROUND = 10, BODY = 18 };
+    enum { TERM = 2, ROUND = 10, BODY = 18, CODE = BODY + 17, TEXT = CODE + 8 };
     struct dt_text ack = {0};
     char other[32];
     fill(&in, MESSAGE_ACK, false);
@@ -261,15 +261,15 @@ static void malformed_values_are_refused(void **state)
     (void)snprintf(in.text, sizeof in.text, "abc");
     message_encode(&in, &refuse);
     assert_int_equal(message_decode(&out, refuse.data, refuse.size, &err), 0);
-    refuse.data[BODY + 8] = (char)0xff; /* a text longer than what follows, and than any text may be */
-    refuse.data[BODY + 9] = (char)0xff;
+    refuse.data[TEXT] = (char)0xff; /* a text longer than what follows, and than any text may be */
+    refuse.data[TEXT + 1] = (char)0xff;
     assert_int_equal(message_decode(&out, refuse.data, refuse.size, &err), -1);
-    refuse.data[BODY + 8] = 3;
-    refuse.data[BODY + 9] = 0;
-    refuse.data[BODY + 11] = 0; /* a NUL inside */
+    refuse.data[TEXT] = 3;
+    refuse.data[TEXT + 1] = 0;
+    refuse.data[TEXT + 3] = 0; /* a NUL inside */
     assert_int_equal(message_decode(&out, refuse.data, refuse.size, &err), -1);
-    refuse.data[BODY + 11] = 'b';
-    refuse.data[BODY + 1] = 1; /* exit code 258 */
+    refuse.data[TEXT + 3] = 'b';
+    refuse.data[CODE + 1] = 1; /* exit code 258 */
     assert_int_equal(message_decode(&out, refuse.data, refuse.size, &err), -1);
     dt_text_clear(&refuse);
 
