@@ -463,6 +463,9 @@ static double tick(struct member *m, double now_s)
         return member_tick_leading(m, now_s);
     case MEMBER_FOLLOWING:
         if (now_s - m->lease_s >= m->options.lease_s) {
+            if (m->awake_s > 0 && now_s < m->awake_s + m->options.beat_s) { /* its last words may not have been read yet; the guard does not wait */
+                return m->awake_s + m->options.beat_s;
+            }
             give_up_leader(m, now_s);
             return now_s;
         }

@@ -30,7 +30,7 @@ enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
 
 static int waited_in_vain;
 
-enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS, SPARES, FAILS, LATE };
+enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS, SPARES, FAILS, LATE, MIXED };
 
 /* What went wrong, or null. */
 static const char *one_schedule(uint64_t seed, int kind)
@@ -38,24 +38,25 @@ static const char *one_schedule(uint64_t seed, int kind)
     static char why[1024];
     int count = (kind == SLEEPS ? 3 : 1) + (int)(seed % (kind == SLEEPS ? 10 : 8)), min = 1 + (int)(seed / 8 % (uint64_t)count);
     bool stopped = kind == STUBBORN || kind == SLEEPS;
+    uint64_t bits = kind == MIXED ? seed * 0x9e3779b97f4a7c15ull >> 40 : 0; /* some of all that there is */
     cluster_open(&(struct cluster_options){.seed = seed,
                                            .count = count,
                                            .min = min,
-                                           .max = kind == SPARES ? min + (count - min) / 2 : count,
+                                           .max = kind == SPARES || (bits & 1) != 0 ? min + (count - min) / 2 : count,
                                            .restarts = stopped         ? 100
                                                        : kind == FAILS ? 1
                                                                        : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
-                                           .filters = kind == FILTERS,
-                                           .signals = kind == SIGNALS || kind == SAVES,
-                                           .save = kind == SAVES,
-                                           .stubborn = stopped,
-                                           .failures = kind == FAILS,
+                                           .filters = kind == FILTERS || (bits & 2) != 0,
+                                           .signals = kind == SIGNALS || kind == SAVES || (bits & 12) == 12,
+                                           .save = kind == SAVES || (bits & 28) == 28,
+                                           .stubborn = stopped || (bits & (32 | 256)) != 0,
+                                           .failures = kind == FAILS || (bits & 64) != 0,
                                            .join_timeout_s = kind == FAILS ? 40 : 0,
-                                           .link_s = kind == LATE ? 6 : 0,
-                                           .sleeps = kind == SLEEPS,
-                                           .fault_every_s = kind == SLEEPS && seed % 2 == 0 ? 4 : 0,
-                                           .last_call_s = kind == SHORT || kind == WHOLE ? 0.5 + (double)(seed % 5) : 0,
+                                           .link_s = kind == LATE || (bits & 128) != 0 ? 6 : 0,
+                                           .sleeps = kind == SLEEPS || (bits & 256) != 0,
+                                           .fault_every_s = (kind == SLEEPS && seed % 2 == 0) || (bits & 512) != 0 ? 4 : 0,
+                                           .last_call_s = kind == SHORT || kind == WHOLE || (bits & 1024) != 0 ? 0.5 + (double)(seed % 5) : 0,
                                            .whole = kind == WHOLE,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
@@ -65,7 +66,8 @@ static const char *one_schedule(uint64_t seed, int kind)
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
         schedule_list_left(count, why, sizeof why);
-    } else if (kind == SIGNALS || kind == SAVES || kind == FAILS) { /* who was asked, and whether anybody goes on, decides the codes */
+    } else if (kind == SIGNALS || kind == SAVES || kind == FAILS ||
+               kind == MIXED) { /* who was asked, and whether anybody goes on, decides the codes */
         why[0] = 0;
     } else if (well == 0 && !(2 * min <= count && cluster_totals()->kills > 0)) {
         /* Faults were free (lost nodes) or within the budget (failed workers). But where two halves could both go on, and an agent died that others could
@@ -182,6 +184,12 @@ static void and_when_links_come_up_late(void **state)
 {
     (void)state;
     run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), LATE);
+}
+
+static void and_when_all_that_happens_at_once(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), MIXED);
 }
 
 /* Hosts die and return, whoever held the endpoint among them, and all can reach each other: survivors and those who remember nothing are one run. */
@@ -313,6 +321,29 @@ static void who_is_asked_leaves_when_all_have_saved(void **state)
         assert_int_equal(cluster_totals()->rounds, 2);
         cluster_close();
     }
+}
+
+/* Two hosts; one is done, and its agent sleeps while the other one ends the job. It has its leader's last words when it wakes up. */
+static void who_sleeps_through_the_end_reads_how_it_ended(void **state)
+{
+    (void)state;
+    int tried = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 2, .min = 2, .max = 2, .start_s = 1, .work_s = 20});
+        while (cluster_agent(1).state != AGENT_FINISHING && cluster_broken() == NULL && !cluster_agent(0).finished) {
+            (void)cluster_run_steps(1);
+        }
+        if (cluster_agent(0).running) {
+            tried++;
+            cluster_stop(1, 11 + (double)(seed % 20));
+        }
+        bool ended = cluster_run(100);
+        if (cluster_broken() != NULL || !ended || schedule_count_codes(2, 0) < 2) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "no end");
+        }
+        cluster_close();
+    }
+    assert_true(tried > 20);
 }
 
 /* C-3: whoever leads dies before each single thing that happens from the start to the first round's workers, one after the other; nobody starts workers of
@@ -518,11 +549,13 @@ int main(void)
         cmocka_unit_test(and_when_more_hosts_are_there_than_a_round_takes),
         cmocka_unit_test(and_when_the_job_fails_or_waits_too_long),
         cmocka_unit_test(and_when_links_come_up_late),
+        cmocka_unit_test(and_when_all_that_happens_at_once),
         cmocka_unit_test(and_who_returns_never_begins_a_run_beside_another),
         cmocka_unit_test(a_restarted_holder_of_the_endpoint_joins_the_survivors),
         cmocka_unit_test(of_two_runs_one_is_given_up),
         cmocka_unit_test(followers_of_a_run_that_is_given_up_go_over),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
+        cmocka_unit_test(who_sleeps_through_the_end_reads_how_it_ended),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),
         cmocka_unit_test(a_round_that_may_have_begun_is_not_passed_over),

@@ -944,7 +944,7 @@ static void store_fault(void)
     plan_fault();
 }
 
-static void stop_agent(int i, double for_s)
+void cluster_stop(int i, double for_s)
 {
     if (sim.now_s >= sim.agents[i].stopped_until_s) {
         sim.agents[i].stopped_until_s = sim.now_s + for_s;
@@ -978,10 +978,10 @@ static void sleep_fault(void)
     if (what == 0) {
         heal_some(i);
     } else {
-        stop_agent(i, for_s);
+        cluster_stop(i, for_s);
     }
     if (what == 1) {
-        stop_agent(k, for_s * uniform(0.9, 1.1));
+        cluster_stop(k, for_s * uniform(0.9, 1.1));
     }
     plan_fault();
 }
@@ -1050,7 +1050,7 @@ static void fault(void)
         break;
     case 9:
     case 10: /* the agent's process is stopped; its guard is not */
-        stop_agent(i, uniform(1, 40));
+        cluster_stop(i, uniform(1, 40));
         break;
     default:
         cluster_heal();
@@ -1085,7 +1085,7 @@ static bool sleeps_on(const struct happen *h)
     if (!sim.o.sleeps || sim.now_s >= sim.o.faults_until_s || !matters || rnd() % 64 != 0) {
         return false;
     }
-    stop_agent(h->node, uniform(5, 60));
+    cluster_stop(h->node, uniform(5, 60));
     return true;
 }
 

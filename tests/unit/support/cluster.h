@@ -60,6 +60,8 @@ void cluster_isolate(int i);
 void cluster_split(uint32_t side);
 void cluster_heal(void);
 void cluster_fail_worker(int i);
+/* Its agent's process is stopped for so long; what comes meanwhile waits. */
+void cluster_stop(int i, double for_s);
 /* Asks a host to stop. */
 void cluster_signal(int i);
 /* The store answers nobody from now on, or all again. */
