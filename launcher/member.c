@@ -380,11 +380,12 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     }
 }
 
-/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but while beats went to and fro, its round and its
- * leader were ours. */
+/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but while beats went to and fro between a
+ * leader and who follows it, they had one round. */
 static bool knew_all(const struct member *m, const struct member_peer *p, enum member_end end, double now_s)
 {
-    return p->told && (end == MEMBER_ENDED || now_s - p->heard_s < m->options.lease_s);
+    bool led = m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->leader;
+    return p->told && (end == MEMBER_ENDED || (led && now_s - p->heard_s < m->options.lease_s));
 }
 
 void member_down(struct member *m, uint64_t peer, enum member_end end, double now_s)

@@ -97,6 +97,7 @@ static const struct {
     {4242, SIGNALS, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
     {103034, PLAIN, "a leader whom nobody answered any more ended the job by itself, and the others began the round again"},
     {1253, SPARES, "who took the place of a leader began anew with hosts that only waited beside its round, before the survivors' call"},
+    {906923, LATE, "one that led nobody and followed another counted a host that ended by a reset as one whose every record it knew"},
     {100395, STUBBORN, "the same while the others' workers took long"},
     {34533, STUBBORN, "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
 };
