@@ -104,7 +104,7 @@ static void gpu_close(struct gpu *g)
 static void gpu_finish(struct gpu *g)
 {
     struct dt_error err = {0};
-    if (dt_stream_finish(g->s, 60, &err) != 0) {
+    if (dt_stream_finish(g->s, 600, &err) != 0) {
         fail_msg("%s", err.text);
     }
 }
