@@ -17,9 +17,9 @@
 
 enum { ORDERS = 3, EDGE_BYTES = 256 };
 #ifdef __SANITIZE_THREAD__
-enum { ELEMENTS_MOST = 50000 }; /* elements of a shape beside those of all kernels, with a sanitizer: that for threads is the slowest */
+enum { ELEMENTS_MOST = 10000 }; /* with the sanitizer for threads each barrier of a block costs the square of its threads */
 #elif defined DT_SANITIZED
-enum { ELEMENTS_MOST = 200000 };
+enum { ELEMENTS_MOST = 200000 }; /* of shapes beside those of all kernels */
 #endif
 
 /* Shapes at which kernels on the GPU change their way; `slack` where many rows are added up in F32. */
