@@ -20,7 +20,7 @@ BIN = os.path.join(BUILD, "bin")
 TOOLS = os.path.join(BUILD, "tools")
 DTRUN = os.path.join(BIN, "dtrun")
 PYTHON = sys.executable
-DEADLINE_S = 60  # for whatever must happen at all
+DEADLINE_S = 60 * (5 if os.environ.get("SAN") else 1)  # for whatever must happen at all; sanitizers have it happen slowly
 MARKER = "STORY_MARKER"
 # What the surroundings of a test could say to a launcher; where plan files lie is the test runner's to say.
 FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "MPI_", "LSB_", "LSF_", "JSM_", "PBS_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_", "TORCH_ELASTIC",
