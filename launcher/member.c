@@ -191,7 +191,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
             return;
         }
         m->lease_s = m->echo_s; /* whenever we came to follow it: what we read may be old */
-        member_keep(m, &in->record);
+        member_keep(m, &in->record, peer);
         member_forget_past_cause(m);
         member_let_others_go(m);
         m->last_round = in->record.round;

@@ -109,7 +109,7 @@ void member_on_vote(struct member *m, uint64_t peer, const struct message *in, d
         return;
     }
     if (record_newer(&in->record, &m->record)) {
-        member_keep(m, &in->record); /* somebody knows more: ask again with that */
+        member_keep(m, &in->record, peer); /* somebody knows more: ask again with that */
         m->campaign = 0;
         return;
     }
@@ -146,7 +146,7 @@ void member_tell_others(struct member *m)
 }
 
 /* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Who led its round need not be who leads with it now. */
-static void tell(struct member *m, const struct record *r)
+static void tell(struct member *m, const struct record *r, uint64_t from)
 {
     m->told_term = r->term;
     m->told_round = r->round;
@@ -154,17 +154,17 @@ static void tell(struct member *m, const struct record *r)
     struct message out = {.kind = MESSAGE_KEEP, .term = r->term, .info = m->options.self, .record = *r};
     for (int i = 0; i < m->peer_count; i++) {
         const struct member_peer *p = &m->peers[i];
-        if (p->counts_us || is_in(r, p->id) || is_in(&m->record, p->id)) {
+        if (p->id != from && (p->counts_us || is_in(r, p->id) || is_in(&m->record, p->id))) {
             member_send(m, p->id, &out);
         }
     }
 }
 
-void member_keep(struct member *m, const struct record *r)
+void member_keep(struct member *m, const struct record *r, uint64_t from)
 {
     bool told = m->told_term == r->term && m->told_round == r->round && m->told_finished == r->finished;
     if (!told && (is_in(r, m->options.self.id) || is_in(&m->record, m->options.self.id))) {
-        tell(m, r);
+        tell(m, r, from);
     }
     m->record = *r;
 }
@@ -188,7 +188,7 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     if (m->role == MEMBER_LEADING && in->record.term == m->record.term) {
         return; /* our own, on its way back */
     }
-    member_keep(m, &in->record);
+    member_keep(m, &in->record, p->id);
     m->promised = in->record.term > m->promised ? in->record.term : m->promised;
     m->campaign = 0;
     if (m->role == MEMBER_LEADING) { /* another one leads since */
@@ -204,7 +204,7 @@ void member_on_prepare(struct member *m, uint64_t peer, const struct message *in
     if (!same || member_refuse_old_term(m, peer, in) || in->record.term != in->term || record_newer(&m->record, &in->record)) {
         return;
     }
-    member_keep(m, &in->record);
+    member_keep(m, &in->record, peer);
     if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
         member_follow(m, peer, in->term, now_s);
     }

@@ -66,8 +66,8 @@ bool member_refuse_old_term(struct member *m, uint64_t peer, const struct messag
 /* A record that a peer keeps; one that a leader asks us to keep. */
 void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
-/* From now on we keep *r instead of our record. Who counts us hears it before. */
-void member_keep(struct member *m, const struct record *r);
+/* From now on we keep *r, which `from` sent, instead of our record. Who counts us hears it before. */
+void member_keep(struct member *m, const struct record *r, uint64_t from);
 /* Our record, which we changed as the leader: tells those who count us and are in none of its councils, which are asked to keep it anyway. */
 void member_tell_others(struct member *m);
 /* member_lead.c: an action for one node, ours or another's; for one peer. */
