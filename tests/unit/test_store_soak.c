@@ -1,6 +1,6 @@
 /* The store under many clients that are killed, cut off and half open: what it answered must be linearizable key by key, no wait may be lost,
  * and nothing of a request that never came whole may show. Each epoch has keys of its own, and its histories are checked at its end.
- * DTRUN_STORE_OPS=N runs about N operations, DTRUN_SEED=S begins at seed S.
+ * DTRUN_STORE_OPS=N runs whole epochs until N operations were answered, DTRUN_SEED=S begins at seed S.
  * run: timeout 300 */
 #include "base/clock.h"
 #include "base/text.h"
@@ -41,6 +41,7 @@ static struct {
     struct bench_server server;
     uint64_t seed;
     int epoch;
+    bool over; /* written by client 0 alone, between two barriers: all leave after the same epoch */
     pthread_barrier_t line;
     atomic_int busy, waiting[KEYS], failed;
     atomic_llong answered, killed, waits;
@@ -406,11 +407,7 @@ static void *run_client(void *user)
     struct client *c = user;
     long long most = setting("DTRUN_STORE_OPS", SHORT_OPS);
     join(c);
-    for (;;) {
-        (void)pthread_barrier_wait(&soak.line);
-        if (atomic_load(&soak.failed) || atomic_load(&soak.answered) >= most) {
-            break;
-        }
+    while (!soak.over) {
         run_epoch(c);
         (void)pthread_barrier_wait(&soak.line);
         if (c->number == 0) {
@@ -418,6 +415,7 @@ static void *run_client(void *user)
                 check_epoch();
             }
             soak.epoch++;
+            soak.over = atomic_load(&soak.failed) || atomic_load(&soak.answered) >= most;
             atomic_store(&soak.busy, CLIENTS);
         }
         (void)pthread_barrier_wait(&soak.line);
