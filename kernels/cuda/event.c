@@ -20,7 +20,8 @@ enum { TIMES = 512 }; /* waits of one stream that may be under way; of what is b
 struct cuda_times {
     pthread_mutex_t lock; /* who drives the stream, and who waits for an event of it */
     cudaEvent_t around[TIMES][2];
-    uint64_t made, put, taken;
+    uint64_t made, put, taken; /* made: at the first wait, all of them; 0 before */
+    bool tried;
 };
 
 int cuda_times_open(struct cuda_stream *s)
@@ -52,7 +53,7 @@ static void take_times(struct cuda_stream *s)
 {
     struct cuda_times *x = s->times;
     for (float ms = 0; x->taken < x->put; x->taken++) {
-        cudaEvent_t *around = x->around[x->taken % TIMES];
+        cudaEvent_t *around = x->around[x->taken % x->made];
         if (cudaEventQuery(around[1]) != cudaSuccess || cudaEventElapsedTime(&ms, around[0], around[1]) != cudaSuccess) {
             (void)cudaGetLastError();
             return;
@@ -61,26 +62,27 @@ static void take_times(struct cuda_stream *s)
     }
 }
 
-/* The place for one more pair, made when it is needed first; null: there is none. Under the lock. */
-static cudaEvent_t *next_times(struct cuda_times *x)
+/* All pairs at once, so that no later step makes any; as many as the runtime gives. */
+static void make_times(struct cuda_times *x)
 {
-    cudaEvent_t *around = x->around[x->put % TIMES];
-    if (x->put - x->taken == TIMES) {
-        return NULL;
-    }
-    if (x->made < TIMES && x->put == x->made) {
-        if (cudaEventCreateWithFlags(&around[0], cudaEventDefault) != cudaSuccess) {
-            (void)cudaGetLastError();
-            return NULL;
-        }
-        if (cudaEventCreateWithFlags(&around[1], cudaEventDefault) != cudaSuccess) {
-            (void)cudaGetLastError();
-            (void)cudaEventDestroy(around[0]);
-            return NULL;
+    x->tried = true;
+    while (x->made < TIMES && cudaEventCreateWithFlags(&x->around[x->made][0], cudaEventDefault) == cudaSuccess) {
+        if (cudaEventCreateWithFlags(&x->around[x->made][1], cudaEventDefault) != cudaSuccess) {
+            (void)cudaEventDestroy(x->around[x->made][0]);
+            break;
         }
         x->made++;
     }
-    return around;
+    (void)cudaGetLastError();
+}
+
+/* The place for one more pair; null: there is none. Under the lock. */
+static cudaEvent_t *next_times(struct cuda_times *x)
+{
+    if (!x->tried) {
+        make_times(x);
+    }
+    return x->put - x->taken == x->made ? NULL : x->around[x->put % x->made];
 }
 
 /* The stream waits for an event of another one; how long it takes is taken down. */
