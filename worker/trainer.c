@@ -86,7 +86,6 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
         .step_s = r->step_s,
         .tokens_per_s = r->step_s > 0 ? (double)tokens / r->step_s : 0,
         .mfu = (double)tokens * flops_per_token(&t->chain) / r->step_s / (t->peak_flops * t->size),
-        .memory_bytes = trainer_memory(t),
         .round = t->world->round,
     };
 }
@@ -232,10 +231,14 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         t->longest_step_s = fmax(t->longest_step_s, r.step_s);
         set_pulse_limit(t, 0);
         m = describe(t, &r);
-        if (++steps_here == 3) {
+        bool log = due(t->step, job->logging.log_every_n_steps) || end, compare = ++steps_here == 3;
+        if (compare || (log && t->metrics.active)) { /* asks the device: not in each step */
+            m.memory_bytes = trainer_memory(t);
+        }
+        if (compare) {
             compare_memory(t, m.memory_bytes);
         }
-        metrics_step(&t->metrics, &m, due(t->step, job->logging.log_every_n_steps) || end);
+        metrics_step(&t->metrics, &m, log);
         if (hooks->after_step) {
             hooks->after_step(t, &r, hooks->context);
         }
