@@ -364,6 +364,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
+    softgpu_setup("cublasLtMatmulDescCreate");
     description *p = new description();
     p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     p->bias_type = p->aux_type = -1;
@@ -406,6 +407,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
 {
+    softgpu_setup("cublasLtMatrixLayoutCreate");
     *out = (cublasLtMatrixLayout_t) new layout{type, rows, cols, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -418,6 +420,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t p)
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
+    softgpu_setup("cublasLtMatmulPreferenceCreate");
     *out = (cublasLtMatmulPreference_t) new preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -459,6 +462,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const preference *p = (const preference *)wish;
     work w;
     *count = 0;
+    softgpu_setup("cublasLtMatmulAlgoGetHeuristic");
     (void)__atomic_add_fetch(&softgpu_lt_proposals, 1, __ATOMIC_RELAXED);
     if (handle == nullptr || most < 1 || (p->schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -496,6 +500,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatmulHeuristicResult_t *out)
 {
     work w;
+    softgpu_setup("cublasLtMatmulAlgoCheck");
     memset(out, 0, sizeof *out);
     if (handle == nullptr || algo->data[0] < 1 || algo->data[0] > PROPOSALS ||
         !sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d, &w)) {

@@ -480,6 +480,7 @@ int cudnnSetStream(void *h, void *stream)
 
 int cudnnBackendCreateDescriptor(int type, void **out)
 {
+    softgpu_setup("cudnnBackendCreateDescriptor");
     descriptor *d = new descriptor();
     d->magic = MAGIC;
     d->type = type;

@@ -461,6 +461,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *argum
 
 cudaError_t softgpu_enter(const char *function)
 {
+    softgpu_setup_by_name(function);
     if (on_stream) {
         return softgpu_refuse(cudaErrorNotPermitted, "%s: called by a host function of a stream", function);
     }
