@@ -39,8 +39,8 @@ BUILD = os.path.join(ROOT, "build")
 PACK = os.path.join(BUILD, "gpu-pack.tar.xz")
 PROGRAMS = ["train", "bench", "dtrun", "dtckpt", "dtdata"]
 TOOLS = ["serve_store"]
-UNIT = ["test_cuda_kernels", "test_cuda_train", "test_cuda_attention", "test_cuda_dnn", "test_cuda_epilogues", "test_cuda_graph", "test_cuda_nccl_alone"]
-STORY = os.path.join(ROOT, "tests", "stories", "test_softgpu.py")
+UNIT = ["test_cuda_kernels", "test_cuda_train", "test_cuda_golden", "test_cuda_attention", "test_cuda_dnn", "test_cuda_epilogues", "test_cuda_graph", "test_cuda_nccl_alone"]
+STORIES = ["test_softgpu", "test_gpus"]  # the second: ranks with a GPU each, where there are several
 HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
            "oneapi/dnnl/dnnl.h": "libdnnl-dev", "cmocka.h": "libcmocka-dev"}
 SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so(\..*)?$")  # every machine has its own
@@ -61,8 +61,14 @@ def stop(text, code=2):
 # ---- the machine ----
 
 def chosen():
-    """All is run on one GPU, so that ranks share it: the first of CUDA_VISIBLE_DEVICES, otherwise of the machine."""
+    """Nearly all is run on one GPU, so that ranks share it: the first of CUDA_VISIBLE_DEVICES, otherwise of the machine."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+
+
+def visible(count):
+    """All that a job may have, as CUDA_VISIBLE_DEVICES names them, of a machine with so many. Of parts that MIG cut a process sees one."""
+    named = [x.strip() for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return [str(i) for i in range(count)] if named == [""] else named[:1] if named[0].startswith("MIG-") else named
 
 
 def device():
@@ -74,13 +80,15 @@ def device():
     else:
         return None
     gpu, text, driver, memory = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(80), (ctypes.c_ulonglong * 3)()
+    count = ctypes.c_uint(1)
     if nvml.nvmlInit_v2() != 0:
         return None
     find, name = (nvml.nvmlDeviceGetHandleByIndex_v2, int(chosen())) if chosen().isdigit() else (nvml.nvmlDeviceGetHandleByUUID, chosen().encode())
     if find(name, ctypes.byref(gpu)) != 0:
         return None
     nvml.nvmlDeviceGetName(gpu, text, 96), nvml.nvmlSystemGetDriverVersion(driver, 80), nvml.nvmlDeviceGetMemoryInfo(gpu, memory)
-    return {"device": text.value.decode(), "driver": driver.value.decode(), "memory_mib": memory[0] >> 20}
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    return {"device": text.value.decode(), "driver": driver.value.decode(), "memory_mib": memory[0] >> 20, "gpus": len(visible(count.value))}
 
 
 def libraries():
@@ -165,6 +173,7 @@ class Session:
         self.results = os.path.join(a.out, "results.jsonl")
         self.work = os.path.join(BUILD, "gpu-work")
         self.begin, self.seconds, self.programs = time.time(), a.seconds, digest(folder)
+        self.all = {"CUDA_VISIBLE_DEVICES": ",".join(visible(gpu.get("gpus", 1))), "DTRUN_GPUS": str(gpu.get("gpus", 1))}  # for what wants more than one
         self.bare = {**os.environ, "CUDA_VISIBLE_DEVICES": chosen(), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML counts so
         self.env = {**self.bare, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
         self.known, self.count, self.running = {}, {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
@@ -267,9 +276,16 @@ def check(s, name, command, env=None, cwd=ROOT, skipped=None):
         s.say(name, said)
 
 
-def stories():
-    with open(STORY) as f:
-        return [n.name for n in ast.parse(f.read()).body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
+def stories(name):
+    """Its tests, one by one where parameters make several, as pytest lists them; without pytest, which is said then, by their functions."""
+    path = os.path.join("stories", name + ".py")
+    listed = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", path], cwd=os.path.join(ROOT, "tests"),
+                            env={**os.environ, "DTRUN_GPU": "1"}, capture_output=True, text=True).stdout
+    found = re.findall(rf"^{re.escape(path)}::(\S.*)$", listed, re.M)
+    if not found:
+        with open(os.path.join(ROOT, "tests", path)) as f:
+            found = [n.name for n in ast.parse(f.read()).body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
+    return found
 
 
 def all_skipped(said):
@@ -278,15 +294,15 @@ def all_skipped(said):
     return None if re.search(r"\b\d+ passed\b", said) else reason.group(1) if reason else "nothing ran"
 
 
-def story(s, name, function):
-    env = {**s.env, "B": s.folder, "DTRUN_GPU": "1"}
+def story(s, name, file, function):
+    env = {**s.env, **(s.all if file == "test_gpus" else {}), "B": s.folder, "DTRUN_GPU": "1"}
     if not s.gpu:
         print(f"{name}: skipped, no GPU here", flush=True)
         s.count["skipped"] += 1
     elif importlib.util.find_spec("pytest") is None:
         s.add(name, False, error=f"{sys.executable} has no pytest")
     else:
-        check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"stories/test_softgpu.py::{function}"], env,
+        check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"stories/{file}.py::{function}"], env,
               os.path.join(ROOT, "tests"), all_skipped)
 
 
@@ -300,7 +316,7 @@ def test_cases(s):
     after = f" {s.tool}" if s.tool else ""
     cases = [(x + after, lambda name, x=x: check(s, name, [*checker, os.path.join(s.folder, "gpu", x)], skipped=none_passed)) for x in UNIT
              if not s.tool or "nccl" not in x]  # what NCCL does in its own kernels is not ours to check
-    return cases + ([] if s.tool else [(f"test_softgpu {x}", lambda name, x=x: story(s, name, x)) for x in stories()])
+    return cases + [(f"{file} {x}", lambda name, f=file, x=x: story(s, name, f, x)) for file in STORIES if not s.tool for x in stories(file)]
 
 
 # ---- figures ----

@@ -14,6 +14,7 @@ import tarfile
 
 import pytest
 import support
+from fake_nccl import library
 
 SCRIPT = os.path.join(support.ROOT, "scripts", "gpu.py")
 NVML = os.path.join(support.TOOLS, "nvml")
@@ -88,12 +89,17 @@ def test_a_test_that_skips_itself_has_not_passed(packed, tmp_path):
     assert "skipped, stories/test_softgpu.py:" in said and "only the software GPU refuses when it is told to" in said, said
 
 
-def test_all_is_run_on_one_gpu_where_there_are_more(packed, tmp_path):
-    """The first that is visible; results name it."""
+def test_nearly_all_is_run_on_one_gpu_where_there_are_more(packed, tmp_path):
+    """The first that is visible; results name it. What wants several has all of them."""
     (tmp_path / "nvml").write_text("count 2\n0.name one\n1.name other\n")
-    two = {"SOFTGPU_DEVICES": 2, "SOFTGPU_NVML": tmp_path / "nvml", "CUDA_VISIBLE_DEVICES": "1,0"}
+    two = {"SOFTGPU_DEVICES": 2, "SOFTGPU_NVML": tmp_path / "nvml", "CUDA_VISIBLE_DEVICES": "1,0", "DTRUN_NCCL": library()}
     code, said, rows = run(packed[0], tmp_path / "out", "test_too_few_gpus", **two)
-    assert code == 0 and "1 passed, 0 failed" in said and rows[-1]["device"] == "other", said
+    assert code == 0 and "1 passed, 0 failed" in said and rows[-1]["device"] == "other" and rows[-1]["gpus"] == 2, said
+    wanted = "test_gpus test_how_much_of_a_gpu_nccl_takes_changes_little[sets0-env0]"
+    code, said, rows = run(packed[0], tmp_path / "out", wanted, **two)
+    assert code == 0 and "1 passed, 0 failed" in said and rows[-1]["case"] == wanted, said
+    code, said, rows = run(packed[0], tmp_path / "one", wanted, **{**two, "CUDA_VISIBLE_DEVICES": "1"})
+    assert code == 0 and "0 passed, 0 failed, 1 skipped" in said and "this machine has one GPU" in said and rows == [], said
 
 
 def test_a_pack_of_another_tree_is_refused(packed, tmp_path):

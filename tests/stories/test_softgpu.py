@@ -21,7 +21,7 @@ import training
 GPU = bool(os.environ.get("DTRUN_GPU"))  # a real one
 TRAIN = os.path.join(support.BIN, "train") if GPU else os.path.join(support.BUILD, "softgpu", "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
-ALL = bool(os.environ.get("DTRUN_ALL"))
+ALL = GPU or bool(os.environ.get("DTRUN_ALL"))
 STEPS = 6
 MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
 ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
@@ -58,20 +58,39 @@ def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",), env=None
     return training.hash_of(out), training.metrics(out)
 
 
+def same_bits(place, out, ranks, rows, sets, env=None):
+    """Hash and losses of the rows, which must be one."""
+    seen = {row: run(place, place[0] / f"{row}-{out}", ranks, row, [*sets, *(["fsdp.device_mesh=[2,2]"] if row == "hybrid_shard" else [])], env=env) for row in rows}
+    for row in seen:
+        assert seen[row] == seen[rows[0]], f"{row} differs from {rows[0]} on {ranks} ranks: {seen}"
+    return seen[rows[0]]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4] if ALL else [2, 3])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_all_strategies_are_the_same_bits(place, ranks, precision):
-    folder, job = place
     rows = ROWS if ALL else ["ddp", "zero1", "full_shard"] if ranks == 2 else ["zero2", "shard_grad_op"]
-    seen = {row: run(place, folder / f"{row}-{ranks}-{precision}", ranks, row, [f"training.precision={precision}"]) for row in rows}
-    first = next(iter(seen))
-    for row in seen:
-        assert seen[row] == seen[first], f"{row} differs from {first} on {ranks} ranks: {seen}"
-    _, cpu = run_on_cpu(place, ranks, first, precision)
-    assert sorted(seen[first][1]) == sorted(cpu)
+    rows = [*rows, "hybrid_shard"] if ranks == 4 and precision == "32-true" else rows  # its two sums of BF16 round twice
+    _, losses = same_bits(place, f"{ranks}-{precision}", ranks, rows, [f"training.precision={precision}"])
+    _, cpu = run_on_cpu(place, ranks, rows[0], precision)
+    assert sorted(losses) == sorted(cpu)
     bound = 1e-4 if precision == "32-true" else 3e-2
-    for step, loss in seen[first][1].items():
+    for step, loss in losses.items():
         assert abs(loss - cpu[step]) <= bound, f"step {step}: {loss}, on the CPU {cpu[step]}"
+
+
+@pytest.mark.parametrize("ranks, precision", [(2, "32-true"), (2, "bf16-mixed"), (4, "32-true"), (4, "bf16-mixed")] if ALL else [(2, "32-true")])
+def test_deterministic_rows_are_the_same_bits(place, tmp_path, ranks, precision):
+    """Whatever the plan file says: it is not looked at, and none is written."""
+    sets = [f"training.precision={precision}", "training.deterministic=true"]
+    env = {"DTRUN_CACHE": str(tmp_path / "plans")}
+    expected = same_bits(place, f"deterministic-{ranks}-{precision}", ranks, ROWS if ALL else ["zero1", "full_shard"], sets, env)
+    assert not os.path.exists(tmp_path / "plans")
+    fast = {**env, "SOFTGPU_LT_FAST": "1"}
+    measured = run(place, place[0] / f"measured-{ranks}-{precision}", ranks, "zero1", sets[:1], env=fast)
+    assert os.listdir(tmp_path / "plans"), "nothing was measured: this test cannot fail"
+    assert GPU or precision != "32-true" or measured != expected, "the fake's algorithms have the same bits: this test cannot fail"
+    assert run(place, place[0] / f"again-{ranks}-{precision}", ranks, "zero1", sets, env=fast) == expected
 
 
 @pytest.mark.parametrize("ranks, rows, sets", [
