@@ -34,6 +34,18 @@ double dt_bench_median(double *samples, size_t count)
     return at(samples, count, 0.5);
 }
 
+static void print_text(const char *key, const char *value)
+{
+    struct dt_text text;
+    if (value == NULL) {
+        return;
+    }
+    dt_text_init(&text);
+    dt_text_json(&text, value, strlen(value));
+    printf(",\"%s\":%s", key, dt_text_str(&text));
+    dt_text_clear(&text);
+}
+
 void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count)
 {
     double median = dt_bench_median(samples, count), load = 0;
@@ -52,6 +64,8 @@ void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count
     if (c->peer > 0) {
         printf(",\"peer\":\"%s\",\"peer_value\":%.6g,\"to_peer\":%.3g", c->peer_name, c->peer, median / c->peer);
     }
+    print_text("device", c->device);
+    print_text("by", c->by);
     printf(",\"load\":%.2f}\n", load);
     (void)fflush(stdout);
 }

@@ -17,6 +17,8 @@ struct dt_bench_case {
     double floor;             /* what the machine would allow, same unit; 0: not known */
     double peer;              /* another system in the same run, same unit; 0: not measured */
     const char *peer_name;    /* "torch"; null without */
+    const char *device;       /* what it ran on, as that names itself; null: not said */
+    const char *by;           /* which of several ways was taken; null: there is one */
 };
 
 /* Prints {"bench", "case", "value" (the median), "unit", "p10", "p90", "count", "floor", "peer", ..., "load"}. Sorts the samples. */

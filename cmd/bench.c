@@ -23,7 +23,7 @@ static const struct {
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"kernels", "each kernel against a copy of as many bytes",
      "--device=NAME --kernel=NAME --dtype=fp32|bf16 --rows=1..16777216 --cols=1..1048576 --vocab=1..1048576 --parameters=1..2147483648 "
-     "--threads=1..1024 --repeats=1..101",
+     "--positions=1..1048576 --head=1..256 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
      bench_kernels},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer", bench_start},
     {"step", "training steps of train",

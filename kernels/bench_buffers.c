@@ -88,6 +88,7 @@ int32_t *bench_ids(struct bench *b, int at, int64_t count, int64_t limit)
 
 void bench_clear(struct bench *b)
 {
+    b->by = NULL;
     for (int i = 0; i < BENCH_BUFFERS; i++) {
         dt_device_free(&b->d, DT_MEMORY_DEVICE, b->buffers[i].p, b->buffers[i].size_bytes);
         b->buffers[i].p = NULL;

@@ -15,6 +15,8 @@ struct bench {
     const struct dt_kernels *k;
     enum dt_dtype type; /* of what flows; gradients are F32 */
     int64_t rows, cols, vocabulary, loss_rows, parameters;
+    int64_t positions, head; /* of attention; head 0: 64 where the columns allow that */
+    const char *by;          /* what computes the case, where there are several; null: not known */
     struct {
         void *p;
         size_t size_bytes;

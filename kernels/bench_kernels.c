@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { REPEATS_MOST = 101 };
+enum { REPEATS_MOST = 101, TENSORS = 148 /* of GPT-2 124M */ };
 
 /* ---- kernels that memory decides: each makes its buffers, calls when `go`, and gives the bytes that must move ---- */
 
@@ -227,28 +227,58 @@ static double cross_entropy(struct bench *b, bool go)
     return bytes(b, 2.0 * (double)(b->loss_rows * b->vocabulary));
 }
 
-static double adamw(struct bench *b, bool go)
+static struct dt_adamw_args adamw_args(struct bench *b)
 {
     bool half = b->type == DT_BF16; /* then the gradient is, too, and the weights' copy is written */
-    struct dt_adamw_args a = {.w = bench_buffer(b, 0, b->parameters, DT_F32),
-                              .m = bench_buffer(b, 1, b->parameters, DT_F32),
-                              .v = bench_buffer(b, 2, b->parameters, DT_F32),
-                              .w_bf16 = half ? bench_buffer(b, 3, b->parameters, DT_BF16) : NULL,
-                              .grad = bench_buffer(b, 4, b->parameters, b->type),
-                              .count = b->parameters,
-                              .step = 10,
-                              .lr = 1e-3,
-                              .beta1 = 0.9,
-                              .beta2 = 0.95,
-                              .eps = 1e-8,
-                              .weight_decay = 0.1,
-                              .grad_scale = 0.5,
-                              .type = DT_F32,
-                              .grad_type = b->type};
+    return (struct dt_adamw_args){.w = bench_buffer(b, 0, b->parameters, DT_F32),
+                                  .m = bench_buffer(b, 1, b->parameters, DT_F32),
+                                  .v = bench_buffer(b, 2, b->parameters, DT_F32),
+                                  .w_bf16 = half ? bench_buffer(b, 3, b->parameters, DT_BF16) : NULL,
+                                  .grad = bench_buffer(b, 4, b->parameters, b->type),
+                                  .count = b->parameters,
+                                  .step = 10,
+                                  .lr = 1e-3,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.95,
+                                  .eps = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .grad_scale = 0.5,
+                                  .type = DT_F32,
+                                  .grad_type = b->type};
+}
+
+static double adamw(struct bench *b, bool go)
+{
+    struct dt_adamw_args a = adamw_args(b);
     if (go) {
         b->k->adamw(b->s, &a);
     }
     return 28.0 * (double)b->parameters; /* fp32: 24 and 4; bf16: 24, 2 and 2 */
+}
+
+/* The same memory as tensors of a model, of which every other one decays. */
+static double adamw_many(struct bench *b, bool go)
+{
+    static struct dt_adamw_args each[TENSORS];
+    struct dt_adamw_args a = adamw_args(b);
+    size_t grad_size = dt_dtype_size(b->type);
+    int64_t part = b->parameters / TENSORS / 64 * 64, first = 0;
+    int count = 0;
+    for (; first < b->parameters && go; first += each[count++].count) {
+        bool last = part == 0 || count == TENSORS - 1;
+        each[count] = a;
+        each[count].w = (float *)a.w + first;
+        each[count].m = (float *)a.m + first;
+        each[count].v = (float *)a.v + first;
+        each[count].w_bf16 = a.w_bf16 != NULL ? (uint16_t *)a.w_bf16 + first : NULL;
+        each[count].grad = (const char *)a.grad + (size_t)first * grad_size;
+        each[count].weight_decay = count % 2 == 0 ? a.weight_decay : 0;
+        each[count].count = last ? b->parameters - first : part;
+    }
+    if (go) {
+        b->k->adamw_many(b->s, each, count);
+    }
+    return 28.0 * (double)b->parameters;
 }
 
 static double sgd(struct bench *b, bool go)
@@ -323,6 +353,7 @@ static const struct {
     {"position_backward", position_backward, ELEMENTS},
     {"cross_entropy", cross_entropy, LOSS},
     {"adamw", adamw, PARAMETERS},
+    {"adamw_many", adamw_many, PARAMETERS},
     {"sgd", sgd, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},
@@ -422,6 +453,7 @@ static void name_shape(const struct bench *b, enum shape shape, char *out, size_
 static void measure(struct bench *b, size_t kernel, const struct copying *c, const struct squaring *q, int repeats, double enough_us)
 {
     char name[128], shape[48];
+    struct dt_device_place place = {.name = ""};
     double samples[REPEATS_MOST], floors[REPEATS_MOST];
     double work = kernels[kernel].run(b, false); /* bytes, or operations */
     bool arithmetic = kernels[kernel].shape == ARITHMETIC;
@@ -436,6 +468,7 @@ static void measure(struct bench *b, size_t kernel, const struct copying *c, con
         floors[i] = arithmetic ? time_square(b, q, work, floor_calls) : time_copy(b, c, work, floor_calls);
     }
     if (!b->failed) {
+        (void)dt_device_place(b->d.ops->name, b->d.options.index, &place);
         name_shape(b, kernels[kernel].shape, shape, sizeof shape);
         (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, b->type == DT_F32 ? "fp32" : "bf16", kernels[kernel].name, shape);
         struct dt_bench_case line = {.bench = "kernels",
@@ -443,7 +476,9 @@ static void measure(struct bench *b, size_t kernel, const struct copying *c, con
                                      .unit = "us",
                                      .bytes = arithmetic ? 0 : work,
                                      .flops = arithmetic ? work : 0,
-                                     .floor = dt_bench_median(floors, (size_t)repeats)};
+                                     .floor = dt_bench_median(floors, (size_t)repeats),
+                                     .device = place.name[0] != '\0' ? place.name : NULL,
+                                     .by = b->by};
         dt_bench_print(&line, samples, (size_t)repeats);
     }
     bench_clear(b);
@@ -480,6 +515,12 @@ int bench_kernels(int argc, char **argv)
     b.vocabulary = dt_bench_number(argc, argv, "vocab", gpu ? 50304 : 8192);
     b.loss_rows = b.rows / 8 > 0 ? b.rows / 8 : 1;
     b.parameters = dt_bench_number(argc, argv, "parameters", gpu ? 124000000 : 8000000);
+    b.positions = dt_bench_number(argc, argv, "positions", BENCH_POSITIONS);
+    b.head = dt_bench_number(argc, argv, "head", 0);
+    if (b.head > 0 && b.cols % b.head != 0) {
+        (void)fprintf(stderr, "bench: kernels: --head: %lld: must divide --cols=%lld\n", (long long)b.head, (long long)b.cols);
+        return DT_EXIT_USAGE;
+    }
     struct dt_device_options o = {.thread_count = (int)dt_bench_number(argc, argv, "threads", 1), .streams = DT_STREAMS_INLINE};
     if (dt_device_open(&b.d, device, &o, &err) != 0) {
         (void)fprintf(stderr, "bench kernels: %s\n", err.text);
@@ -491,12 +532,12 @@ int bench_kernels(int argc, char **argv)
         return DT_EXIT_USAGE;
     }
     b.k = b.d.kernels;
-    struct copying copying = {.half_bytes = (size_t)(gpu ? 256 : 64) << 20};
+    struct copying copying = {.half_bytes = (size_t)dt_bench_number(argc, argv, "copy", gpu ? 256 : 64) << 20};
     if (bench_ok(&b, dt_stream_open(&b.d, 0, &b.s, &err), &err)) {
         bench_open_random(&b);
         copying.p = bench_allocate(&b, DT_MEMORY_DEVICE, 2 * copying.half_bytes);
     }
-    struct squaring squaring = {.side = gpu ? 8192 : 512};
+    struct squaring squaring = {.side = dt_bench_number(argc, argv, "square", gpu ? 8192 : 512)};
     size_t square_count = (size_t)(3 * squaring.side * squaring.side);
     squaring.p = b.failed ? NULL : bench_allocate(&b, DT_MEMORY_DEVICE, square_count * sizeof(float));
     for (int t = 0; t < 2 && !b.failed; t++) {

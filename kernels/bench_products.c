@@ -109,44 +109,63 @@ double bench_matmul_dw_bias(struct bench *b, bool go)
     return map_dw(b, go, DT_EPILOGUE_BIAS_BACKWARD);
 }
 
-/* Causal: half of each square. Forward two products, backward five; heads of 64 where the columns allow it. */
-static double attend(struct bench *b, bool go, bool back)
+/* Causal: half of each square. Forward two products, backward five. As at the start of a run its plan is made first, and says by what it is computed. */
+static double attend(struct bench *b, bool go)
 {
-    int64_t t = b->rows < BENCH_POSITIONS ? b->rows : BENCH_POSITIONS, batch = b->rows / t, heads = b->cols % 64 == 0 ? b->cols / 64 : 1,
-            d = b->cols / heads;
-    void *qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type), *out = bench_buffer(b, 1, b->rows * b->cols, b->type);
-    void *lse = bench_buffer(b, 2, b->rows * heads, DT_F32), *dout = bench_buffer(b, 3, b->rows * b->cols, b->type);
-    void *dqkv = back ? bench_buffer(b, 4, 3 * b->rows * b->cols, b->type) : NULL;
-    void *work = back ? bench_buffer(b, 5, 2 * b->rows * b->cols, b->type) : NULL; /* as much as a layer has to spare */
-    if (go && back) {
-        b->k->attention_backward(b->s, &(struct dt_attention_backward_args){.dqkv = dqkv,
-                                                                            .work = work,
-                                                                            .work_bytes = (size_t)(2 * b->rows * b->cols) * dt_dtype_size(b->type),
-                                                                            .dout = dout,
-                                                                            .out = out,
-                                                                            .qkv = qkv,
-                                                                            .lse = lse,
-                                                                            .batch = batch,
-                                                                            .positions = t,
-                                                                            .heads = heads,
-                                                                            .head_size = d,
-                                                                            .causal = true,
-                                                                            .type = b->type});
-    } else if (go) {
-        b->k->attention(
-            b->s,
-            &(struct dt_attention_args){
-                .out = out, .lse = lse, .qkv = qkv, .batch = batch, .positions = t, .heads = heads, .head_size = d, .causal = true, .type = b->type});
+    int64_t t = b->rows < b->positions ? b->rows : b->positions, batch = b->rows / t;
+    int64_t d = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols, heads = b->cols / d;
+    const struct dt_device_plans *plans = b->d.ops->plans;
+    struct dt_error err = {0};
+    struct dt_attention_args a = {.out = bench_buffer(b, 1, b->rows * b->cols, b->type),
+                                  .lse = bench_buffer(b, 2, b->rows * heads, DT_F32),
+                                  .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
+                                  .batch = batch,
+                                  .positions = t,
+                                  .heads = heads,
+                                  .head_size = d,
+                                  .causal = true,
+                                  .type = b->type};
+    if (go) {
+        b->k->attention(b->s, &a);
+    } else if (plans != NULL) {
+        (void)bench_ok(b, plans->attention(&b->d, &a, &b->by, &err), &err);
     }
-    return (back ? 5.0 : 2.0) * (double)batch * (double)t * (double)t * (double)b->cols;
+    return 2.0 * (double)batch * (double)t * (double)t * (double)b->cols;
+}
+
+static double attend_backward(struct bench *b, bool go)
+{
+    int64_t t = b->rows < b->positions ? b->rows : b->positions, batch = b->rows / t;
+    int64_t d = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols, heads = b->cols / d;
+    const struct dt_device_plans *plans = b->d.ops->plans;
+    struct dt_error err = {0};
+    struct dt_attention_backward_args a = {.dqkv = bench_buffer(b, 4, 3 * b->rows * b->cols, b->type),
+                                           .work = bench_buffer(b, 5, 2 * b->rows * b->cols, b->type), /* as much as a layer has to spare */
+                                           .work_bytes = (size_t)(2 * b->rows * b->cols) * dt_dtype_size(b->type),
+                                           .dout = bench_buffer(b, 3, b->rows * b->cols, b->type),
+                                           .out = bench_buffer(b, 1, b->rows * b->cols, b->type),
+                                           .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
+                                           .lse = bench_buffer(b, 2, b->rows * heads, DT_F32),
+                                           .batch = batch,
+                                           .positions = t,
+                                           .heads = heads,
+                                           .head_size = d,
+                                           .causal = true,
+                                           .type = b->type};
+    if (go) {
+        b->k->attention_backward(b->s, &a);
+    } else if (plans != NULL) {
+        (void)bench_ok(b, plans->attention_backward(&b->d, &a, &b->by, &err), &err);
+    }
+    return 5.0 * (double)batch * (double)t * (double)t * (double)b->cols;
 }
 
 double bench_attention(struct bench *b, bool go)
 {
-    return attend(b, go, false);
+    return attend(b, go);
 }
 
 double bench_attention_backward(struct bench *b, bool go)
 {
-    return attend(b, go, true);
+    return attend_backward(b, go);
 }

@@ -15,7 +15,7 @@ SOFT_SAN_RUNTIME := $(if $(findstring address,$(SAN)),-fsanitize=address) $(if $
 SOFT_RUNTIME := $(patsubst %.cc,$(SOFT)/obj/%.o,$(wildcard tests/softgpu/*.cc))
 # What stands in place of the production build's files of the same names.
 SOFT_KERNELS := $(patsubst %,$(SOFT)/obj/%.o,$(basename $(wildcard kernels/cuda/*.c) $(wildcard kernels/cuda/*.cu)) kernels/device)
-SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train)
+SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train $(SOFT)/bench)
 # NCCL as a library of its own, in three versions: one with all that we use, one without ncclCommSplit and what came later, one that is too old.
 SOFT_NCCL := $(foreach v,22809 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
 unit: $(SOFT_PROGRAMS) $(if $(CUDA_HEADERS),$(SOFT_NCCL))
@@ -49,7 +49,7 @@ $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_cuda_*.c tests
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -DDT_CUDA -isystem $(CUDA)/include -MMD -MP -MF $@.d -c $< -o $(SOFT)/obj/$*.o
 	$(SOFT_CXX) $(SOFT_SAN) -rdynamic $(SOFT)/obj/$*.o $(SOFT_LINK) -lcmocka -o $@
-$(SOFT)/train: $(B)/obj/cmd/train.o $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a
+$(SOFT)/train $(SOFT)/bench: $(SOFT)/%: $(B)/obj/cmd/%.o $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a
 	$(SOFT_CXX) $(SOFT_SAN) -rdynamic $< $(SOFT_LINK) -o $@
 
 -include $(wildcard $(SOFT)/obj/*/*.d $(SOFT)/obj/*/*/*.d) $(SOFT_UNIT:%=$(B)/tests/%.d)

@@ -67,13 +67,13 @@ def test_step():
 
 
 KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward embedding embedding_backward "
-           "position_backward cross_entropy adamw sgd norm_sum norm_finish exact_sum").split()
+           "position_backward cross_entropy adamw adamw_many sgd norm_sum norm_finish exact_sum").split()
 ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias attention attention_backward".split()
 
 
 def test_kernels():
     found = cases(bench("kernels", "--rows=256", "--cols=96", "--vocab=500", "--parameters=10000", "--repeats=2"))
-    shape = {name: "10000" for name in ("adamw", "sgd", "norm_sum")} | {"cross_entropy": "32x500", "norm_finish": "32", "exact_sum": "32"}
+    shape = {name: "10000" for name in ("adamw", "adamw_many", "sgd", "norm_sum")} | {"cross_entropy": "32x500", "norm_finish": "32", "exact_sum": "32"}
     names = {f"{dtype} {name} {shape.get(name, '256x96')}" for dtype in ("fp32", "bf16") for name in KERNELS + ARITHMETIC}
     assert {case.split(" ", 1)[1] for case in found} == names  # before: the CPU's instruction set
     assert all(case["floor"] > 0 and case["unit"] == "us" for case in found.values())
@@ -84,7 +84,35 @@ def test_kernels():
     assert set(cases(bench("kernels", "--kernel=scale", "--dtype=bf16", "--rows=8", "--repeats=1")).popitem()[1]) >= {"gb_per_s", "to_floor"}
 
 
+SOFT = os.path.join(support.BUILD, "softgpu", "bench")
+TINY = ["--rows=64", "--cols=64", "--vocab=200", "--parameters=20000", "--positions=32", "--copy=1", "--square=64", "--repeats=1"]
+
+
+@pytest.mark.skipif(not os.path.exists(SOFT), reason="built without the CUDA toolkit's headers")
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="lines are the same in all builds")
+def test_kernels_of_a_gpu(tmp_path):
+    """Every row of its table has a line, in both types."""
+
+    def run(*args, **env):
+        env = support.clean_env({"DTRUN_CACHE": tmp_path, **env})
+        return cases(subprocess.run([SOFT, "kernels", "--device=cuda", *TINY, *args], env=env, capture_output=True, text=True, timeout=100, check=False))
+
+    found = run()
+    with open(os.path.join(support.ROOT, "kernels", "cuda", "table.c")) as f:
+        table = {line.split()[0][1:] for line in f if line.startswith("    .")} - {"name"}
+    lines = {dtype: {case.split()[2] for case in found if case.startswith(f"cuda {dtype} ")} for dtype in ("fp32", "bf16")}
+    assert lines["fp32"] == lines["bf16"] == {*KERNELS, *ARITHMETIC} and table - lines["fp32"] == {"matmul_epilogue"}, (table, lines)  # that is matmul_gelu and the like
+    assert all(line["device"] == "GPU 0 (software GPU, bus 0000:01:00.0)" for line in found.values())
+    by = {}
+    for wish in ("cudnn", "own", "plain"):
+        found = run("--kernel=attention_backward", "--dtype=bf16", "--head=32", DTRUN_ATTENTION=wish)
+        by[wish] = found["cuda bf16 attention_backward 64x64"]["by"]
+    assert by == {"cudnn": "cuDNN", "own": "kernels of our own on tensor cores", "plain": "kernels of our own"}
+
+
 def test_kernels_that_are_none():
+    done = bench("kernels", "--cols=100", "--head=64")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: kernels: --head: 64: must divide --cols=100\n")
     done = bench("kernels", "--kernel=sale")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: kernels: --kernel: sale: no such kernel\n")
     done = bench("kernels", "--device=abacus")
