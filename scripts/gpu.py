@@ -2,7 +2,7 @@
 """Tests and figures that need a real GPU, and programs made elsewhere for a machine that cannot build them.
 
     scripts/gpu.py test [--tool memcheck]    kernels, whole training runs; the tool: NVIDIA's compute-sanitizer
-    scripts/gpu.py bench                     steps beside PyTorch's twin, kernels
+    scripts/gpu.py bench                     steps beside PyTorch's twin, starts, kernels, attention, ranks that share the GPU
     scripts/gpu.py pack                      programs, tests and their libraries as one file, build/gpu-pack.tar.xz
 
 Builds with make, or takes the programs out of --pack FILE and builds nothing. Cases run one after the other, what says most first. Each leaves a JSON line
@@ -47,9 +47,14 @@ SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s
 NO_GPU = re.compile(r"no NVIDIA driver is here|no GPU is visible")
 # name, layers, heads, channels, most samples of 1024 tokens: GPT-2 as in tests/peers/models.py
 STEPS = [("124M", 12, 12, 768, 64), ("350M", 24, 16, 1024, 32), ("774M", 36, 20, 1280, 32), ("1558M", 48, 25, 1600, 24)]
+VOCABULARY, IDS, SHARD_TOKENS = 50304, 50257, 4 << 20  # rows of the model's table; ids in the data
 TOKENS, WARM, MEASURED, GIB = 1024, 32, 40, 2**30  # by step 32 we have chosen between CUDA graphs and none
 OF_CUDA = 3 * GIB  # context and libraries, roughly
 TWINS = [("autocast", "default", "any"), ("pure", "default", "any"), ("pure", "default", "cudnn"), ("autocast", "max-autotune-no-cudagraphs", "any")]
+ROWS, SHARED_BATCH, SHARED_STEPS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"], 2, 12  # ranks that share the GPU
+ATTENTION = {"tokens": 16384, "cols": 1024, "heads": (64, 128), "positions": (1024, 2048, 4096, 8192), "options": []}
+WAYS = [("cudnn", 50), ("fast", 50), ("own", 50), ("plain", 5)]  # DTRUN_ATTENTION, how often; the last is the reference, and slow
+KERNEL_OPTIONS, START_STEPS = [], 3
 GRACE_S = 50
 
 
@@ -89,6 +94,30 @@ def device():
     nvml.nvmlDeviceGetName(gpu, text, 96), nvml.nvmlSystemGetDriverVersion(driver, 80), nvml.nvmlDeviceGetMemoryInfo(gpu, memory)
     nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     return {"device": text.value.decode(), "driver": driver.value.decode(), "memory_mib": memory[0] >> 20, "gpus": len(visible(count.value))}
+
+
+VERSIONS = """
+import ctypes, json
+names = {"cublasLt": (("libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.12"), "cublasLtGetVersion"),
+         "cuDNN": (("libcudnn.so.9",), "cudnnGetVersion")}
+found = {}
+for name, (files, call) in names.items():
+    for file in files:
+        try:
+            f = getattr(ctypes.CDLL(file), call)
+        except (OSError, AttributeError):
+            continue
+        f.restype = ctypes.c_size_t
+        found[name] = f()
+        break
+print(json.dumps(found))
+"""
+
+
+def versions(env):
+    """Of the libraries that programs find in that environment, as they number themselves; what is not here has none."""
+    p = subprocess.run([sys.executable, "-c", VERSIONS], env=env, capture_output=True, text=True)
+    return json.loads(p.stdout) if p.returncode == 0 else {}
 
 
 def libraries():
@@ -176,6 +205,7 @@ class Session:
         self.all = {"CUDA_VISIBLE_DEVICES": ",".join(visible(gpu.get("gpus", 1))), "DTRUN_GPUS": str(gpu.get("gpus", 1))}  # for what wants more than one
         self.bare = {**os.environ, "CUDA_VISIBLE_DEVICES": chosen(), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML counts so
         self.env = {**self.bare, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
+        self.versions = versions(self.env)
         self.known, self.count, self.running = {}, {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
         os.makedirs(a.out, exist_ok=True)
         os.makedirs(self.work, exist_ok=True)
@@ -196,7 +226,7 @@ class Session:
         return self.begin + self.seconds - time.time()
 
     def add(self, case, passed, **values):
-        row = {"case": case, "passed": passed, "date": time.strftime("%Y-%m-%d"), **self.gpu, "programs": self.programs, **values}
+        row = {"case": case, "passed": passed, "date": time.strftime("%Y-%m-%d"), **self.gpu, "programs": self.programs, "libraries": self.versions, **values}
         print(json.dumps(row), flush=True)
         with open(self.results, "a") as f:
             f.write(json.dumps(row) + "\n")
@@ -321,9 +351,13 @@ def test_cases(s):
 
 # ---- figures ----
 
+def rows_of(said):
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
 def kernels(s, name, dtype):
-    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", f"--dtype={dtype}"])
-    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", f"--dtype={dtype}", *KERNEL_OPTIONS])
+    rows = rows_of(said)
     if not s.gpu and NO_GPU.search(said):
         print(f"{name}: skipped, no GPU here", flush=True)
         s.count["skipped"] += 1
@@ -333,25 +367,40 @@ def kernels(s, name, dtype):
         s.say(name, said)
 
 
+def attention(s, name, head, positions):
+    """Both passes by each implementation, one after the other; a row says by which it was computed."""
+    rows, failed = [], None
+    for way, repeats in WAYS:
+        command = [os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", "--dtype=bf16", f"--rows={ATTENTION['tokens']}", f"--cols={ATTENTION['cols']}",
+                   f"--head={head}", f"--positions={positions}", f"--repeats={repeats}", *ATTENTION["options"]]
+        for kernel in ("attention", "attention_backward"):
+            code, said, _ = s.run([*command, f"--kernel={kernel}"], env={**s.env, "DTRUN_ATTENTION": way})
+            rows += [{"way": way, **row} for row in rows_of(said)]
+            failed = failed or (f"{way} {kernel}: {said}" if code != 0 else None)
+    s.add(name, failed is None, rows=rows)
+    if failed is not None:
+        s.say(name, failed)
+
+
 def shard(s):
     path = os.path.join(s.work, "train.bin")
     if not os.path.exists(path):
-        r, count = random.Random(1), 4 << 20
+        r, count = random.Random(1), SHARD_TOKENS
         with open(path + ".new", "wb") as f:
             f.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-            f.write(struct.pack(f"<{count}H", *r.choices(range(50257), k=count)))
+            f.write(struct.pack(f"<{count}H", *r.choices(range(IDS), k=count)))
         os.rename(path + ".new", path)
     return path
 
 
-def write_job(s, size, batch, graphs):
+def write_job(s, size, batch, graphs, **training):
     name, layers, heads, channels, _ = size
     folder = os.path.join(s.work, f"step-{name}")
     os.makedirs(folder, exist_ok=True)
-    job = {"model": {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": TOKENS, "vocab_size": 50304},
+    job = {"model": {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": TOKENS, "vocab_size": VOCABULARY},
            "data": {"train": shard(s), "sequence_length": TOKENS},
            "training": {"batch_size_per_gpu": batch, "max_steps": 100000, "learning_rate": 1e-4, "weight_decay": 0.1, "max_grad_norm": 1.0, "device": "cuda",
-                        "precision": "bf16-mixed", "cuda_graphs": graphs},
+                        "precision": "bf16-mixed", "cuda_graphs": graphs, **training},
            "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
     path = os.path.join(folder, "job.json")
     with open(path, "w") as f:
@@ -416,6 +465,61 @@ def step(s, name, size, graphs="auto"):
     shutil.rmtree(out, ignore_errors=True)
 
 
+def memory(s, name, size):
+    """What the plan says, beside what the device held while it was measured: within a hundredth."""
+    step = s.known.get(f"step gpt2 {size[0]}")
+    if step is None:
+        s.add(name, False, error=f"step gpt2 {size[0]} has no figures")
+        return
+    planned, held = step["planned_bytes"], step["memory_bytes"]
+    s.add(name, bool(planned and held) and abs(planned / held - 1) < 0.01, planned_bytes=planned, memory_bytes=held)
+
+
+def start(s, name, size):
+    """Seconds from launch until the first step is told, which is when the second one has been put in: with no plan file, and with one."""
+    batch, job, out = fitting(s, size, False)
+    times, failed = {}, None if batch > 0 else "no batch of it fits into this GPU"
+    with tempfile.TemporaryDirectory(dir=s.work) as cache:
+        for plans in ("cold", "warm") if failed is None else ():
+            shutil.rmtree(out, ignore_errors=True)
+            first, begin = [], time.time()
+
+            def told():
+                if not first and read_rows(os.path.join(out, "metrics.jsonl")):
+                    first.append(time.time())
+                return bool(first)
+
+            code, said, _ = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], env={**s.env, "DTRUN_CACHE": cache}, until=told)
+            failed = failed or (None if code == 0 and first else said)
+            times[f"{plans}_s"] = round(first[0] - begin, 2) if first else None
+    s.add(name, failed is None, B=batch, T=TOKENS, **times)
+    if failed is not None:
+        s.say(name, failed)
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def shared(s, name, size, ranks, row):
+    """Ranks that share the GPU, by `peer`: the losses of each strategy are bit for bit those of the first one; steps beside its say what a strategy costs."""
+    job, out = write_job(s, size, SHARED_BATCH, False, share_gpu=True, collectives="peer", strategy=row, max_steps=SHARED_STEPS, deterministic=True)
+    shutil.rmtree(out, ignore_errors=True)
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "dtrun"), f"--nproc_per_node={ranks}", "--max_restarts=0", os.path.join(s.folder, "bin", "train"), job,
+                                 "--output_dir", out, "--fresh"])
+    rows = [r for r in read_rows(os.path.join(out, "metrics.jsonl")) if "loss" in r]
+    losses = [r["loss"] for r in rows]
+    first = s.known.get(shared_name(size, ranks, ROWS[0]))
+    same = first is None or losses == first["losses"]
+    passed = code == 0 and len(losses) == SHARED_STEPS and same
+    s.add(name, passed, seconds=seconds, B=SHARED_BATCH, T=TOKENS, ranks=ranks, losses=losses,
+          **({"step_ms": round(statistics.median(r["step_s"] * 1e3 for r in rows[SHARED_STEPS // 2:]), 2)} if passed else {"same_losses": same}))
+    if not passed:
+        s.say(name, said)
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def shared_name(size, ranks, row):
+    return f"shared gpt2 {size[0]} {ranks} ranks {row}"
+
+
 def twin(s, name, size, bf16, compiled, attention):
     ours = s.known.get(f"step gpt2 {size[0]}")
     batch = ours["B"] if ours else size[4]
@@ -438,14 +542,17 @@ def twin_name(size, variant):
 
 def bench_cases(s):
     def of(size, variants):
-        steps = [(f"step gpt2 {size[0]}", lambda name: step(s, name, size))]
+        steps = [(f"step gpt2 {size[0]}", lambda name: step(s, name, size)), (f"memory gpt2 {size[0]}", lambda name: memory(s, name, size))]
         return steps + [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
 
-    first = of(STEPS[0], TWINS[:2]) + [("kernels bf16", lambda name: kernels(s, name, "bf16"))]
-    rest = [c for size in STEPS[1:] for c in of(size, TWINS[:2])] + [c for size in STEPS for c in of(size, TWINS[2:])[1:]]
+    first = of(STEPS[0], TWINS[:2]) + [("start gpt2 " + STEPS[0][0], lambda name: start(s, name, STEPS[0])), ("kernels bf16", lambda name: kernels(s, name, "bf16"))]
+    rest = [c for size in STEPS[1:] for c in of(size, TWINS[:2])]
+    rest += [(f"attention {head} x {t}", lambda name, d=head, t=t: attention(s, name, d, t)) for head in ATTENTION["heads"] for t in ATTENTION["positions"]]
+    rest += [(shared_name(STEPS[0], n, row), lambda name, n=n, row=row: shared(s, name, STEPS[0], n, row)) for n in (2, 4) for row in ROWS]
+    rest += [(twin_name(size, v), lambda name, size=size, v=v: twin(s, name, size, *v)) for size in STEPS for v in TWINS[2:]]
     for batch in (1, 4):  # small enough for the host to be in the way
         for graphs in (False, True):
-            name = f"step gpt2 124M batch {batch} graphs {'on' if graphs else 'off'}"
+            name = f"step gpt2 {STEPS[0][0]} batch {batch} graphs {'on' if graphs else 'off'}"
             rest.append((name, lambda name, b=batch, g=graphs: step(s, name, (*STEPS[0][:4], b), g)))
     cases = first + rest + [("kernels fp32", lambda name: kernels(s, name, "fp32"))]
     if s.gpu:

@@ -37,17 +37,18 @@ def packed(script, tmp_path_factory):
     for kind, name in script.FILES:
         (folder / kind).mkdir(exist_ok=True)
         source = {"bin": support.BIN, "tools": support.TOOLS, "gpu": os.path.join(support.BUILD, "tests")}[kind]
-        shutil.copy2(SOFT_TRAIN if name == "train" else os.path.join(source, name), folder / kind / name)
+        soft = os.path.join(support.BUILD, "softgpu", name)
+        shutil.copy2(soft if name in ("train", "bench") else os.path.join(source, name), folder / kind / name)
     script.pack(str(folder), str(folder / "pack.tar"))
     return folder / "pack.tar", folder
 
 
-def run(pack, out, only, **env):
-    """(exit code, what it said, rows of the results)"""
+def run(pack, out, only, what="test", changed="", **env):
+    """(exit code, what it said, rows of the results). changed: lines that make it smaller."""
     place = str(out.parent / "build")  # where it unpacks and works
-    code = f"import sys, gpu; gpu.BUILD = {place!r}; sys.exit(gpu.main())"
+    code = f"import sys, gpu; gpu.BUILD = {place!r}\n{changed}\nsys.exit(gpu.main())"
     env = support.clean_env({"PYTHONPATH": os.path.dirname(SCRIPT), "LD_LIBRARY_PATH": NVML, "OUT": None, **env})
-    p = subprocess.run([sys.executable, "-c", code, "test", "--pack", str(pack), "--out", str(out), "--only", only], env=env, capture_output=True, text=True, timeout=240)
+    p = subprocess.run([sys.executable, "-c", code, what, "--pack", str(pack), "--out", str(out), "--only", only], env=env, capture_output=True, text=True, timeout=240)
     results = out / "results.jsonl"
     return p.returncode, p.stdout + p.stderr, [json.loads(x) for x in results.read_text().splitlines()] if results.exists() else []
 
@@ -100,6 +101,38 @@ def test_nearly_all_is_run_on_one_gpu_where_there_are_more(packed, tmp_path):
     assert code == 0 and "1 passed, 0 failed" in said and rows[-1]["case"] == wanted, said
     code, said, rows = run(packed[0], tmp_path / "one", wanted, **{**two, "CUDA_VISIBLE_DEVICES": "1"})
     assert code == 0 and "0 passed, 0 failed, 1 skipped" in said and "this machine has one GPU" in said and rows == [], said
+
+
+SMALL = """
+gpu.STEPS = [("small", 1, 2, 32, 2)]
+gpu.TOKENS, gpu.WARM, gpu.MEASURED, gpu.SHARED_BATCH, gpu.SHARED_STEPS, gpu.OF_CUDA = 16, 30, 4, 1, 4, 0
+gpu.VOCABULARY, gpu.IDS, gpu.SHARD_TOKENS, gpu.ROWS = 256, 256, 1 << 14, ["ddp", "full_shard"]
+gpu.KERNEL_OPTIONS = ["--rows=64", "--cols=64", "--vocab=200", "--parameters=20000", "--positions=32", "--copy=1", "--square=64", "--repeats=1"]
+gpu.ATTENTION = {"tokens": 64, "cols": 64, "heads": (32,), "positions": (32,), "options": ["--copy=1", "--square=64"]}
+gpu.WAYS = [(way, 1) for way, _ in gpu.WAYS]
+"""
+
+
+def test_figures(packed, tmp_path):
+    """Each kind of case, of sizes that a software GPU can do; PyTorch's twin needs a real one. What stands is not measured again."""
+    out, env = tmp_path / "out", {"DTRUN_CACHE": tmp_path / "cache", "OMP_NUM_THREADS": "1"}
+    expected = {"step gpt2 small", "start gpt2 small", "kernels bf16", "attention 32 x 32", *(f"shared gpt2 small {n} ranks {row}" for n in (2, 4) for row in ("ddp", "full_shard"))}
+    found = {}
+    for only in ("step gpt2 small", "start", "kernels bf16", "attention", "shared"):
+        code, said, rows = run(packed[0], out, only, "bench", SMALL, **env)
+        found = {row["case"]: row for row in rows}
+        assert code == 0 and all(row["passed"] for row in rows), said
+    assert expected <= set(found), sorted(found)
+    step, start = found["step gpt2 small"], found["start gpt2 small"]
+    assert step["tokens_per_s"] > 0 and step["memory_bytes"] > 2**20 and step["device"] == "software GPU" and "libraries" in step, step
+    assert start["cold_s"] > 0 and start["warm_s"] > 0, start
+    assert {(row["way"], row["case"].split()[2]) for row in found["attention 32 x 32"]["rows"]} == {
+        (way, kernel) for way in ("cudnn", "fast", "own", "plain") for kernel in ("attention", "attention_backward")}, found["attention 32 x 32"]
+    assert len({tuple(found[f"shared gpt2 small 2 ranks {row}"]["losses"]) for row in ("ddp", "full_shard")}) == 1
+    code, said, rows = run(packed[0], out, "memory", "bench", SMALL, **env)
+    assert rows[-1]["case"] == "memory gpt2 small" and rows[-1]["passed"] == (abs(step["planned_bytes"] / step["memory_bytes"] - 1) < 0.01), said
+    code, said, again = run(packed[0], out, "shared", "bench", SMALL, **env)
+    assert code == 0 and said.count("passed before") == 4 and again == rows, said
 
 
 def test_a_pack_of_another_tree_is_refused(packed, tmp_path):
