@@ -30,7 +30,8 @@ struct dt_matmul_file {
     char *path, *of; /* path null: no place for it, or it is not to be read */
     struct row *rows;
     size_t count, capacity;
-    int lock; /* descriptor, or -1 */
+    int lock;  /* descriptor, or -1 */
+    bool said; /* that the disk has nothing to use: once is enough, though it is read again under the lock */
 };
 
 /* The folder of plan files, from the environment; the caller frees; null: none. */
@@ -179,6 +180,14 @@ static struct dt_matmul_file *new_file(const char *of)
     return f;
 }
 
+static void say(struct dt_matmul_file *f, const char *what)
+{
+    if (!f->said) {
+        dt_log(DT_LOG_WARN, "matmul", "%s; not used", what);
+    }
+    f->said = true;
+}
+
 /* What the disk has, in place of what is in memory. */
 static void load(struct dt_matmul_file *f)
 {
@@ -189,10 +198,11 @@ static void load(struct dt_matmul_file *f)
     if (f->path != NULL && dt_file_read(f->path, FILE_MAX_BYTES, &text, &err) == 0) {
         if (!parse(f, &text)) {
             f->count = 0;
-            dt_log(DT_LOG_WARN, "matmul", "%s: damaged, or of another device; not used; remove it", f->path);
+            (void)dt_fail(&err, DT_INVALID, "%s: damaged, or of another device", f->path);
+            say(f, err.text);
         }
     } else if (f->path != NULL && err.status != DT_NOT_FOUND) {
-        dt_log(DT_LOG_WARN, "matmul", "%s; not used", err.text);
+        say(f, err.text);
     }
     dt_text_clear(&text);
 }
@@ -316,6 +326,7 @@ int dt_matmul_file_add(const struct dt_matmul_file *f, struct dt_error *err)
 {
     struct dt_matmul_file *disk = new_file(f->of);
     disk->path = f->path != NULL ? dt_strdup(f->path) : NULL;
+    disk->said = f->said;
     int rc = dt_matmul_file_lock(disk, NULL, NULL, err);
     bool more = false;
     for (size_t i = 0; rc == 0 && i < f->count; i++) {
