@@ -39,8 +39,8 @@ BUILD = os.path.join(ROOT, "build")
 PACK = os.path.join(BUILD, "gpu-pack.tar.xz")
 PROGRAMS = ["train", "bench", "dtrun", "dtckpt", "dtdata"]
 TOOLS = ["serve_store"]
-UNIT = ["test_cuda_kernels", "test_cuda_device", "test_cuda_train", "test_cuda_golden", "test_cuda_attention", "test_cuda_dnn", "test_cuda_epilogues", "test_cuda_graph",
-        "test_cuda_nccl_alone"]
+UNIT = ["test_cuda_kernels", "test_cuda_device", "test_cuda_train", "test_cuda_golden", "test_cuda_attention", "test_cuda_dnn", "test_cuda_epilogues",
+        "test_cuda_graph", "test_cuda_nccl_alone"]
 UNCHECKED = ["test_cuda_device", "test_cuda_nccl_alone"]  # asks for more memory than there is, which a tool counts; what NCCL's kernels do is not ours to check
 STORIES = ["test_softgpu", "test_gpus"]  # the second: ranks with a GPU each, where there are several
 HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
@@ -100,7 +100,8 @@ def device():
 
 VERSIONS = """
 import ctypes, json
-names = {"cublasLt": (("libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.12"), "cublasLtGetVersion"),
+toolkit = "/usr/local/cuda/lib64/"
+names = {"cublasLt": (("libcublasLt.so.13", "libcublasLt.so.12", toolkit + "libcublasLt.so.13", toolkit + "libcublasLt.so.12"), "cublasLtGetVersion"),
          "cuDNN": (("libcudnn.so.9",), "cudnnGetVersion")}
 found = {}
 for name, (files, call) in names.items():
@@ -373,8 +374,8 @@ def attention(s, name, head, positions):
     """Both passes by each implementation, one after the other; a row says by which it was computed."""
     rows, failed = [], None
     for way, repeats in WAYS:
-        command = [os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", "--dtype=bf16", f"--rows={ATTENTION['tokens']}", f"--cols={ATTENTION['cols']}",
-                   f"--head={head}", f"--positions={positions}", f"--repeats={repeats}", *ATTENTION["options"]]
+        command = [os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", "--dtype=bf16", f"--rows={ATTENTION['tokens']}",
+                   f"--cols={ATTENTION['cols']}", f"--head={head}", f"--positions={positions}", f"--repeats={repeats}", *ATTENTION["options"]]
         for kernel in ("attention", "attention_backward"):
             code, said, _ = s.run([*command, f"--kernel={kernel}"], env={**s.env, "DTRUN_ATTENTION": way})
             rows += [{"way": way, **row} for row in rows_of(said)]
@@ -491,7 +492,8 @@ def start(s, name, size):
                     first.append(time.time())
                 return bool(first)
 
-            code, said, _ = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], env={**s.env, "DTRUN_CACHE": cache}, until=told)
+            command = [os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"]
+            code, said, _ = s.run(command, env={**s.env, "DTRUN_CACHE": cache}, until=told)
             failed = failed or (None if code == 0 and first else said)
             times[f"{plans}_s"] = round(first[0] - begin, 2) if first else None
     s.add(name, failed is None, B=batch, T=TOKENS, **times)
@@ -504,8 +506,9 @@ def shared(s, name, size, ranks, row):
     """Ranks that share the GPU, by `peer`: the losses of each strategy are bit for bit those of the first one; steps beside its say what a strategy costs."""
     job, out = write_job(s, size, SHARED_BATCH, False, share_gpu=True, collectives="peer", strategy=row, max_steps=SHARED_STEPS, deterministic=True)
     shutil.rmtree(out, ignore_errors=True)
-    code, said, seconds = s.run([os.path.join(s.folder, "bin", "dtrun"), f"--nproc_per_node={ranks}", "--max_restarts=0", os.path.join(s.folder, "bin", "train"), job,
-                                 "--output_dir", out, "--fresh"])
+    bin_ = os.path.join(s.folder, "bin")
+    code, said, seconds = s.run([os.path.join(bin_, "dtrun"), f"--nproc_per_node={ranks}", "--max_restarts=0", os.path.join(bin_, "train"), job, "--output_dir", out,
+                                 "--fresh"])
     rows = [r for r in read_rows(os.path.join(out, "metrics.jsonl")) if "loss" in r]
     losses = [r["loss"] for r in rows]
     first = s.known.get(shared_name(size, ranks, ROWS[0]))
@@ -547,7 +550,8 @@ def bench_cases(s):
         steps = [(f"step gpt2 {size[0]}", lambda name: step(s, name, size)), (f"memory gpt2 {size[0]}", lambda name: memory(s, name, size))]
         return steps + [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
 
-    first = of(STEPS[0], TWINS[:2]) + [("start gpt2 " + STEPS[0][0], lambda name: start(s, name, STEPS[0])), ("kernels bf16", lambda name: kernels(s, name, "bf16"))]
+    first = of(STEPS[0], TWINS[:2]) + [("start gpt2 " + STEPS[0][0], lambda name: start(s, name, STEPS[0])),
+                                       ("kernels bf16", lambda name: kernels(s, name, "bf16"))]
     rest = [c for size in STEPS[1:] for c in of(size, TWINS[:2])]
     rest += [(f"attention {head} x {t}", lambda name, d=head, t=t: attention(s, name, d, t)) for head in ATTENTION["heads"] for t in ATTENTION["positions"]]
     rest += [(shared_name(STEPS[0], n, row), lambda name, n=n, row=row: shared(s, name, STEPS[0], n, row)) for n in (2, 4) for row in ROWS]

@@ -20,8 +20,8 @@ cudaError_t softgpu_enter_uncaptured(const char *function);
  * and above is a broken device: then every function gives it, for good. */
 cudaError_t softgpu_fails(const char *function);
 
-/* With SOFTGPU_SETUPS=FILE a line there, the function's name: it makes, ends, asks about or waits for what a loop of steps should find made, and should not wait
- * for. The second: when it is one of those that softgpu_enter hears of. */
+/* With SOFTGPU_SETUPS=FILE a line there, the function's name: it makes, ends, asks about or waits for what a loop of steps should find made, and should not
+ * wait for. The second: when it is one of those that softgpu_enter hears of. */
 void softgpu_setup(const char *function);
 void softgpu_setup_by_name(const char *function);
 

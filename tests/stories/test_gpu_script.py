@@ -116,7 +116,8 @@ gpu.WAYS = [(way, 1) for way, _ in gpu.WAYS]
 def test_figures(packed, tmp_path):
     """Each kind of case, of sizes that a software GPU can do; PyTorch's twin needs a real one. What stands is not measured again."""
     out, env = tmp_path / "out", {"DTRUN_CACHE": tmp_path / "cache", "OMP_NUM_THREADS": "1"}
-    expected = {"step gpt2 small", "start gpt2 small", "kernels bf16", "attention 32 x 32", *(f"shared gpt2 small {n} ranks {row}" for n in (2, 4) for row in ("ddp", "full_shard"))}
+    expected = {"step gpt2 small", "start gpt2 small", "kernels bf16", "attention 32 x 32",
+                *(f"shared gpt2 small {n} ranks {row}" for n in (2, 4) for row in ("ddp", "full_shard"))}
     found = {}
     for only in ("step gpt2 small", "start", "kernels bf16", "attention", "shared"):
         code, said, rows = run(packed[0], out, only, "bench", SMALL, **env)

@@ -1,5 +1,5 @@
-"""What the loop of steps leaves alone: a run of twice the steps makes no more memory, events, descriptors or graphs, asks the device about nothing more, waits for no
-stream, and looks at no variable more often. On the software GPU, which writes down who does; ranks by `peer` and by a fake NCCL.
+"""What the loop of steps leaves alone: a run of twice the steps makes no more memory, events, descriptors or graphs, asks the device about nothing more, waits
+for no stream, and looks at no variable more often. On the software GPU, which writes down who does; ranks by `peer` and by a fake NCCL.
 run: nosan: what is called is the same in all builds
 run: timeout 300
 """
@@ -57,13 +57,13 @@ def place(tmp_path_factory):
     return folder, job
 
 
-def run(place, out, ranks, steps, sets, env=None):
+def run(place, out, ranks, steps, sets):
     """How often each name was called by all ranks of a run."""
     folder, job = place
     said, nccl = folder / f"{out}.calls", folder / f"{out}.nccl"
     sets = [f"training.max_steps={steps}", "training.eval_every_n_steps=0", "checkpointing.save_every_n_steps=0", "logging.log_every_n_steps=1000", *sets]
     args = [f"--nproc_per_node={ranks}", "--max_restarts=0", "train", job, "--output_dir", folder / out, *[x for s in sets for x in ("--set", s)]]
-    env = environment(ranks, {"SOFTGPU_SETUPS": str(said), "ASKED_FILE": str(said), "SOFTGPU_NCCL_LOG": str(nccl), "DTRUN_CACHE": str(folder / "cache"), **(env or {})})
+    env = environment(ranks, {"SOFTGPU_SETUPS": str(said), "ASKED_FILE": str(said), "SOFTGPU_NCCL_LOG": str(nccl), "DTRUN_CACHE": str(folder / "cache")})
     with support.Job(args, env=env, executable=str(folder / "bin" / "dtrun")) as started:
         result = started.finish(timeout_s=100)
         started.wait_gone()

@@ -1,5 +1,5 @@
-/* Twenty steps of a small GPT-2 on the device "cuda", on the software GPU or a real one, against PyTorch's numbers: in fp32 weights, too, in bf16 losses and norms. One
- * rank: several have its bits or stay near (tests/stories/test_softgpu.py, test_gpus.py).
+/* Twenty steps of a small GPT-2 on the device "cuda", on the software GPU or a real one, against PyTorch's numbers: in fp32 weights, too, in bf16 losses and
+ * norms. One rank: several have its bits or stay near (tests/stories/test_softgpu.py, test_gpus.py).
  * run: nosan: numbers are the same in all builds; test_cuda_train.c is the loop of steps there
  * run: timeout 300 */
 #include "tests/unit/support/folder.h"
