@@ -5,8 +5,9 @@
  *     a   | kernel | call fails | record 7 | kernel              from record 7 on a's events carry the failure;
  *     b   | kernel | wait for a's record 7 | kernel | record 3   b has seen a's record 7, so b has failed, and its record 3 tells
  *
- * A failure whose place is not known (dt_stream_fail from outside, a fault that a kernel wrote) counts for all records that the host does not
- * know to be through. */
+ * A failure whose place is not known (dt_stream_fail from outside, a fault that a kernel wrote, an error that waiting finds) counts for all records that
+ * the host does not know to be through. What breaks a device is first told by whatever is put in next, which is behind it: so a later failure may reach
+ * further back than the first, whose words stay. */
 #include "kernels/cuda/stream.h"
 
 #include <string.h>
@@ -14,12 +15,14 @@
 static void fail_locked(struct cuda_device *c, int lane, uint64_t from, const struct dt_error *why)
 {
     struct cuda_lane *x = &c->lanes[lane];
+    from = from > x->done + 1 ? from : x->done + 1;
     if (x->failed) {
+        x->fails_from = from < x->fails_from ? from : x->fails_from;
         return;
     }
     x->failed = true;
     x->why = *why;
-    x->fails_from = from > x->done + 1 ? from : x->done + 1;
+    x->fails_from = from;
     __atomic_store_n(&c->any_failed, true, __ATOMIC_RELEASE);
 }
 

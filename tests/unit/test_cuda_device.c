@@ -345,6 +345,50 @@ static void test_no_gpu(void **unused)
     }
 }
 
+/* ---- a device that breaks, as after a kernel's wild access: it shows at whatever is asked of the device next, in each call from then on ---- */
+
+static const char *breaks_in;
+
+static int break_down(void)
+{
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    struct dt_event *known = NULL, *before = NULL;
+    struct dt_error err = {0};
+    char *x = NULL;
+    device_case_open(&d, &gpu);
+    CHECK(dt_stream_open(&d, 0, &s, NULL) == 0);
+    CHECK(dt_event_open(&d, &known, NULL) == 0);
+    CHECK(dt_event_open(&d, &before, NULL) == 0);
+    CHECK(dt_device_alloc(&d, DT_MEMORY_DEVICE, 4096, (void **)&x, NULL) == 0);
+    dt_event_record(known, s);
+    CHECK(dt_event_sync(known, LONG_S, NULL) == 0);
+    dt_event_record(before, s); /* behind it what broke the device may stand, or before it: nobody knows */
+    setenv("SOFTGPU_FAIL", breaks_in, 1);
+    dt_stream_copy(s, x, x + 2048, 1024);
+    d.kernels->scale(s, &(struct dt_scale_args){.x = x, .factor = 2, .count = 8, .type = DT_F32});
+    CHECK(dt_stream_failed(s, NULL));
+    CHECK(dt_event_sync(known, LONG_S, NULL) == 0);
+    CHECK(dt_event_sync(before, LONG_S, &err) == -1);
+    dprintf(2, "%s", err.text);
+    return 10 + (int)err.status;
+}
+
+/* What was recorded before is nothing either, unless the host has seen it come through; and whatever failed, the device is named with its own words. */
+static void test_a_device_that_breaks(void **unused)
+{
+    (void)unused;
+    static const char *const rows[] = {"cudaMemcpyAsync:700", "a launch:700"};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[CHILD_TEXT];
+        breaks_in = rows[i];
+        int code = child_run(break_down, text);
+        if (code != 10 + DT_IO || strstr(text, "GPU 0 (software GPU") == NULL || strstr(text, "cudaErrorIllegalAddress") == NULL) {
+            fail_msg("%s: ended with %d: %s", rows[i], code, text);
+        }
+    }
+}
+
 static int sleep_long(struct dt_stream *s, void *args, struct dt_error *err)
 {
     (void)s;
@@ -402,6 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_gpu), /* first: these fork */
         cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_a_device_that_breaks),
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_peak),
         cmocka_unit_test(test_work_behind_a_failure),
