@@ -461,7 +461,9 @@ static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struc
         status = run_parts(l, c, p, j);
     }
     if (status != DT_DNN_SUCCESS) {
-        (void)fail(c->api, k, status, &err);
+        if (!dt_cuda_broken(s, k->backward ? "attention_backward" : "attention", &err)) {
+            (void)fail(c->api, k, status, &err);
+        }
         dt_stream_fail(s, err.status, "%s", err.text);
     }
     (void)pthread_mutex_unlock(&lock);

@@ -47,6 +47,9 @@ bool dt_cuda_begin(struct dt_stream *s, struct dt_cuda_launch *out);
 int dt_cuda_capability(const struct dt_device *d);
 /* device.c: takes the last error of the runtime; if there is one, the stream fails, and the text names the kernel. */
 void dt_cuda_end(struct dt_stream *s, const char *kernel);
+/* stream.c: what the device itself says is wrong with it, for who knows only that a library failed on the stream: true, with device and cause in err. False: it
+ * says nothing, or the stream is being taken down, when it cannot be asked. */
+bool dt_cuda_broken(struct dt_stream *s, const char *what, struct dt_error *err);
 /* table.c: 0 when the device found no fault, else -1 with its text in err. */
 int dt_cuda_fault_read(const struct dt_cuda_fault *fault, struct dt_error *err);
 /* table.c: once per device, before the first kernel: asks for the shared memory that some kernels need. 0, or -1. */

@@ -186,6 +186,11 @@ static void multiply(struct dt_stream *s, const struct matmul_cache *c, const st
                      const struct dt_matmul_args *a)
 {
     cublasStatus_t status = matmul_run(c, p, l, a);
+    struct dt_error why;
+    if (status != CUBLAS_STATUS_SUCCESS && dt_cuda_broken(s, "matmul", &why)) {
+        dt_stream_fail(s, why.status, "%s", why.text);
+        return;
+    }
     if (status != CUBLAS_STATUS_SUCCESS) {
         dt_stream_fail(s, DT_IO, "matmul: cublasLt refuses (%lld, %lld, %lld) with status %d", (long long)a->m, (long long)a->n, (long long)a->k,
                        (int)status);

@@ -266,8 +266,12 @@ static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_
         matmul_plan_free(c, t.plan);
     }
     if (rc != 0) {
-        cudaError_t why = cudaGetLastError();
-        dt_stream_fail(s, DT_IO, "measuring products: %s", cudaGetErrorString(why));
+        cudaError_t last = cudaGetLastError();
+        struct dt_error why;
+        if (!dt_cuda_broken(s, "measuring products", &why)) {
+            (void)dt_fail(&why, DT_IO, "measuring products: %s", cudaGetErrorString(last));
+        }
+        dt_stream_fail(s, why.status, "%s", why.text);
         (void)dt_stream_failed(s, err);
     }
     return rc;

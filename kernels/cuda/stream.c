@@ -146,6 +146,22 @@ void dt_cuda_end(struct dt_stream *base, const char *kernel)
     cuda_check((struct cuda_stream *)base, cudaGetLastError(), kernel);
 }
 
+bool dt_cuda_broken(struct dt_stream *base, const char *what, struct dt_error *err)
+{
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    if (s->capturing) { /* to ask would break off the capture */
+        return false;
+    }
+    cuda_device_use(s->device);
+    cudaError_t rc = cudaStreamQuery(s->native);
+    (void)cudaGetLastError();
+    if (rc == cudaSuccess || rc == cudaErrorNotReady) {
+        return false;
+    }
+    (void)cuda_fail(s->device, err, rc, what);
+    return true;
+}
+
 void cuda_copy(struct dt_stream *base, void *dst, const void *src, size_t size_bytes)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;

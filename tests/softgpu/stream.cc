@@ -420,9 +420,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    struct softgpu_stream *s = softgpu_stream(stream, "cudaStreamQuery");
-    if (s == nullptr || __atomic_load_n(&lost, __ATOMIC_ACQUIRE) != 0) {
-        return s == nullptr ? cudaErrorInvalidResourceHandle : softgpu_error(cudaErrorIllegalAddress);
+    cudaError_t rc = softgpu_enter("cudaStreamQuery");
+    struct softgpu_stream *s = rc == cudaSuccess ? softgpu_stream(stream, "cudaStreamQuery") : nullptr;
+    if (s == nullptr) {
+        return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
     if (softgpu_capture_of(s) != 0) {
         return softgpu_capture_break(softgpu_capture_of(s), cudaErrorStreamCaptureUnsupported);

@@ -361,12 +361,23 @@ static int break_down(void)
     CHECK(dt_event_open(&d, &known, NULL) == 0);
     CHECK(dt_event_open(&d, &before, NULL) == 0);
     CHECK(dt_device_alloc(&d, DT_MEMORY_DEVICE, 4096, (void **)&x, NULL) == 0);
+    const struct dt_matmul_args product = {.c = x, .a = x + 1024, .b = x + 2048, .m = 8, .n = 8, .k = 8, .type = DT_F32};
+    const struct dt_attention_args attention = {
+        .out = x, .lse = x + 1024, .qkv = x + 2048, .batch = 1, .positions = 16, .heads = 1, .head_size = 8, .causal = true, .type = DT_BF16};
+    d.kernels->matmul(s, &product);
+    d.kernels->attention(s, &attention);
     dt_event_record(known, s);
     CHECK(dt_event_sync(known, LONG_S, NULL) == 0);
     dt_event_record(before, s); /* behind it what broke the device may stand, or before it: nobody knows */
     setenv("SOFTGPU_FAIL", breaks_in, 1);
-    dt_stream_copy(s, x, x + 2048, 1024);
-    d.kernels->scale(s, &(struct dt_scale_args){.x = x, .factor = 2, .count = 8, .type = DT_F32});
+    if (strncmp(breaks_in, "cublasLt", 8) == 0) {
+        d.kernels->matmul(s, &product);
+    } else if (strncmp(breaks_in, "cudnn", 5) == 0) {
+        d.kernels->attention(s, &attention);
+    } else {
+        dt_stream_copy(s, x, x + 2048, 1024);
+        d.kernels->scale(s, &(struct dt_scale_args){.x = x, .factor = 2, .count = 8, .type = DT_F32});
+    }
     CHECK(dt_stream_failed(s, NULL));
     CHECK(dt_event_sync(known, LONG_S, NULL) == 0);
     CHECK(dt_event_sync(before, LONG_S, &err) == -1);
@@ -378,7 +389,7 @@ static int break_down(void)
 static void test_a_device_that_breaks(void **unused)
 {
     (void)unused;
-    static const char *const rows[] = {"cudaMemcpyAsync:700", "a launch:700"};
+    static const char *const rows[] = {"cudaMemcpyAsync:700", "a launch:700", "cublasLtMatmul:700", "cudnnBackendExecute:700"};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[CHILD_TEXT];
         breaks_in = rows[i];
