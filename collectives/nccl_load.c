@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST 21400 /* the first with communicators that do not block */
+#define LEAST 21400   /* the first with communicators that do not block */
+#define WINDOWS 22907 /* the first whose kernels over symmetric windows end when their communicator is aborted */
 
 static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2"};
 
@@ -108,9 +109,9 @@ const struct dt_nccl *dt_nccl_load(struct dt_error *err)
 
 unsigned dt_nccl_features(const struct dt_nccl *n)
 {
-    unsigned split = n->split != NULL ? DT_NCCL_SPLIT : 0;
-    unsigned windows = n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL ? DT_NCCL_WINDOWS : 0;
-    return split | windows | (n->version >= 22800 && split != 0 && windows != 0 ? DT_NCCL_ZERO_CTAS : 0);
+    bool registers = n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL;
+    unsigned split = n->split != NULL ? DT_NCCL_SPLIT : 0, windows = registers && n->version >= WINDOWS ? DT_NCCL_WINDOWS : 0;
+    return split | windows | (n->version >= 22800 && split != 0 && registers ? DT_NCCL_ZERO_CTAS : 0);
 }
 
 bool dt_nccl_has_limits(const struct dt_nccl *n)

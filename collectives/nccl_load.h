@@ -20,8 +20,8 @@ struct dt_nccl {
 /* What a library has beyond that, and all ranks must have for any of them to use it. Asked by these, nowhere by numbers. */
 enum {
     DT_NCCL_SPLIT = 1,    /* groups as children of their parent */
-    DT_NCCL_WINDOWS = 2,  /* memory of its own, registered as symmetric windows */
-    DT_NCCL_ZERO_CTAS = 4 /* gathers by copy engines; needs both others */
+    DT_NCCL_WINDOWS = 2,  /* memory of its own, registered as symmetric windows, over which an abort ends what runs */
+    DT_NCCL_ZERO_CTAS = 4 /* gathers by copy engines, which no abort ends; brings windows, also where nothing ends their kernels */
 };
 unsigned dt_nccl_features(const struct dt_nccl *n);
 bool dt_nccl_has_limits(const struct dt_nccl *n);   /* config.least_ctas, most_ctas */

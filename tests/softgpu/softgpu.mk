@@ -17,7 +17,7 @@ SOFT_RUNTIME := $(patsubst %.cc,$(SOFT)/obj/%.o,$(wildcard tests/softgpu/*.cc))
 SOFT_KERNELS := $(patsubst %,$(SOFT)/obj/%.o,$(basename $(wildcard kernels/cuda/*.c) $(wildcard kernels/cuda/*.cu)) kernels/device)
 SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train $(SOFT)/bench)
 # NCCL as a library of its own, in three versions: one with all that we use, one without ncclCommSplit and what came later, one that is too old.
-SOFT_NCCL := $(foreach v,22809 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
+SOFT_NCCL := $(foreach v,22907 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
 unit: $(SOFT_PROGRAMS) $(if $(CUDA_HEADERS),$(SOFT_NCCL))
 $(B)/tests/test_cuda_nccl $(B)/tests/test_cuda_nccl_alone $(SOFT)/train: | $(SOFT_NCCL)
 

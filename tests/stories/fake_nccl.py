@@ -11,7 +11,7 @@ ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
 MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
 
 
-def library(version="22809"):
+def library(version="22907"):
     return os.path.join(support.BUILD, "softgpu", "nccl", version, "libnccl.so.2")
 
 

@@ -51,7 +51,7 @@ def test_what_nccl_takes_with_its_first_collectives_is_in_the_plan(place, tmp_pa
     least = memory[0]["measured_bytes"] >> 20
     roomy = {**nccl, "SOFTGPU_MEMORY_MB": str(least + 48)}  # streams have 32 MiB, and one is open for a moment only
     assert run(place, tmp_path / "room", 2, "zero1", env=roomy)[0] == training.hash_of(out)
-    for mb, text in ((str(least + 2), "plan: 1 rank on this GPU needs "), ("90", "NCCL 2.28.9: ")):
+    for mb, text in ((str(least + 2), "plan: 1 rank on this GPU needs "), ("90", "NCCL 2.29.7: ")):
         with begin(place, command(place[1], tmp_path / mb, 2, "zero1", (), ("--max_restarts=3",)), 2, {**nccl, "SOFTGPU_MEMORY_MB": mb}) as started:
             result = started.finish(timeout_s=100)
             started.wait_gone()
@@ -165,7 +165,7 @@ def disturb(place, out, ranks, row, act, env=None, sets=()):
     return result
 
 
-@pytest.mark.parametrize("ranks, victim, version", [(2, 0, "22809"), (3, 2, "21700")])
+@pytest.mark.parametrize("ranks, victim, version", [(2, 0, "22907"), (3, 2, "21700")])
 def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks, victim, version):
     folder, job = place
     env = {"DTRUN_NCCL": library(version)}
@@ -195,10 +195,10 @@ def test_a_hang_is_named_and_costs_a_round(place):
 @pytest.mark.parametrize("env, sets, code, words", [
     ({"DTRUN_NCCL": "/nonexistent/libnccl.so.2"}, ["training.collectives=nccl"], 100, "NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: "),
     ({"DTRUN_NCCL": "OLD"}, ["training.collectives=nccl"], 100, "NCCL 2.12.0 ("),
-    ({"SOFTGPU_NCCL_VERSION": "22809,22703"}, [], 100, "rank 0 has NCCL 2.28.9 ("),
-    ({"SOFTGPU_NCCL_FAULT": "init-error@1"}, [], 111, "rank 1: NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error"),
+    ({"SOFTGPU_NCCL_VERSION": "22907,22703"}, [], 100, "rank 0 has NCCL 2.29.7 ("),
+    ({"SOFTGPU_NCCL_FAULT": "init-error@1"}, [], 111, "rank 1: NCCL 2.29.7: ncclCommInitRankConfig: unhandled system error"),
     ({"SOFTGPU_NCCL_FAULT": "error@1:3"}, [], 111, "remote process exited or there was a network error"),
-    ({"SOFTGPU_NCCL_FAULT": "no-memory@1"}, [], None, "rank 1: NCCL 2.28.9: ncclMemAlloc of "),
+    ({"SOFTGPU_NCCL_FAULT": "no-memory@1"}, [], None, "rank 1: NCCL 2.29.7: ncclMemAlloc of "),
     ({}, ["training.collectives=nccl", "training.deterministic=true"], 100, "training.deterministic: NCCL, which GPUs with training.collectives=nccl use"),
     ({"SOFTGPU_DEVICES": "1"}, ["training.collectives=nccl", "training.share_gpu=true"], 100, "nccl needs a GPU for each rank, and ranks 0 and 1 share one (bus 0000:01:00.0)"),
 ])

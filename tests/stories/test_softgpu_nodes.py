@@ -120,7 +120,7 @@ def at_step(jobs, layout, step):
     return support.wait_until(there, f"step {step} on all hosts", step_s=0.002)
 
 
-KILLED = [((1, 2), "full_shard", 2, "22809"), ((2, 1), "ddp", 0, "21700"), ((1, 1, 1), "zero2", 0, "22809"), ((1, 2, 1), "zero1", 2, "22809")]
+KILLED = [((1, 2), "full_shard", 2, "22907"), ((2, 1), "ddp", 0, "21700"), ((1, 1, 1), "zero2", 0, "22907"), ((1, 2, 1), "zero1", 2, "22907")]
 
 
 @pytest.mark.parametrize("layout, row, victim, version", KILLED if ALL else KILLED[:2])
@@ -171,9 +171,9 @@ def everyone(fault, number=""):
 
 
 @pytest.mark.parametrize("fault, number, words", [
-    ("error", ":7", "NCCL 2.28.9: on the device or between ranks: remote process exited or there was a network error"),
-    ("init-error", "", "NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error: a test wants it so"),
-    ("no-memory", "", "NCCL 2.28.9: ncclMemAlloc of "),
+    ("error", ":7", "NCCL 2.29.7: on the device or between ranks: remote process exited or there was a network error"),
+    ("init-error", "", "NCCL 2.29.7: ncclCommInitRankConfig: unhandled system error: a test wants it so"),
+    ("no-memory", "", "NCCL 2.29.7: ncclMemAlloc of "),
 ])
 def test_an_error_of_nccl_names_rank_and_host(place, tmp_path, fault, number, words):
     """On host b only: all leave, and both hosts report rank 2, whichever worker ended first."""
@@ -198,7 +198,7 @@ def test_an_error_of_nccl_costs_a_round(place, one_host, tmp_path):
 
 
 @pytest.mark.parametrize("variables, words", [
-    ({"DTRUN_NCCL": library("21700")}, r"rank 0 on host a has NCCL 2\.28\.9 \(\S+/22809/libnccl\.so\.2\), "
+    ({"DTRUN_NCCL": library("21700")}, r"rank 0 on host a has NCCL 2\.29\.7 \(\S+/22907/libnccl\.so\.2\), "
                                        r"rank 1 on host b 2\.17\.0 \(\S+/21700/libnccl\.so\.2\); install the same version on all hosts"),
     ({"DTRUN_NCCL": library("21200")}, r"rank 1 on host b: NCCL 2\.12\.0 \(\S+/21200/libnccl\.so\.2\): too old, 2\.14 is the least"),
     ({"DTRUN_NCCL": "/nonexistent/libnccl.so.2"}, r"rank 1 on host b: NCCL: DTRUN_NCCL=/nonexistent/libnccl\.so\.2: "),
@@ -215,13 +215,13 @@ def test_a_host_with_another_nccl_is_named(place, tmp_path, variables, words):
 
 def test_what_a_hosts_nccl_lacks_nobody_uses(place, one_host, tmp_path):
     """Of one version, but built with less: the others would wait for that host's ranks in a call that these have not."""
-    own, log = {1: {"DTRUN_NCCL": library("21700"), "SOFTGPU_NCCL_VERSION": "22809"}}, tmp_path / "log"
+    own, log = {1: {"DTRUN_NCCL": library("21700"), "SOFTGPU_NCCL_VERSION": "22907"}}, tmp_path / "log"
     with network(2) as net:
         results = run(place, tmp_path / "out", (2, 2), "hybrid_shard", own=own, env={"SOFTGPU_NCCL_LOG": str(log)}, net=net)
     assert [r.code for r in results] == [0, 0], results
     assert (training.hash_of(tmp_path / "out"), training.metrics(tmp_path / "out")) == one_host(4, "hybrid_shard", "fsdp.device_mesh=[2,2]")
     assert not lines(log, "ncclCommSplit") and not lines(log, "ncclCommWindowRegister") and len(lines(log, "ncclCommInitRankConfig")) == 4 + 4 + 4
-    text = [line for r in results for line in (r.err + r.out).splitlines() if "NCCL 2.28.9 of rank 2 on host b (" in line]
+    text = [line for r in results for line in (r.err + r.out).splitlines() if "NCCL 2.29.7 of rank 2 on host b (" in line]
     assert len(text) == 1 and "has no ncclCommSplit and no symmetric windows, that of another rank has; no rank uses it" in text[0], results
 
 

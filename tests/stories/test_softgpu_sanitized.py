@@ -13,7 +13,7 @@ import training
 
 TRAIN = os.path.join(support.BUILD, "softgpu", "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
-NCCL = os.path.join(support.BUILD, "softgpu", "nccl", "22809", "libnccl.so.2")
+NCCL = os.path.join(support.BUILD, "softgpu", "nccl", "22907", "libnccl.so.2")
 MODEL = {"name": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 256}
 LIMIT_S = 900
 

@@ -61,9 +61,9 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
     set("DTRUN_NCCL_ZERO_CTA", rank < x->zero_ctas ? "1" : NULL);
     set("DTRUN_LOCAL_ADDR", "127.0.0.1");
     set("NCCL_COMM_BLOCKING", "1"); /* a user's: it must not bind us */
-    const char *library = rank >= size - x->poor ? "21700" : x->library != NULL ? x->library : "22809";
+    const char *library = rank >= size - x->poor ? "21700" : x->library != NULL ? x->library : "22907";
     if (x->poor > 0) {
-        set("SOFTGPU_NCCL_VERSION", "22809");
+        set("SOFTGPU_NCCL_VERSION", "22907");
     }
     (void)snprintf(text, sizeof text, "%s/softgpu/nccl/%s/libnccl.so.2", folder, library);
     set("DTRUN_NCCL", strcmp(library, "none") == 0 ? "/nonexistent/libnccl.so.2" : text);
@@ -83,7 +83,7 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
                                 .sm_limit = x->sm_limit,
                                 .host = x->per_host > 0 ? host : NULL};
     limit_told = x->versions == NULL ? x->sm_limit : 0;
-    gathers_copy = x->zero_ctas == size && x->per_host == 0 && x->poor == 0 && strcmp(library, "22809") == 0;
+    gathers_copy = x->zero_ctas == size && x->per_host == 0 && x->poor == 0 && strcmp(library, "22907") == 0;
     int rc = dt_comm_open(&c, &o, &told[rank].error);
     dt_store_close(store);
     return rc == 0 ? c : NULL;
@@ -499,11 +499,31 @@ static void killed_rank_is_named(void **unused)
     }
 }
 
+/* Before 2.29.7 nothing ends a kernel over windows that waits for a lost rank, so there are none, unless all ask for gathers that nothing ends either. */
+static void nothing_runs_that_no_abort_ends(void **unused)
+{
+    (void)unused;
+    begin(3, &(struct scene){.timeout_s = 60, .versions = "22809,22809,22809"}, work_on_device);
+    wait_for_count(2, 20);
+    double begin_s = dt_now_s();
+    kill_and_check(2, 3, "rank 2");
+    assert_true(dt_now_s() - begin_s < 10);
+    assert_int_equal(log_lines("ncclCommWindowRegister", ""), 0);
+    processes_renew();
+    begin(3, &(struct scene){.versions = "22809,22809,22809", .zero_ctas = 3}, gathers);
+    all_end_well(3);
+    assert_int_equal(log_lines("ncclCommWindowRegister", ""), 6);
+    processes_renew();
+    begin(3, &(struct scene){.versions = "22809,22809,22809", .zero_ctas = 2}, gathers);
+    all_end_well(3);
+    assert_int_equal(log_lines("ncclCommWindowRegister", ""), 0);
+}
+
 /* Rank 1 sits in a launch when rank 2 is lost. */
 static void a_launch_that_sits_hides_nobody(void **unused)
 {
     (void)unused;
-    static const char *const libraries[] = {"21700", "22809"};
+    static const char *const libraries[] = {"21700", "22907"};
     for (size_t i = 0; i < 2; i++) {
         begin(3, &(struct scene){.timeout_s = 60, .fault = "launch-hang@1:7", .library = libraries[i]}, work_on_device);
         wait_for_count(1, 7);
@@ -545,7 +565,7 @@ static void ahead(struct dt_comm *c)
 static void a_full_queue_hides_nobody(void **unused)
 {
     (void)unused;
-    static const char *const libraries[] = {"21700", "22809"};
+    static const char *const libraries[] = {"21700", "22907"};
     for (size_t i = 0; i < 2; i++) {
         struct scene x = {.timeout_s = 60, .queue = "4", .library = libraries[i]};
         begin(2, &x, ahead);
@@ -598,7 +618,7 @@ static void what_nccl_says_ends_it(void **unused)
 {
     (void)unused;
     ends_with(3, &(struct scene){.fault = "error@1:7", .timeout_s = 60}, DT_PEER,
-              "rank 1, in all_reduce work of 50000 F32 (number 7): NCCL 2.28.9: ");
+              "rank 1, in all_reduce work of 50000 F32 (number 7): NCCL 2.29.7: ");
     ends_with(2, &(struct scene){.fault = "error@0:4", .timeout_s = 60, .library = "21700"}, DT_PEER,
               "remote process exited or there was a network error");
     /* Without a library that can revoke, and with one that cannot stop it, it is aborted. */
@@ -782,14 +802,14 @@ static void an_end_that_hangs_holds_nobody(void **unused)
 static void opening_has_a_deadline_and_reasons(void **unused)
 {
     (void)unused;
-    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2}, DT_TIMEOUT, "NCCL 2.28.9: ncclCommInitRankConfig: no end in 2 s");
+    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2}, DT_TIMEOUT, "NCCL 2.29.7: ncclCommInitRankConfig: no end in 2 s");
     none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2, .library = "21700"}, DT_TIMEOUT, "no end in 2 s");
     none_opens(2, &(struct scene){.fault = "init-error@1"}, DT_IO,
-               "rank 1: NCCL 2.28.9: ncclCommInitRankConfig: unhandled system error: a test wants it so");
+               "rank 1: NCCL 2.29.7: ncclCommInitRankConfig: unhandled system error: a test wants it so");
     none_opens(2, &(struct scene){.fault = "init-full@1"}, DT_NO_MEMORY, "Failed to CUDA calloc 536870912 bytes; leave it more of the GPU");
-    none_opens(2, &(struct scene){.versions = "22809,22703"}, DT_INVALID, "rank 0 has NCCL 2.28.9 (");
-    none_opens(3, &(struct scene){.versions = "22809,22809,22703", .per_host = 1}, DT_INVALID, "rank 0 on host ");
-    none_opens(3, &(struct scene){.versions = "22809,22809,22703", .per_host = 1}, DT_INVALID, "rank 2 on host ");
+    none_opens(2, &(struct scene){.versions = "22907,22703"}, DT_INVALID, "rank 0 has NCCL 2.29.7 (");
+    none_opens(3, &(struct scene){.versions = "22907,22907,22703", .per_host = 1}, DT_INVALID, "rank 0 on host ");
+    none_opens(3, &(struct scene){.versions = "22907,22907,22703", .per_host = 1}, DT_INVALID, "rank 2 on host ");
     none_opens(2, &(struct scene){.library = "21200"}, DT_INVALID, "too old, 2.14 is the least");
     none_opens(2, &(struct scene){.library = "none"}, DT_NOT_FOUND, "rank 0: NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: ");
 }
@@ -821,7 +841,7 @@ static void memory_that_one_rank_lacks_is_everybodys(void **unused)
     begin(2, &(struct scene){.fault = "no-memory@1"}, no_room);
     all_end_well(2);
     for (int r = 0; r < 2; r++) {
-        assert_non_null(strstr(told[r].error.text, "rank 1: NCCL 2.28.9: ncclMemAlloc of 4096 bytes"));
+        assert_non_null(strstr(told[r].error.text, "rank 1: NCCL 2.29.7: ncclMemAlloc of 4096 bytes"));
     }
 }
 
@@ -832,7 +852,7 @@ static void a_window_that_fails_is_everybodys(void **unused)
     begin(3, &(struct scene){.fault = "window-error@1"}, no_room);
     all_end_well(3);
     for (int r = 0; r < 3; r++) {
-        if (strstr(told[r].error.text, "rank 1: NCCL 2.28.9: ") == NULL ||
+        if (strstr(told[r].error.text, "rank 1: NCCL 2.29.7: ") == NULL ||
             strstr(told[r].error.text, "unhandled system error: a test wants") == NULL) {
             fail_msg("rank %d: %s", r, told[r].error.text);
         }
@@ -851,6 +871,7 @@ int main(int argc, char **argv)
         TEST(groups_are_split_off),
         TEST(a_refused_window_costs_nothing_else),
         TEST(killed_rank_is_named),
+        TEST(nothing_runs_that_no_abort_ends),
         TEST(a_launch_that_sits_hides_nobody),
         TEST(a_full_queue_hides_nobody),
         TEST(the_cause_is_told_not_its_echo),

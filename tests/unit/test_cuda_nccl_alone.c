@@ -237,7 +237,7 @@ int main(int argc, char **argv)
     const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (&softgpu_graphs != NULL) {
         char fake[500];
-        (void)snprintf(fake, sizeof fake, "%.*s/../softgpu/nccl/22809/libnccl.so.2", slash != NULL ? (int)(slash - argv[0]) : 1,
+        (void)snprintf(fake, sizeof fake, "%.*s/../softgpu/nccl/22907/libnccl.so.2", slash != NULL ? (int)(slash - argv[0]) : 1,
                        slash != NULL ? argv[0] : ".");
         (void)setenv("DTRUN_NCCL", fake, 1);
     }

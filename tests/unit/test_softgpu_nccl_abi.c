@@ -101,7 +101,7 @@ static void the_installed_library_is_found(void **unused)
     (void)snprintf(number, sizeof number, "%d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
     assert_string_equal(n->number, number);
     assert_true(version < 21800 || n->split != NULL);
-    assert_true(version < 22700 || (dt_nccl_features(n) & DT_NCCL_WINDOWS) != 0);
+    assert_true((version >= 22907) == ((dt_nccl_features(n) & DT_NCCL_WINDOWS) != 0));
     assert_true(version < 22807 || (n->revoke != NULL && (dt_nccl_features(n) & DT_NCCL_ZERO_CTAS) != 0));
     assert_string_equal(n->error_string(NCCL_SUCCESS), "no error");
     assert_ptr_equal(dt_nccl_load(&err), n);

@@ -596,7 +596,8 @@ static void *window_main(void *argument)
     struct comm *c = (struct comm *)argument;
     if (fault("window-error", c->world_rank, 0)) {
         failed(c, NCCL_SYSTEM_ERROR, "a test wants it so");
-    } else if (meet_all(c, offsetof(struct part, windows), ++c->window_count)) {
+    } else if (meet_all(c, offsetof(struct part, windows), c->window_count + 1)) {
+        c->windows[c->window_count++ % WINDOWS_MAX] = {(const unsigned char *)c->window.base, c->window.size_bytes};
         __atomic_store_n(c->window.out, c->window.base, __ATOMIC_RELEASE);
         (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS);
     }
@@ -612,7 +613,7 @@ int ncclCommWindowRegister(nccl_comm handle, void *p, size_t size_bytes, nccl_wi
     }
     note("ncclCommWindowRegister rank %d of %d comm %s bytes %zu", c->rank, c->size, c->name, size_bytes);
     *out = nullptr;
-    c->window = {p, out};
+    c->window = {p, out, size_bytes};
     begin(c, window_main);
     return NCCL_IN_PROGRESS;
 }

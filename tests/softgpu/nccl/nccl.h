@@ -3,9 +3,10 @@
  * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the streams of the software GPU that the program is linked with. Ranks are
  * processes. Like the real one it does not block: joining, splitting, registering and ends go on in a thread while the state is "in progress", and so does
  * putting a collective into its stream since 2.23 (before, the call does it and may sit there). A collective is an entry of the stream, where it waits for the other
- * ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it.
+ * ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it, nor does anything end kernels over symmetric windows before 2.29.7: they
+ * never look whether somebody wants it.
  *
- * Variables: SOFTGPU_NCCL_VERSION (22809; or one per RANK: "22809,22807"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
+ * Variables: SOFTGPU_NCCL_VERSION (22907; or one per RANK: "22907,22903"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
  * SOFTGPU_NCCL_QUEUE (so many collectives find room in the driver's queue, the next one waits until one is through; 0: any number),
  * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):
  * and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that TORCHELASTIC_RESTART_COUNT):
@@ -30,7 +31,7 @@
 #include <stdint.h>
 
 #ifndef NCCL_FAKE_VERSION
-#define NCCL_FAKE_VERSION 22809
+#define NCCL_FAKE_VERSION 22907
 #endif
 
 enum { RANKS_MAX = 16, CHUNK_BYTES = 256 << 10, WINDOWS_MAX = 64 };
@@ -90,10 +91,16 @@ struct comm {
     struct entry *next; /* the collective that its thread puts into the stream */
     struct window_task {
         void *base, **out;
+        size_t size_bytes;
     } window; /* being registered */
+    struct {
+        const unsigned char *base;
+        size_t size_bytes;
+    } windows[WINDOWS_MAX]; /* that are, all of them symmetric; in the first window_count places */
 };
 
 /* segment.cc */
+extern __thread bool nothing_ends; /* what this thread runs: whoever waits in it stays, also when c was stopped */
 struct segment *segment_make(int size, struct id *id);
 struct segment *segment_open(const struct id *id);
 /* Waits until *word >= value; false when c was stopped before. */
