@@ -175,6 +175,16 @@ struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const str
     return p;
 }
 
+/* Tens of times slower, and with other bits: nobody should have to find out by a profiler. Of an epilogue that the library has not its parts remain. */
+static void tell_plain(const struct matmul_cache *c, const struct dt_matmul_key *k)
+{
+    if (c->handle != NULL && k->k > 0 && k->epilogue <= DT_MATMUL_BIAS) {
+        dt_log(DT_LOG_WARN, "matmul",
+               "cublasLt takes no product of %s of %" PRId64 " x %" PRId64 " x %" PRId64 "; it runs on a slower kernel of our own",
+               dt_dtype_name((enum dt_dtype)k->type), k->m, k->n, k->k);
+    }
+}
+
 struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct dt_matmul_key *key)
 {
     cublasLtMatmulHeuristicResult_t found;
@@ -189,6 +199,7 @@ struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct 
         }
     }
     if (p == NULL) {
+        tell_plain(c, key);
         p = dt_alloc(sizeof *p);
         p->key = *key;
         p->plain = true;

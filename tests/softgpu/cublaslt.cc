@@ -4,7 +4,7 @@
  * eight, an order of its own as the real library's is. Epilogues see sums that are not rounded yet.
  *
  * SOFTGPU_LT_LOG names a file that gets a line for each product: "product NT 64 96 32 sms 3", both operands' transposes (N, T), m, n, k as the library is told
- * them, and the multiprocessors that it was told of (0: all). */
+ * them, and the multiprocessors that it was told of (0: all). SOFTGPU_LT_NONE=1: it has no algorithm for anything. */
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -476,7 +476,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
     }
-    for (int i = PROPOSALS - 1; i >= 0 && *count < most; i--) {
+    for (int i = PROPOSALS - 1; i >= 0 && *count < most && softgpu_setting("SOFTGPU_LT_NONE", 0) == 0; i--) {
         if (workspaces[i] > p->workspace) {
             continue;
         }

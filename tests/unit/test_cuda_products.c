@@ -435,6 +435,40 @@ static void a_damaged_file_is_said_in_one_line(void **state)
     dt_text_clear(&text);
 }
 
+/* A library that is here and has nothing for a shape costs a line per shape, not per product. */
+static void what_the_library_lacks_is_said(void **state)
+{
+    (void)state;
+    struct gpu g;
+    struct dt_error err;
+    struct dt_text said;
+    char log[4096];
+    use_cache("lacking", true);
+    (void)snprintf(log, sizeof log, "%s/log", folder);
+    int fd = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    (void)setenv("SOFTGPU_LT_NONE", "1", 1);
+    dt_log_open(DT_LOG_WARN, -1, fd);
+    open_gpu(&g);
+    float first = compute(&g, false);
+    assert_true(compute(&g, false) == first);
+    (void)compute(&g, true);
+    close_gpu(&g);
+    dt_log_open(DT_LOG_WARN, -1, 2);
+    (void)unsetenv("SOFTGPU_LT_NONE");
+    (void)close(fd);
+    dt_text_init(&said);
+    assert_int_equal(dt_file_read(log, 1 << 16, &said, &err), 0);
+    int lines = 0;
+    for (const char *at = dt_text_str(&said); (at = strchr(at, '\n')) != NULL; at++) {
+        lines++;
+    }
+    if (lines != 2 || strstr(said.data, "cublasLt takes no product of F32 of 65 x 48 x 72; it runs on a slower kernel of our own") == NULL) {
+        fail_msg("%s", dt_text_str(&said));
+    }
+    dt_text_clear(&said);
+}
+
 static void train(const struct job *job, struct ranks_outcome *out)
 {
     ranks_train(job, 1, &(struct ranks_options){.device = "cuda"}, out);
@@ -552,6 +586,7 @@ int main(void)
         cmocka_unit_test(ranks_take_what_rank_0_chose),
         cmocka_unit_test(what_cannot_be_kept_is_not_measured),
         cmocka_unit_test(a_damaged_file_is_said_in_one_line),
+        cmocka_unit_test(what_the_library_lacks_is_said),
         cmocka_unit_test(a_run_has_all_its_plans),
         cmocka_unit_test(the_head_is_aligned),
     };
