@@ -174,8 +174,12 @@ static bool on_one_host(const struct nccl *n, const struct dt_comm *c)
 static int open_nccl(struct dt_comm *c, const char *ticket, struct dt_error *err)
 {
     struct nccl *n = make_state(c);
+    struct dt_device_place place;
     if (c->device == NULL) {
         return dt_fail(err, DT_INVALID, "backend nccl needs a device whose memory is not the host's");
+    }
+    if (dt_device_place(c->device->ops->name, c->device->options.index, &place)) {
+        memcpy(n->device_name, place.name, sizeof n->device_name);
     }
     if (n->control->ops->open(n->control, ticket, err) != 0) {
         return -1;

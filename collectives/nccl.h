@@ -49,6 +49,7 @@ struct nccl {
     pthread_mutex_t facts_lock; /* never held over a call: of the following three and of seen_* */
     struct dt_error why;        /* the first failure; status DT_OK: none */
     struct dt_device *device;
+    char device_name[160]; /* as messages name it; a device that is broken may not tell any more */
     _Atomic bool stopping;
     _Atomic int rest;          /* enum nccl_rest, of the thread that stops or ends it */
     bool control_open, opened; /* opened: all of it */

@@ -79,11 +79,12 @@ static int result_error(struct dt_comm *c, int result, const char *what, struct 
     dt_text_init(&where);
     nccl_describe(c, &where);
     more = more != NULL ? more : "";
-    bool full = lacks_memory(result, more);
-    (void)dt_fail(
-        err, full ? DT_NO_MEMORY : status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%s%.*s%s", c->name, shm_shown(c, c->rank),
-        dt_text_str(&where), n->lib->number, what, n->lib->error_string(result), more[0] != '\0' ? ": " : "", (int)strcspn(more, "\n"), more,
-        full ? "; leave it more of the GPU (training.batch_size_per_gpu), or let it take less (training.collective_sms, NCCL_NVLS_ENABLE=0)" : "");
+    bool full = lacks_memory(result, more), named = result == NCCL_UNHANDLED_CUDA_ERROR && n->device_name[0] != '\0';
+    (void)dt_fail(err, full ? DT_NO_MEMORY : status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%s%s%s%.*s%s", c->name,
+                  shm_shown(c, c->rank), dt_text_str(&where), n->lib->number, what, n->lib->error_string(result), named ? " of " : "",
+                  named ? n->device_name : "", more[0] != '\0' ? ": " : "", (int)strcspn(more, "\n"), more,
+                  full ? "; leave it more of the GPU (training.batch_size_per_gpu), or let it take less (training.collective_sms, NCCL_NVLS_ENABLE=0)"
+                       : "");
     dt_text_clear(&where);
     return -1;
 }

@@ -806,7 +806,8 @@ static void opening_has_a_deadline_and_reasons(void **unused)
     none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2, .library = "21700"}, DT_TIMEOUT, "no end in 2 s");
     none_opens(2, &(struct scene){.fault = "init-error@1"}, DT_IO,
                "rank 1: NCCL 2.29.7: ncclCommInitRankConfig: unhandled system error: a test wants it so");
-    none_opens(2, &(struct scene){.fault = "init-full@1"}, DT_NO_MEMORY, "Failed to CUDA calloc 536870912 bytes; leave it more of the GPU");
+    none_opens(2, &(struct scene){.fault = "init-full@1"}, DT_NO_MEMORY,
+               "unhandled cuda error of GPU 1 (software GPU, bus 0000:02:00.0): Failed to CUDA calloc 536870912 bytes; leave it more of the GPU");
     none_opens(2, &(struct scene){.versions = "22907,22703"}, DT_INVALID, "rank 0 has NCCL 2.29.7 (");
     none_opens(3, &(struct scene){.versions = "22907,22907,22703", .per_host = 1}, DT_INVALID, "rank 0 on host ");
     none_opens(3, &(struct scene){.versions = "22907,22907,22703", .per_host = 1}, DT_INVALID, "rank 2 on host ");
