@@ -571,6 +571,9 @@ static void set_up(struct etcd *e)
     (void)curl.multi_setopt(e->multi, CURLMOPT_TIMERDATA, e);
     (void)curl.easy_setopt(e->easy, CURLOPT_POST, 1L);
     (void)curl.easy_setopt(e->easy, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    (void)curl.easy_setopt(e->easy, CURLOPT_QUICK_EXIT, 1L); /* older ones wait at a request's end until a silent name server has been given up */
+#endif
     (void)curl.easy_setopt(e->easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
     (void)curl.easy_setopt(e->easy, CURLOPT_PROXY, "");
     (void)curl.easy_setopt(e->easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);

@@ -1,9 +1,13 @@
 /* The client of etcd against a server that the test plays: what it asks, what it makes of answers and errors, whom it asks next. */
 #include "launcher/etcd.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,6 +19,7 @@
 #include <cmocka.h>
 
 #if __has_include(<curl/curl.h>)
+#include <curl/curl.h>
 
 #define READ_ANSWER                                                                                                                                  \
     "{\"header\":{\"revision\":\"7\"},\"succeeded\":true,\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"YQ==\","                            \
@@ -330,6 +335,51 @@ static void silence_has_an_end(void **state)
     tear_down(e);
 }
 
+/* In libcurl's place of the system's: a name server that is silent about one name until it is let go, or for 10 s. */
+#define SILENT_NAME "silent.invalid"
+static atomic_bool name_asked, name_let_go, name_answered;
+
+int getaddrinfo(const char *restrict host, const char *restrict service, const struct addrinfo *restrict hints, struct addrinfo **restrict found)
+{
+    if (host == NULL || strcmp(host, SILENT_NAME) != 0) {
+        int (*next)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+        *(void **)&next = dlsym(RTLD_NEXT, "getaddrinfo");
+        return next(host, service, hints, found);
+    }
+    name_asked = true;
+    for (double end_s = dt_now_s() + 10; !name_let_go && dt_now_s() < end_s;) {
+        dt_sleep_s(0.01);
+    }
+    name_answered = true;
+    return EAI_NONAME;
+}
+
+/* The loop has more to do than to wait for it: agents that say nothing for long count as dead. */
+static void a_silent_name_server_holds_nobody_up(void **state)
+{
+    (void)state;
+    if (LIBCURL_VERSION_NUM < 0x075700) {
+        print_message("skip: libcurl before 7.87 waits for it\n");
+        skip();
+    }
+    struct etcd *e =
+        open_at(&(struct etcd_options){.endpoint_count = 2, .endpoints = {{SILENT_NAME, server.port}, {"127.0.0.1", server.port}}, .timeout_s = 0.2});
+    will_answer(200, READ_ANSWER);
+    read_keys(e);
+    assert_true(name_asked);
+    assert_false(name_answered);
+    assert_true(got.failed);
+    assert_int_equal(got.err.status, DT_TIMEOUT);
+    read_keys(e);
+    assert_false(got.failed);
+    tear_down(e);
+    assert_false(name_answered);
+    name_let_go = true;
+    while (!name_answered) {
+        dt_sleep_s(0.01);
+    }
+}
+
 static void closes_amid_a_call(void **state)
 {
     (void)state;
@@ -440,6 +490,7 @@ int main(void)
         cmocka_unit_test_setup(an_answer_without_end_is_cut, set_up),
         cmocka_unit_test_setup(goes_to_the_next_endpoint, set_up),
         cmocka_unit_test_setup(silence_has_an_end, set_up),
+        cmocka_unit_test_setup(a_silent_name_server_holds_nobody_up, set_up),
         cmocka_unit_test_setup(closes_amid_a_call, set_up),
         cmocka_unit_test_setup(proves_who_it_is_again_when_its_token_is_old, set_up),
         cmocka_unit_test_setup(and_when_its_users_were_changed, set_up),
