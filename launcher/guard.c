@@ -306,11 +306,9 @@ int guard_open(struct dt_error *err)
     sigset_t signals, before;
     (void)sigemptyset(&signals);
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
-        struct sigaction now;
-        if (passed[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN) {
-            continue; /* under nohup a lost terminal is not a wish */
+        if (passed[i] != SIGHUP || !process_ignores_hup()) {
+            (void)sigaddset(&signals, passed[i]);
         }
-        (void)sigaddset(&signals, passed[i]);
     }
     struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide exit codes */
     (void)sigaction(SIGCHLD, &plain, NULL);

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,12 @@ void process_read(const char *path, char *out, size_t out_bytes)
         (void)close(fd);
     }
     out[size > 0 ? size : 0] = '\0';
+}
+
+bool process_ignores_hup(void)
+{
+    struct sigaction now;
+    return sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 bool process_numbers_are_ours(void)

@@ -1,5 +1,4 @@
-/* What the kernel tells of a process that is not ours: its state, the time it used, and where it waits. Reads small files of /proc; a
- * process that has gone meanwhile is no error. */
+/* What the kernel tells of processes: state, time used, where they wait. Reads small files of /proc; a process that has gone meanwhile is no error. */
 #ifndef DT_LAUNCHER_PROCESS_H
 #define DT_LAUNCHER_PROCESS_H
 
@@ -23,6 +22,8 @@ struct process_use {        /* sums over processes */
     bool hides_writes;      /* of one of them at least we may not read what it has written, or the kernel does not count it */
 };
 
+/* Whether we were started to outlive our terminal (nohup): its loss is no wish then. To be asked before HUP gets a handler. */
+bool process_ignores_hup(void);
 /* Whether /proc numbers processes as we do: not where it is missing (a chroot), or still that of the PID namespace around ours. */
 bool process_numbers_are_ours(void);
 /* False (out zeroed) when there is no such process. */

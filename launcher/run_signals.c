@@ -74,14 +74,12 @@ int run_open_signals(struct run *r, struct dt_error *err)
 {
     static const int always[] = {SIGCHLD, SIGTSTP, SIGCONT, SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
     sigset_t set;
-    struct sigaction now;
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
         (void)sigaddset(&set, always[i]);
     }
     for (int n = 1; n < 65; n++) {
-        bool ignored = n == SIGHUP && sigaction(n, NULL, &now) == 0 && now.sa_handler == SIG_IGN; /* nohup */
-        if (r->o->signals[n] && !ignored) {
+        if (r->o->signals[n] && (n != SIGHUP || !process_ignores_hup())) {
             (void)sigaddset(&set, n);
         }
     }

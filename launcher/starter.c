@@ -7,6 +7,7 @@
 #include "launcher/leash.h"
 #include "launcher/log_lines.h"
 #include "launcher/log_writer.h"
+#include "launcher/process.h"
 #include "launcher/secure.h"
 
 #include <signal.h>
@@ -414,7 +415,9 @@ static void open_loop(struct starter *st)
     for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
         (void)uv_signal_init(&st->loop, &st->signals[i]);
         st->signals[i].data = st;
-        (void)uv_signal_start(&st->signals[i], on_signal, passed[i]);
+        if (passed[i] != SIGHUP || !process_ignores_hup()) {
+            (void)uv_signal_start(&st->signals[i], on_signal, passed[i]);
+        }
     }
     (void)uv_timer_init(&st->loop, &st->beat);
     (void)uv_timer_init(&st->loop, &st->end);

@@ -249,6 +249,17 @@ def test_interrupted_once_all_save_and_twice_all_end(place, tmp_path):
     place.wait_gone()
 
 
+def test_a_lost_terminal_is_no_wish_under_nohup(reach, tmp_path):
+    words = reach.args("sh", "-c", STAY, "x", tmp_path / "up", tmp_path / "go")
+    with Job([DTRUN, *words], executable="/usr/bin/nohup") as job:
+        wait_lines(tmp_path / "up", 4)
+        job.signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        result = job.finish()
+    assert result.code == 0, result
+    reach.wait_gone()
+
+
 def test_nothing_is_left_when_the_launcher_is_killed(place, tmp_path):
     up = tmp_path / "up"
     with start(place, "sh", "-c", "trap '' INT TERM HUP; " + STAY, "x", up, tmp_path / "never") as job:
