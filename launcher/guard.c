@@ -318,12 +318,12 @@ int guard_open(struct dt_error *err)
     lifetime = mmap(NULL, sizeof *lifetime, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (lifetime == MAP_FAILED) {
         lifetime = NULL;
-        return dt_fail_errno(err, "dtrun: a page of memory for the guard");
+        return dt_fail_errno(err, "a page of memory for the guard");
     }
     pid_t agent = shared_files_fork();
     if (agent < 0) {
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
-        return dt_fail_errno(err, "dtrun: cannot start the agent process");
+        return dt_fail_errno(err, "cannot start the agent process");
     }
     if (agent > 0) {
         (void)setpgid(agent, agent);
@@ -336,5 +336,5 @@ int guard_open(struct dt_error *err)
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     /* The mask stays until the agent's handlers are there: a signal sent in between must not kill it. */
-    return guard_alive() ? 0 : dt_fail(err, DT_STOPPED, "dtrun: the guard was killed at once");
+    return guard_alive() ? 0 : dt_fail(err, DT_STOPPED, "the guard was killed at once");
 }

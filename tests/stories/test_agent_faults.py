@@ -176,6 +176,13 @@ def complaint(job, folder, call, number, error):
     return f"{job}: {call} number {number}: {error}: {', '.join(wrong)}; stderr: {err[-600:]!r}"
 
 
+@pytest.mark.parametrize("args, text", [(["/bin/true"], "cannot start the agent process: Resource temporarily unavailable")])
+def test_no_process_and_no_thread_to_begin_with(tmp_path, args, text):
+    trace = ["strace", "-qq", "-o", tmp_path / "trace", "-e", "trace=clone,clone3", "-e", "inject=clone,clone3:error=EAGAIN:when=1"]
+    p = subprocess.run([*trace, support.DTRUN, *args], env=support.clean_env(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIME_S)
+    assert (p.returncode, p.stdout, p.stderr) == (111, "", f"dtrun: {text}\n")
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_one_failing_call(job, tmp_path):
     rng = random.Random(f"{SEED} {job}")
