@@ -402,7 +402,26 @@ static void write_opening(struct starter *st, struct dt_text *out)
     leash_put(out, "go");
 }
 
-static void open_loop(struct starter *st)
+/* Key, loop and output; nothing of it stays when it fails. */
+static int open_all(struct starter *st, struct dt_error *err)
+{
+    if (make_key(st, err) != 0) {
+        return -1;
+    }
+    int failed = uv_loop_init(&st->loop);
+    if (failed != 0) {
+        (void)dt_fail(err, DT_IO, "event loop: %s", uv_strerror(failed));
+    } else if ((st->writer = log_writer_open()) == NULL) {
+        failed = dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output");
+        (void)uv_loop_close(&st->loop);
+    }
+    if (failed != 0) {
+        release_key(st);
+    }
+    return failed != 0 ? -1 : 0;
+}
+
+static void begin(struct starter *st)
 {
     struct rlimit files; /* three pipes per host */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
@@ -423,7 +442,6 @@ static void open_loop(struct starter *st)
     (void)uv_timer_init(&st->loop, &st->end);
     st->beat.data = st->end.data = st;
     (void)uv_timer_start(&st->beat, on_beat, beat_ms, beat_ms);
-    st->writer = log_writer_open();
     st->sinks[0] = log_writer_sink(st->writer, 1, false);
     st->sinks[1] = log_writer_sink(st->writer, 2, false);
 }
@@ -436,21 +454,14 @@ int starter_run(struct options *o, char *const *env)
     st->o = o;
     st->env = env;
     st->code = st->judge = -1;
-    if (make_key(st, &err) != 0) {
+    if (open_all(st, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         free(st);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
-    int failed = uv_loop_init(&st->loop);
-    if (failed != 0) {
-        (void)fprintf(stderr, "dtrun: event loop: %s\n", uv_strerror(failed));
-        release_key(st);
-        free(st);
-        return DT_EXIT_TEMPORARY;
-    }
     dt_text_init(&opening);
     write_opening(st, &opening);
-    open_loop(st);
+    begin(st);
     st->count = o->host_list_count;
     st->remotes = dt_alloc((size_t)st->count * sizeof *st->remotes);
     int result = 0;

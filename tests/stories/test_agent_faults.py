@@ -176,8 +176,11 @@ def complaint(job, folder, call, number, error):
     return f"{job}: {call} number {number}: {error}: {', '.join(wrong)}; stderr: {err[-600:]!r}"
 
 
-@pytest.mark.parametrize("args, text", [(["/bin/true"], "cannot start the agent process: Resource temporarily unavailable")])
+@pytest.mark.parametrize("args, text", [(["/bin/true"], "cannot start the agent process: Resource temporarily unavailable"),
+                                        (["--hostfile=HOSTS", "--ssh=/bin/false", "/bin/true"], "cannot start a thread for output")])
 def test_no_process_and_no_thread_to_begin_with(tmp_path, args, text):
+    (tmp_path / "hosts").write_text("a\n")
+    args = [a.replace("HOSTS", f"{tmp_path}/hosts") for a in args]
     trace = ["strace", "-qq", "-o", tmp_path / "trace", "-e", "trace=clone,clone3", "-e", "inject=clone,clone3:error=EAGAIN:when=1"]
     p = subprocess.run([*trace, support.DTRUN, *args], env=support.clean_env(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIME_S)
     assert (p.returncode, p.stdout, p.stderr) == (111, "", f"dtrun: {text}\n")
