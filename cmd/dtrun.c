@@ -95,7 +95,7 @@ static int begin(struct options *o)
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
     }
-    if (guard_open(&err) != 0) {
+    if (guard_open(o->signals, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return DT_EXIT_TEMPORARY;
     }

@@ -300,15 +300,21 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     _exit(code);
 }
 
-int guard_open(struct dt_error *err)
+int guard_open(const bool handled[65], struct dt_error *err)
 {
-    static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
+    static const int always[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
     sigset_t signals, before;
     (void)sigemptyset(&signals);
-    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
-        if (passed[i] != SIGHUP || !process_ignores_hup()) {
-            (void)sigaddset(&signals, passed[i]);
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
+        (void)sigaddset(&signals, always[i]);
+    }
+    for (int n = 1; n < 65; n++) {
+        if (handled[n]) {
+            (void)sigaddset(&signals, n);
         }
+    }
+    if (process_ignores_hup()) {
+        (void)sigdelset(&signals, SIGHUP);
     }
     struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide exit codes */
     (void)sigaction(SIGCHLD, &plain, NULL);

@@ -79,9 +79,12 @@ int run_open_signals(struct run *r, struct dt_error *err)
         (void)sigaddset(&set, always[i]);
     }
     for (int n = 1; n < 65; n++) {
-        if (r->o->signals[n] && (n != SIGHUP || !process_ignores_hup())) {
+        if (r->o->signals[n]) {
             (void)sigaddset(&set, n);
         }
+    }
+    if (process_ignores_hup()) {
+        (void)sigdelset(&set, SIGHUP);
     }
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGTTOU, SIG_IGN);

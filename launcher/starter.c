@@ -44,7 +44,8 @@ struct starter {
     struct options *o;
     char *const *env;
     uv_loop_t loop;
-    uv_signal_t signals[6];
+    uv_signal_t signals[65];
+    int signal_count;
     uv_timer_t beat, end;
     struct remote *remotes;
     int count, running_count, open_streams;
@@ -58,8 +59,6 @@ struct starter {
     char *key_record; /* in memory of libsodium's, which no dump shows; null: all have it */
     int key_uses;     /* writes that still need it, and one while hosts are being started */
 };
-
-static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 /* ---- output ---- */
 
@@ -232,7 +231,7 @@ static void on_drained(uv_timer_t *timer)
 /* No ssh runs any more. */
 static void close_all(struct starter *st)
 {
-    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
+    for (int i = 0; i < st->signal_count; i++) {
         uv_close((uv_handle_t *)&st->signals[i], NULL);
     }
     uv_close((uv_handle_t *)&st->beat, NULL);
@@ -421,6 +420,16 @@ static int open_all(struct starter *st, struct dt_error *err)
     return failed != 0 ? -1 : 0;
 }
 
+static bool is_passed(const struct options *o, int number)
+{
+    static const int always[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+    bool passed = o->signals[number];
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
+        passed = passed || always[i] == number;
+    }
+    return passed && (number != SIGHUP || !process_ignores_hup());
+}
+
 static void begin(struct starter *st)
 {
     struct rlimit files; /* three pipes per host */
@@ -431,11 +440,12 @@ static void begin(struct starter *st)
     uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGTSTP, SIG_IGN); /* who sleeps sends no beats, and the agents would end */
-    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
-        (void)uv_signal_init(&st->loop, &st->signals[i]);
-        st->signals[i].data = st;
-        if (passed[i] != SIGHUP || !process_ignores_hup()) {
-            (void)uv_signal_start(&st->signals[i], on_signal, passed[i]);
+    for (int n = 1; n < 65; n++) {
+        if (is_passed(st->o, n)) {
+            uv_signal_t *handle = &st->signals[st->signal_count++];
+            (void)uv_signal_init(&st->loop, handle);
+            handle->data = st;
+            (void)uv_signal_start(handle, on_signal, n);
         }
     }
     (void)uv_timer_init(&st->loop, &st->beat);

@@ -249,6 +249,16 @@ def test_interrupted_once_all_save_and_twice_all_end(place, tmp_path):
     place.wait_gone()
 
 
+def test_any_signal_can_be_one_to_handle(reach, tmp_path):
+    text = f'trap "echo >> {tmp_path}/got; exit 0" ALRM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    with start(reach, "sh", "-c", text, options=["--signals_to_handle=SIGTERM,SIGALRM"]) as job:
+        wait_lines(tmp_path / "ready", 4)
+        job.signal(signal.SIGALRM)
+        result = job.finish()
+    assert result.code == 142 and len(lines_of(tmp_path / "got")) == 4, result
+    reach.wait_gone()
+
+
 def test_a_lost_terminal_is_no_wish_under_nohup(reach, tmp_path):
     words = reach.args("sh", "-c", STAY, "x", tmp_path / "up", tmp_path / "go")
     with Job([DTRUN, *words], executable="/usr/bin/nohup") as job:

@@ -261,6 +261,19 @@ def test_a_signal_reaches_the_workers_and_ends_the_job(tmp_path, name):
     assert lines_of(tmp_path / "got") == [name, name]
 
 
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGWINCH, signal.SIGRTMIN])
+def test_any_signal_can_be_one_to_handle(tmp_path, number):
+    text = f'trap "echo {number:d} >> {tmp_path}/got; exit 0" {number:d}; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    name = "SIGRTMIN" if number == signal.SIGRTMIN else number.name
+    with Job(["--nproc_per_node=2", f"--signals_to_handle=SIGTERM,{name}", "sh", "-c", text]) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(number)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 128 + number and "all workers have ended" in result.err, result
+    assert lines_of(tmp_path / "got") == [f"{number:d}"] * 2, result
+
+
 def test_a_worker_that_ignores_term_is_killed_after_the_grace(tmp_path):
     text = f'trap "" TERM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
     with Job(["--shutdown_timeout=1", "sh", "-c", text]) as job:
