@@ -51,6 +51,7 @@ struct starter {
     int count, running_count, open_streams;
     int int_count;
     bool ending, cut; /* the job has a verdict; the leashes are gone */
+    bool hung_up;     /* all were told HUP: who ends with it does so because of that */
     int code;         /* the verdict; -1: none yet */
     int judge;        /* the host that it came from; -1: none */
     struct log_writer *writer;
@@ -251,7 +252,7 @@ static bool is_missing(const struct starter *st, int code)
 /* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
 static bool is_verdict(const struct starter *st, int code)
 {
-    return code != SSH_FAILED && code != DT_EXIT_TEMPORARY && code != 128 + SIGHUP && !is_missing(st, code);
+    return code != SSH_FAILED && code != DT_EXIT_TEMPORARY && (code != 128 + SIGHUP || st->hung_up) && !is_missing(st, code);
 }
 
 /* In one write: lines of the hosts come between two. */
@@ -314,6 +315,7 @@ static void on_signal(uv_signal_t *handle, int number)
     struct starter *st = handle->data;
     send_all(st, "signal", number);
     st->int_count += number == SIGINT;
+    st->hung_up = st->hung_up || number == SIGHUP;
     if (st->int_count > 1) {
         end_within(st, CUT_S / st->o->time_scale);
     } else if (number != SIGUSR1 && number != SIGUSR2) {

@@ -249,13 +249,15 @@ def test_interrupted_once_all_save_and_twice_all_end(place, tmp_path):
     place.wait_gone()
 
 
-def test_any_signal_can_be_one_to_handle(reach, tmp_path):
-    text = f'trap "echo >> {tmp_path}/got; exit 0" ALRM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
-    with start(reach, "sh", "-c", text, options=["--signals_to_handle=SIGTERM,SIGALRM"]) as job:
+@pytest.mark.parametrize("name", ["ALRM", "HUP"])
+def test_any_signal_can_be_one_to_handle(reach, tmp_path, name):
+    text = f'trap "echo >> {tmp_path}/got; exit 0" {name}; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    number = getattr(signal, "SIG" + name)
+    with start(reach, "sh", "-c", text, options=[f"--signals_to_handle=SIGTERM,SIG{name}"]) as job:
         wait_lines(tmp_path / "ready", 4)
-        job.signal(signal.SIGALRM)
+        job.signal(number)
         result = job.finish()
-    assert result.code == 142 and len(lines_of(tmp_path / "got")) == 4, result
+    assert result.code == 128 + number and len(lines_of(tmp_path / "got")) == 4, result
     reach.wait_gone()
 
 
