@@ -91,6 +91,7 @@ int leftovers_find(pid_t agent, struct dt_text *out)
 {
     int count = 0;
     char run_id[160] = "";
+    const char *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its environment: then whoever started us has it, too */
     struct dt_text env, who, numbers;
     dt_text_init(&env);
     dt_text_init(&who);
@@ -103,7 +104,7 @@ int leftovers_find(pid_t agent, struct dt_text *out)
             continue;
         }
         const char *page = value_of(&env, "DTRUN_PAGE"), *id = value_of(&env, "TORCHELASTIC_RUN_ID");
-        if (page == NULL || !has_lost_its_agent(page)) {
+        if (page == NULL || (own != NULL && strcmp(page, own) == 0) || !has_lost_its_agent(page)) {
             continue;
         }
         if (count == 0 && id != NULL && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {

@@ -412,6 +412,16 @@ def test_what_a_killed_job_has_left_is_named_by_the_next(tmp_path):
     assert "outlived" not in (tmp_path / "after").read_text(), (tmp_path / "after").read_text()
 
 
+def test_what_a_worker_submitted_is_nothing_that_it_left():
+    """As `sbatch next.sh` in a worker, whose scheduler passes the environment on: the batch script of the next job has it, too."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no pid namespaces here")
+    p = subprocess.run([*inside, "sh", "-c", '"$0" false; exit $?', DTRUN], env=clean_env({"DTRUN_PAGE": "/proc/4000001/fd/9"}), capture_output=True, text=True,
+                       timeout=DEADLINE_S)
+    assert p.returncode == 1 and "outlived" not in p.stderr, p
+
+
 FOREIGN_PROC = """
 sleep 1000 & [ $! = 2 ] || exit 99
 "$1" --nproc_per_node=2 sh -c 'setsid sleep 1000 & exit $RANK' && exit 98
