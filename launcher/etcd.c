@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/library.h"
 #include "base/scan.h"
+#include "launcher/log_lines.h"
 
 #include <cjson/cJSON.h>
 #include <dlfcn.h>
@@ -253,13 +254,24 @@ static void finish(struct etcd *e, const struct etcd_result *result, const struc
     e->done(e->user, result, err);
 }
 
+/* What a server says is read on terminals. */
+static void finish_failed(struct etcd *e, struct dt_error *err)
+{
+    struct dt_text safe;
+    dt_text_init(&safe);
+    log_safe(&safe, err->text, strlen(err->text), false);
+    (void)snprintf(err->text, sizeof err->text, "%s", dt_text_str(&safe));
+    dt_text_clear(&safe);
+    finish(e, NULL, err);
+}
+
 static void take_token(struct etcd *e, const cJSON *json)
 {
     struct dt_error err;
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(json, "token");
     if (!cJSON_IsString(token)) {
         (void)dt_fail(&err, DT_IO, "etcd %s: no token in its answer", e->options.endpoints[e->endpoint].host);
-        finish(e, NULL, &err);
+        finish_failed(e, &err);
         return;
     }
     e->token = dt_strdup(token->valuestring);
@@ -278,7 +290,7 @@ static void on_answer(struct etcd *e, CURLcode code)
     cJSON *json = code == CURLE_OK ? dt_scan_parse(dt_text_str(&e->answer), e->answer.size, "etcd", NULL, NULL) : NULL;
     if (code != CURLE_OK) {
         (void)fail_with_curl(e, code, &err);
-        finish(e, NULL, &err);
+        finish_failed(e, &err);
     } else if (http != 200 && e->token != NULL && !e->renewed && is_token_old(json)) {
         e->renewed = true;
         free(e->token);
@@ -286,13 +298,13 @@ static void on_answer(struct etcd *e, CURLcode code)
         send_request(e);
     } else if (http != 200) {
         (void)fail_with_answer(e, http, json, &err);
-        finish(e, NULL, &err);
+        finish_failed(e, &err);
     } else if (e->asking_token) {
         take_token(e, json);
     } else if (json == NULL || !read_result(e, json, &result)) {
         (void)dt_fail(&err, DT_INVALID, "etcd %s port %d: its answer is none of etcd's: %.100s", e->options.endpoints[e->endpoint].host,
                       e->options.endpoints[e->endpoint].port, dt_text_str(&e->answer));
-        finish(e, NULL, &err);
+        finish_failed(e, &err);
     } else {
         finish(e, &result, NULL);
     }

@@ -278,6 +278,12 @@ static void errors_carry_the_server_s_words(void **state)
         {503, "{\"error\":\"etcdserver: request timed out\",\"code\":14}", DT_IO, "request timed out"},
         {404, "404 page not found\n", DT_INVALID, "HTTP status 404: 404 page not found; nothing serves etcd's version 3"},
         {502, "<html>bad gateway", DT_IO, "HTTP status 502: <html>bad gateway"},
+        {502,
+         "\x1b[2J\x9b"
+         "31mbad",
+         DT_IO, "HTTP status 502: ^[[2J<9b>31mbad"}, /* it is read on a terminal */
+        {503, "{\"error\":\"\\u001b[2Jbad\",\"code\":14}", DT_IO, ": ^[[2Jbad"},
+        {200, "\x1b[2J", DT_INVALID, "none of etcd's: ^[[2J"},
         {200, "hello", DT_INVALID, "none of etcd's"},
         {200, "{\"header\":{\"revision\":\"7\"},\"succeeded\":true}", DT_INVALID, "none of etcd's"},
     };
