@@ -222,7 +222,9 @@ const char *timer_file_path(const struct timer_file *t)
 
 void timer_file_reset(struct timer_file *t)
 {
-    on_readable(&t->poll, 0, 0); /* what the old workers have written */
+    char old[PIPE_BUF];
+    while (read(t->fd, old, sizeof old) > 0) { /* what the old workers have written; they are gone */
+    }
     t->count = 0;
     t->held = 0;
     t->skipping = false;
