@@ -157,12 +157,13 @@ struct process_use guard_use(pid_t pid)
 static int kill_descendants(pid_t root)
 {
     struct family f = {0};
+    int count = 0;
     add_descendants(&f, root);
     for (size_t i = 0; i < f.count; i++) {
-        (void)kill(f.list[i], SIGKILL);
+        count += kill(f.list[i], SIGKILL) == 0;
     }
     free(f.list);
-    return (int)f.count;
+    return count;
 }
 
 int guard_kill_descendants(void)
@@ -294,8 +295,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     }
     if (!all_gone) {
         (void)dprintf(2, "dtrun: guard: a process of this job does not die: %s\n",
-                      process_numbers_are_ours() ? "it hangs in the kernel; look for state D in ps"
-                                                 : "without a /proc of this PID namespace it cannot be found; look for it in ps");
+                      !process_numbers_are_ours()    ? "without a /proc of this PID namespace it cannot be found; look for it in ps"
+                      : guard_kill_descendants() > 0 ? "it hangs in the kernel; look for state D in ps"
+                                                     : "it belongs to another user; look for it in ps");
     }
     _exit(code);
 }

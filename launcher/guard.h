@@ -23,7 +23,8 @@ pid_t guard_group(void);
 void guard_workers_until(double until_s);
 /* In the agent: that time is over, so the guard may have ended workers. */
 bool guard_workers_overdue(void);
-/* Sends KILL to every descendant of the calling process, whatever its session; returns how many were found. They still have to be reaped. */
+/* Sends KILL to every descendant of the calling process, whatever its session; returns how many took it: what has become another user's (sudo) is not ours to
+ * end. They still have to be reaped. */
 int guard_kill_descendants(void);
 /* Kills and reaps descendants until there are none, for at most timeout_s (a process in the kernel cannot be ended). Returns
  * true when none is left. Blocks; the calling process must not need the exit status of any child. */

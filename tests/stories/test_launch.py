@@ -5,12 +5,13 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
-from support import DEADLINE_S, DTRUN, PYTHON, Job, alive, children, clean_env, lines_of, marked, run, script, state_of, wait_lines, wait_until
+from support import DEADLINE_S, DTRUN, PYTHON, Job, alive, as_nobody, children, clean_env, lines_of, marked, run, script, state_of, wait_lines, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -447,6 +448,21 @@ def test_daemons_of_a_worker_end_with_the_round(tmp_path):
     result = shell(text, "--nproc_per_node=2")
     assert result.code == 0
     assert not [x for x in lines_of(tmp_path / "pids") if alive(int(x))]
+
+
+def test_what_belongs_to_another_user_is_no_failure():
+    """As `sudo ... &` in a worker: we may not end it, so no round waits for that."""
+    with as_nobody() as (folder, words):
+        sudo = shutil.copy(shutil.which("setpriv"), folder)
+        os.chmod(sudo, 0o4755)
+        text = (f'{sudo} --reuid=0 setsid sleep 1000 >/dev/null 2>&1 & until [ "$$(cat /proc/$$!/comm)" = sleep ]; do sleep 0.01; done; echo $$!; '
+                "exit $$((1 - TORCHELASTIC_RESTART_COUNT))")
+        with Job([*words, "--max_restarts=1", "sh", "-c", text], executable=shutil.which("setpriv")) as job:
+            result = job.finish()
+            for pid in result.out.split():
+                os.kill(int(pid), signal.SIGKILL)
+    assert result.code == 0 and "hang in the kernel" not in result.err, result
+    assert "guard: a process of this job does not die: it belongs to another user; look for it in ps" in result.err, result
 
 
 def test_a_stopped_worker_does_not_hold_up_the_end(tmp_path):
