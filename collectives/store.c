@@ -65,13 +65,6 @@ struct dt_store_local *dt_store_local_open(void)
     return local;
 }
 
-void dt_store_local_wipe(struct dt_store_local *local)
-{
-    (void)pthread_mutex_lock(&local->lock);
-    dt_store_table_reset(local->table);
-    (void)pthread_mutex_unlock(&local->lock);
-}
-
 void dt_store_local_close(struct dt_store_local *local)
 {
     if (local != NULL) {

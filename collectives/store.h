@@ -23,9 +23,8 @@ struct dt_store_local; /* a table with a lock, for clients in one process */
 /* Connects, trying again until timeout_s is over. The timeout is also the one of requests that do not wait for a key.
  * page may be null. The caller closes. */
 int dt_store_open(struct dt_store **out, const char *host, int port, double timeout_s, struct dt_page *page, struct dt_error *err);
-/* A table for this process; outlives its clients. `wipe` empties it (nobody may be in a call). */
+/* A table for this process; outlives its clients. */
 struct dt_store_local *dt_store_local_open(void);
-void dt_store_local_wipe(struct dt_store_local *local);
 void dt_store_local_close(struct dt_store_local *local);
 int dt_store_open_local(struct dt_store **out, struct dt_store_local *local, struct dt_page *page, struct dt_error *err);
 /* Another client of the same store for another thread: a connection of its own. */

@@ -136,7 +136,9 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     return result;
 }
 
-char **hostfile_agent(struct options *o, int i)
+/* The words of host i's agent, in o's arena, null-terminated: our own program and options, then what makes it that host, then PROGRAM. The last of
+ * two options counts, so ours come later. */
+static char **agent_words(struct options *o, int i)
 {
     struct dt_arena *a = &o->arena;
     char **words = dt_arena_alloc(a, ((size_t)o->own_word_count + (size_t)o->arg_count + 16) * sizeof *words);
@@ -167,7 +169,8 @@ char **hostfile_agent(struct options *o, int i)
     return words;
 }
 
-void hostfile_line(struct options *o, int i, struct dt_text *out)
+/* The same as one line for the shell that ssh gives it to: it goes to our folder first. */
+static void add_line(struct options *o, int i, struct dt_text *out)
 {
     char folder[4096];
     if (getcwd(folder, sizeof folder) != NULL) {
@@ -179,7 +182,7 @@ void hostfile_line(struct options *o, int i, struct dt_text *out)
     if (o->host_list[i].devices != NULL) {
         dt_text_printf(out, " env CUDA_VISIBLE_DEVICES=%s", o->host_list[i].devices);
     }
-    for (char **w = hostfile_agent(o, i); *w != NULL; w++) {
+    for (char **w = agent_words(o, i); *w != NULL; w++) {
         options_quote(out, *w);
     }
 }
@@ -195,7 +198,7 @@ char **hostfile_ssh(struct options *o, int i)
         p += size;
     }
     dt_text_init(&line);
-    hostfile_line(o, i, &line);
+    add_line(o, i, &line);
     words[n++] = o->host_list[i].name;
     words[n++] = dt_arena_strdup(&o->arena, dt_text_str(&line));
     words[n] = NULL;
@@ -214,7 +217,7 @@ void hostfile_describe(struct options *o, struct dt_text *out)
     for (int i = 0; i < o->host_list_count; i++) {
         struct dt_text line;
         dt_text_init(&line);
-        hostfile_line(o, i, &line);
+        add_line(o, i, &line);
         dt_text_printf(out, "host %d    %s, %s worker%s: %s %s", i, o->host_list[i].name, o->host_list[i].nproc,
                        strcmp(o->host_list[i].nproc, "1") == 0 ? "" : "s", o->ssh, o->host_list[i].name);
         options_quote(out, dt_text_str(&line));

@@ -6,11 +6,6 @@
 
 /* Reads o->hostfile and fills in what follows for the launching host: o->hosts, nnodes, run id, the endpoint. Fails with DT_INVALID. */
 int hostfile_read(struct options *o, const struct given *g, struct dt_error *err);
-/* The words of host i's agent, in o's arena, null-terminated: our own program and options, then what makes it that host, then PROGRAM. The last of
- * two options counts, so ours come later. */
-char **hostfile_agent(struct options *o, int i);
-/* The same as one line for the shell that ssh gives it to: it goes to our folder first. */
-void hostfile_line(struct options *o, int i, struct dt_text *out);
 /* o->ssh cut at blanks, the host's name, and the line; null-terminated, in o's arena. */
 char **hostfile_ssh(struct options *o, int i);
 /* For --dry_run. */

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "launcher/process.h"
 
 #include <ctype.h>
@@ -87,7 +88,9 @@ static void tell(int count, const char *run_id, const char *who, const char *num
         count, count == 1 ? "" : "es", run_id, who, count > NAMED ? ", ..." : "", count == 1 ? "it" : "them", numbers, count > NAMED ? " ..." : "");
 }
 
-int leftovers_find(pid_t agent, struct dt_text *out)
+/* Processes of this user and this pid namespace that are workers of a job, or come from one, whose agent is gone; `agent` and the caller do not count. Returns
+ * how many, and appends a line that names up to 8 of them, and how to end them; nothing for none. */
+static int find(pid_t agent, struct dt_text *out)
 {
     int count = 0;
     char run_id[160] = "";
@@ -134,7 +137,7 @@ static bool look(pid_t agent, bool say)
 {
     struct dt_text line;
     dt_text_init(&line);
-    int count = leftovers_find(agent, &line);
+    int count = find(agent, &line);
     if (say && count > 0) {
         (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
     }

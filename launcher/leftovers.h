@@ -3,8 +3,6 @@
 #ifndef DT_LAUNCHER_LEFTOVERS_H
 #define DT_LAUNCHER_LEFTOVERS_H
 
-#include "base/text.h"
-
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -13,9 +11,6 @@ struct leftovers {    /* zeroed but for look_at_s */
     bool seen, done;
 };
 
-/* Processes of this user and this pid namespace that are workers of a job, or come from one, whose agent is gone; `agent` and the caller do not count. Returns
- * how many, and appends a line that names up to 8 of them, and how to end them; nothing for none. */
-int leftovers_find(pid_t agent, struct dt_text *out);
 /* Looks when it is time, and a second later again, as what has just been killed may still be on its way; says then what is left on descriptor 2. Returns for
  * how many seconds there is nothing to do (INFINITY: for ever). */
 double leftovers_step(struct leftovers *l, pid_t agent, double now_s);

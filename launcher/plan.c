@@ -23,7 +23,8 @@ static bool is_one_of(const char *s, const char *const *words)
     return false;
 }
 
-bool plan_is_all(const struct options *o)
+/* True when the arguments ask for something that needs no ranks: --help, --version, --plan. */
+static bool is_all(const struct options *o)
 {
     static const char *const words[] = {
         "--help",   "--help=all", "-h", "--version", "--plan", "--print-config", "--print_config", "--list-strategies", "--list_strategies",
@@ -77,7 +78,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     char *path, **argv, **envp;
     int ends[2] = {-1, -1}, code = DT_EXIT_USAGE, status = 0;
     pid_t pid = 0;
-    bool all = plan_is_all(o), is_json = false;
+    bool all = is_all(o), is_json = false;
     *output_dir = NULL;
     *on_gpus = false;
     dt_arena_init(&arena);

@@ -6,8 +6,6 @@
 #include "launcher/options.h"
 #include "launcher/workers.h"
 
-/* True when the arguments ask for something that needs no ranks: --help, --version, --plan. */
-bool plan_is_all(const struct options *o);
 /* Runs it and waits; signals arrive on signal_fd (a signalfd). Returns -1 to go on, with *output_dir (or null; the caller frees) and
  * *on_gpus, whether workers compute on GPUs, otherwise the exit code of dtrun: the plan's own when it failed, 128 + n after a signal, 0 when its output is all that was wanted. */
 int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir, bool *on_gpus);

@@ -90,6 +90,8 @@ void store_client_mark(struct store_client *c);
 void store_client_woken(struct dt_store_waiter *w);
 /* Sends what the socket takes. May drop the client. */
 void store_client_send(struct store_client *c);
+/* The same of all that have answers. */
+void store_server_flush(struct store_server *s);
 
 /* Bytes of answers that are not out yet. */
 static inline size_t store_client_unsent(const struct store_client *c)

@@ -357,11 +357,6 @@ void store_server_expect(struct store_server *s, int world_size)
     s->options.client_count = (size_t)world_size * 4 + 1024;
 }
 
-struct dt_store_table *store_server_table(struct store_server *s)
-{
-    return s->table;
-}
-
 static int first_byte(int fd)
 {
     unsigned char byte;

@@ -46,9 +46,6 @@ int store_server_listen(struct store_server *s, int fd, struct dt_error *err);
 void store_server_reset(struct store_server *s);
 /* Closes clients and listener; `closed` (may be null) is called from the loop when all handles are gone and s is freed. */
 void store_server_close(struct store_server *s, void (*closed)(void *user), void *user);
-/* The table, for an agent that reads or writes keys itself. Call store_server_flush afterwards, so that woken clients are told. */
-struct dt_store_table *store_server_table(struct store_server *s);
-void store_server_flush(struct store_server *s);
 /* From now on `ping` hears of every PING that a client of this machine sends: PyTorch's clients and ours say their process id with it, first thing. */
 void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int pid), void *user);
 /* One JSON object: clients, accepted, dropped, requests by name, keys, bytes, and waits by key: how many, the oldest's peer, missing keys and age. */
