@@ -42,3 +42,38 @@ int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX
     dt_text_clear(&text);
     return count;
 }
+
+/* Version 2 has both numbers in one file, version 1 in two. */
+static bool read_quota(const struct dt_cgroup *g, long long *quota, long long *period)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    char *path = dt_format(g->version_2 ? "%s/cpu.max" : "%s/cpu.cfs_quota_us", g->path);
+    char *more = dt_format("%s/cpu.cfs_period_us", g->path);
+    *quota = *period = 0;
+    if (dt_file_read(path, 256, &text, NULL) == 0) {
+        (void)sscanf(dt_text_str(&text), "%lld %lld", quota, period); /* "max" and -1: none */
+    }
+    if (!g->version_2 && dt_file_read(more, 256, &text, NULL) == 0) {
+        (void)sscanf(dt_text_str(&text), "%lld", period);
+    }
+    free(more);
+    free(path);
+    dt_text_clear(&text);
+    return *quota > 0 && *period > 0;
+}
+
+double dt_cgroup_cpus(void)
+{
+    struct dt_cgroup folders[DT_CGROUP_MAX];
+    long long quota, period;
+    double least = 0;
+    int count = dt_cgroup_folders("cpu", folders);
+    for (int i = 0; i < count; i++) {
+        if (read_quota(&folders[i], &quota, &period)) {
+            double cpus = (double)quota / (double)period;
+            least = least > 0 && least < cpus ? least : cpus;
+        }
+    }
+    return least;
+}

@@ -13,5 +13,7 @@ struct dt_cgroup {
 
 /* Folders for a controller ("memory"), of each version from our own group up to the root; returns how many, at most DT_CGROUP_MAX. */
 int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX]);
+/* CPU time that our group and those above it may use, in cores; 0: no limit. */
+double dt_cgroup_cpus(void);
 
 #endif

@@ -2,6 +2,7 @@
  * /proc/PID/fd/N. Threads of the maker's process use its mapping, so that a thread sanitizer sees one memory. */
 #include "collectives/shm.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/text.h"
 
@@ -139,69 +140,13 @@ int shm_offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt_er
     return shm_map_make(&s->map, segment_bytes(c->size), &s->fd, ticket, err);
 }
 
-/* A limit on CPU time, in cores; 0 when there is none. Version 2: cpu.max of the process's group and of those above it. */
-static double quota_of(const char *folder)
-{
-    char path[600], line[64] = "";
-    double quota = 0, period = 0;
-    (void)snprintf(path, sizeof(path), "%s/cpu.max", folder);
-    FILE *f = fopen(path, "re");
-    if (f != NULL) {
-        bool some = fgets(line, sizeof(line), f) != NULL;
-        (void)fclose(f);
-        return some && sscanf(line, "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period : 0;
-    }
-    long long us[2] = {0, 0};
-    const char *const files[2] = {"cpu.cfs_quota_us", "cpu.cfs_period_us"};
-    for (int i = 0; i < 2; i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
-        f = fopen(path, "re");
-        if (f != NULL) {
-            bool some = fgets(line, sizeof(line), f) != NULL;
-            (void)fclose(f);
-            us[i] = some ? atoll(line) : 0;
-        }
-    }
-    return us[0] > 0 && us[1] > 0 ? (double)us[0] / (double)us[1] : 0;
-}
-
-static double cgroup_quota(void)
-{
-    double least = quota_of("/sys/fs/cgroup/cpu");
-    char line[400], folder[500];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
-        line[strcspn(line, "\n")] = 0;
-        bool v2 = strncmp(line, "0::", 3) == 0;
-        char *path = v2 ? line + 3 : strstr(line, ":cpu,cpuacct:");
-        if (path == NULL) {
-            continue;
-        }
-        path += v2 ? 0 : strlen(":cpu,cpuacct:");
-        for (;;) { /* up to the root, where a container's own limit is */
-            (void)snprintf(folder, sizeof(folder), "/sys/fs/cgroup%s%s", v2 ? "" : "/cpu,cpuacct", path);
-            double q = quota_of(folder);
-            least = q > 0 && (least == 0 || q < least) ? q : least;
-            char *cut = strrchr(path, '/');
-            if (cut == NULL || *path == 0) {
-                break;
-            }
-            *cut = 0;
-        }
-    }
-    if (f != NULL) {
-        (void)fclose(f);
-    }
-    return least;
-}
-
 int shm_core_count(const uint64_t cpus[SHM_CPU_WORDS])
 {
     int count = 0;
     for (int i = 0; i < SHM_CPU_WORDS; i++) {
         count += __builtin_popcountll(cpus[i]);
     }
-    double quota = cgroup_quota();
+    double quota = dt_cgroup_cpus();
     if (quota > 0 && quota < count) {
         count = (int)quota;
     }

@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -550,41 +551,6 @@ int options_check_gpus(struct options *o, int workers, char *const *env, struct 
     return 0;
 }
 
-/* Version 2 has both numbers in one file, version 1 in two. */
-static bool read_quota(const struct dt_cgroup *g, long long *quota, long long *period)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    char *path = dt_format(g->version_2 ? "%s/cpu.max" : "%s/cpu.cfs_quota_us", g->path);
-    char *more = dt_format("%s/cpu.cfs_period_us", g->path);
-    *quota = *period = 0;
-    if (dt_file_read(path, 256, &text, NULL) == 0) {
-        (void)sscanf(dt_text_str(&text), "%lld %lld", quota, period); /* "max" and -1: none */
-    }
-    if (!g->version_2 && dt_file_read(more, 256, &text, NULL) == 0) {
-        (void)sscanf(dt_text_str(&text), "%lld", period);
-    }
-    free(more);
-    free(path);
-    dt_text_clear(&text);
-    return *quota > 0 && *period > 0;
-}
-
-/* CPUs that the quotas of our control group and those above allow, rounded up; 0: no quota. */
-static int quota_cpus(void)
-{
-    struct dt_cgroup folders[DT_CGROUP_MAX];
-    long long best = 0, quota, period;
-    int count = dt_cgroup_folders("cpu", folders);
-    for (int i = 0; i < count; i++) {
-        if (read_quota(&folders[i], &quota, &period)) {
-            long long cpus = (quota + period - 1) / period;
-            best = best == 0 || cpus < best ? cpus : best;
-        }
-    }
-    return best > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : (int)best;
-}
-
 int options_cpu_count(void)
 {
     unsigned long mask[1024]; /* 65536 CPUs: the C library's own set has room for 1024 */
@@ -593,9 +559,9 @@ int options_cpu_count(void)
     for (long i = 0; i < bytes / (long)sizeof mask[0]; i++) {
         count += __builtin_popcountl(mask[i]);
     }
-    int quota = quota_cpus();
+    double quota = fmin(ceil(dt_cgroup_cpus()), OPTIONS_MAX_LOCAL);
     if (quota > 0 && (count == 0 || quota < count)) {
-        count = quota;
+        count = (int)quota;
     }
     return count < 1 ? 1 : count > OPTIONS_MAX_LOCAL ? OPTIONS_MAX_LOCAL : count;
 }
