@@ -7,7 +7,6 @@
 #include "base/log.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -64,12 +63,9 @@ void conn_refuse(struct conn *c, const char *why)
     bool own = c->secure.peer_id == l->options.id; /* we called an endpoint that we hold meanwhile */
     l->refused += !own;
     if (!own && strangers_refused(&l->strangers, (struct sockaddr *)&c->from, c->secure.secrets != NULL, now_s, &unsaid)) {
-        char host[LOOKUP_NAME_BYTES];
-        char more[48] = "";
-        if (unsaid > 0) {
-            (void)snprintf(more, sizeof more, "; since the last line %d more", unsaid);
-        }
-        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s", lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, more);
+        char host[LOOKUP_NAME_BYTES], more[48];
+        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s", lookup_name((struct sockaddr *)&c->from, host, sizeof host), why,
+               strangers_more(unsaid, more));
     }
     conn_set_state(c, CONN_REFUSED);
     c->until_s = now_s + 1 / l->options.time_scale;

@@ -76,12 +76,12 @@ void store_client_say_dropped(struct store_client *c, const char *why)
     struct store_server *s = c->server;
     struct sockaddr_storage from = {0};
     int unsaid = 0;
-    char name[320];
+    char name[320], more[48];
     (void)store_client_name(c, name, sizeof name);
     if (!c->is_fresh) {
         dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", name, why);
     } else if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
-        dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s; since the last line %d more", name, why, unsaid);
+        dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s%s", name, why, strangers_more(unsaid, more));
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include "launcher/lookup.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct stranger *find(const struct strangers *t, const struct sockaddr *host)
@@ -59,6 +60,12 @@ bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool gu
     s->line_s = say ? now_s : s->line_s;
     s->unsaid = say ? 0 : s->unsaid + 1;
     return say;
+}
+
+const char *strangers_more(int unsaid, char out[48])
+{
+    (void)snprintf(out, 48, unsaid > 0 ? "; since the last line %d more" : "", unsaid);
+    return out;
 }
 
 bool strangers_is_pushy(const struct strangers *t, const struct sockaddr *host, double now_s)

@@ -19,6 +19,8 @@ struct strangers { /* all zeros: nobody */
 
 /* One of its connections is refused; guess: it tried a key. True when that may be said; *unsaid: refusals since the last line. */
 bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool guess, double now_s, int *unsaid);
+/* "; since the last line 3 more", or "". Returns out. */
+const char *strangers_more(int unsaid, char out[48]);
 /* One of its connections said hello, cost us the answer, and ended before it proved anything. Agents do so now and then, when another connection
  * with the same peer was faster: there may be more of these than of wrong keys, and no line is said. */
 void strangers_gone(struct strangers *t, const struct sockaddr *host, double now_s);
