@@ -224,8 +224,8 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
         member_check_prepared(m);
         return;
     }
-    if (!p->joined || in->term != m->record.term) {
-        return; /* what ended in a round of another leader is no news */
+    if (!p->joined || (in->term != m->record.term && in->event.kind != EVENT_STOP)) {
+        return; /* what ended in a round of another leader is no news; the wish to stop is of no round */
     }
     struct event e = in->event;
     e.node = p->node;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -324,6 +325,43 @@ static void who_is_asked_leaves_when_all_have_saved(void **state)
     }
 }
 
+static int leader_of(int from, int count)
+{
+    for (int i = from; i < count; i++) {
+        struct cluster_agent a = cluster_agent(i);
+        if (a.alive && a.member->role == MEMBER_LEADING) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Of three hosts, of which all are needed, one is not there: before the first round, or since it died and led them. Whichever of the others is asked to stop,
+ * all who are there end, at once. */
+static void who_waits_for_a_round_can_be_asked_to_stop(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        bool begun = seed % 2 == 0;
+        int missing = begun ? 0 : 2;
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 3, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        if (begun) {
+            (void)cluster_run(15);
+            cluster_kill(missing, -1);
+        } else {
+            cluster_isolate(missing);
+        }
+        (void)cluster_run(60);
+        int leader = leader_of(0, 3), other = 3 - missing - leader;
+        cluster_signal(seed % 4 < 2 ? other : leader);
+        (void)cluster_run(65);
+        if (cluster_broken() != NULL || cluster_agent(leader).code != 128 + SIGTERM || cluster_agent(other).code != 128 + SIGTERM) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "somebody waits on");
+        }
+        cluster_close();
+    }
+}
+
 /* Two hosts; one is done, and its agent sleeps while the other one ends the job. It has its leader's last words when it wakes up. */
 static void who_sleeps_through_the_end_reads_how_it_ended(void **state)
 {
@@ -441,17 +479,6 @@ static void and_one_host_is_cut_off_with_it(void **state)
     assert_true(tried > 200 && alone > 20);
 }
 
-static int leader_of(int from, int count)
-{
-    for (int i = from; i < count; i++) {
-        struct cluster_agent a = cluster_agent(i);
-        if (a.alive && a.member->role == MEMBER_LEADING) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 /* Of five hosts two are away for a while, and the others' round has begun at its leader when that one is cut off: who is elected by all others cannot know
  * that it began. Then one of its voters changes sides. The next round needs a quorum of that one's council, or both sides go on. */
 static void a_round_that_may_have_begun_is_not_passed_over(void **state)
@@ -556,6 +583,7 @@ int main(void)
         cmocka_unit_test(of_two_runs_one_is_given_up),
         cmocka_unit_test(followers_of_a_run_that_is_given_up_go_over),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
+        cmocka_unit_test(who_waits_for_a_round_can_be_asked_to_stop),
         cmocka_unit_test(who_sleeps_through_the_end_reads_how_it_ended),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),
