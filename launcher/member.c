@@ -370,11 +370,12 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     p->heard_s = now_s;
     p->info = *who;
     struct message keep = {.kind = MESSAGE_KEEP, .info = m->options.self, .record = m->record};
+    if (m->role == MEMBER_LEADING) { /* before the record: whoever comes to our run by that beat keeps it */
+        member_beat(m, peer);
+    }
     member_send(m, peer, &keep);
     if (m->role == MEMBER_SEEKING) {
         member_send_join(m, peer);
-    } else if (m->role == MEMBER_LEADING) {
-        member_beat(m, peer);
     } else if (m->role == MEMBER_FOLLOWING && m->waiting && peer != m->leader) {
         member_say_reached(m, peer);
     }

@@ -11,16 +11,16 @@
  * A round that was prepared and did not begin is prepared anew with other hosts, by the council before it. Who is elected with the record of a round that
  * may have begun elsewhere first has a quorum of both councils keep it in its own term; then the next round needs that one's council.
  *
- * What the links must do. One link per peer, bytes in order. After its handshake (ids and peer_info of both, fresh keys) it calls member_up; each whole message
- * that can be decoded goes to member_message; bytes that cannot close the link. A new link from a peer that has one replaces the old one, member_down(MEMBER_LOST)
- * of the old one first. Its end: MEMBER_ENDED only when the stream ended properly (end of file) after everything that came was handed over, and
- * no goodbye of the link was seen; then the peer's kernel closed it because the process is gone. Resets, timeouts and refused connections say nothing:
- * MEMBER_LOST. A reset of a link whose port refuses then is MEMBER_RESET, and says that the process is gone if it ran on this machine: between two machines
- * a packet filter can answer for it. So whoever closes a link and lives on (hook drop, a link
- * replaced) says goodbye on the link first, which is not MESSAGE_BYE: that one comes
- * from member_leave, means that the agent ends, and must be flushed, as every FINISH before it, before the process exits. member_down always names the id that
- * the link had, however late it is called. Hook connect may be called for a peer that is being connected already, and must reach whoever listens at
- * the address now: another id than expected is welcome. Call member_tick when it asked to be called, and after anything else that happened.
+ * What the links must do. One link per peer, messages in order; only a BEAT and its answer may overtake others that wait. After its handshake (ids and
+ * peer_info of both, fresh keys) it calls member_up; each whole message that can be decoded goes to member_message; bytes that cannot close the link. A new
+ * link from a peer that has one replaces the old one, member_down(MEMBER_LOST) of the old one first. Its end: MEMBER_ENDED only when the stream ended
+ * properly (end of file) after everything that came was handed over, and no goodbye of the link was seen; then the peer's kernel closed it because the
+ * process is gone. Resets, timeouts and refused connections say nothing: MEMBER_LOST. A reset of a link whose port refuses then is MEMBER_RESET, and says
+ * that the process is gone if it ran on this machine: between two machines a packet filter can answer for it. So whoever closes a link and lives on (hook
+ * drop, a link replaced) says goodbye on the link first, which is not MESSAGE_BYE: that one comes from member_leave, means that the agent ends, and must be
+ * flushed, as every FINISH before it, before the process exits. member_down always names the id that the link had, however late it is called. Hook connect
+ * may be called for a peer that is being connected already, and must reach whoever listens at the address now: another id than expected is welcome. Call
+ * member_tick when it asked to be called, and after anything else that happened.
  * Two runs of one name. Who holds the endpoint and remembers nothing may be new, or take the place of one whose survivors train on: whoever leads
  * them calls the endpoint every beat_s, so before a first round of fewer than all, or with somebody who was led before, it waits for MEMBER_ALONE beats,
  * and longer while somebody of another run is there. Cut off from them it cannot know: then two runs may train, until two leaders hear of each other.

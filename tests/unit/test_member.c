@@ -59,6 +59,7 @@ static const char *one_schedule(uint64_t seed, int kind)
                                            .fault_every_s = (kind == SLEEPS && seed % 2 == 0) || (bits & 512) != 0 ? 4 : 0,
                                            .last_call_s = kind == SHORT || kind == WHOLE || (bits & 1024) != 0 ? 0.5 + (double)(seed % 5) : 0,
                                            .whole = kind == WHOLE,
+                                           .overtakes = (bits & 2048) != 0,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     int well = schedule_count_codes(count, 0);
@@ -517,6 +518,23 @@ static void a_round_that_may_have_begun_is_not_passed_over(void **state)
     assert_true(tried > 10);
 }
 
+/* A host that came to the first coordinator as a newcomer knows all that this one kept. */
+static void of_two_hosts_one_goes_on_when_the_coordinator_dies(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        (void)cluster_run(20);
+        assert_int_equal(leader_of(0, 2), 0);
+        cluster_kill(0, -1);
+        (void)cluster_run(20 + 25);
+        if (cluster_broken() != NULL || !cluster_agent(1).running) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits");
+        }
+        cluster_close();
+    }
+}
+
 /* ---- ten thousand agents ---- */
 
 /* What does not depend on the seed: a first round, its leader dies in it, a council member dies in the next, a worker fails. */
@@ -588,6 +606,7 @@ int main(void)
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),
         cmocka_unit_test(a_round_that_may_have_begun_is_not_passed_over),
+        cmocka_unit_test(of_two_hosts_one_goes_on_when_the_coordinator_dies),
         cmocka_unit_test(crowds_come_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include "launcher/witness.h"
 
 #include <limits.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -70,6 +71,7 @@ struct link {
     int token;                      /* of its newest connection: what belongs to another is late */
     int known[2];                   /* the connection that each side believes in: one that slept may write into one that the other has closed */
     double last_s[2], stalled_s[2]; /* FIFO per direction */
+    double urgent_s[2];             /* the same of beats, which may overtake all else that waits */
     bool flushed[2];                /* that side closed it in order: what it sent still comes */
 };
 
@@ -138,7 +140,7 @@ static struct {
     } store;
     int running, running_run, running_round; /* agents with workers, of all runs */
     double stopped_until_s;                  /* the last of all agents' */
-    double apart_s;                          /* some host could not be heard by another one; negative: never */
+    double apart_s;                          /* some host could not be heard by another one, or not in time; negative: never */
     int endpoint;                            /* index of the agent that holds it, or NONE; only agent 0 may bind it */
     struct run *runs;
     int run_count;
@@ -352,14 +354,17 @@ static void sim_send(void *user, uint64_t peer, const struct message *m)
     if (l == NULL || !l->up || l->known[from < to] != l->token) {
         return;
     }
-    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s, *last_s = &l->last_s[from < to];
-    *last_s = at_s > *last_s ? at_s : *last_s;
-    struct happen *h = plan(*last_s, H_MESSAGE, to);
+    bool urgent = sim.o.overtakes && (m->kind == MESSAGE_BEAT || m->kind == MESSAGE_BEAT_ACK);
+    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s, *last_s = &l->last_s[from < to], *urgent_s = &l->urgent_s[from < to];
+    at_s = urgent ? fmax(at_s, *urgent_s) : fmax(at_s, *last_s);
+    *urgent_s = urgent ? at_s : *urgent_s;
+    *last_s = fmax(at_s, *last_s);
+    struct happen *h = plan(at_s, H_MESSAGE, to);
     note_peer(h, from, l);
     message_encode(m, &h->bytes);
     sim.totals.messages++;
     if (sim.o.trace) {
-        (void)fprintf(stderr, "%8.3f send %d -> %d %s at %.3f\n", sim.now_s, from, to, message_name(m->kind), *last_s);
+        (void)fprintf(stderr, "%8.3f send %d -> %d %s at %.3f\n", sim.now_s, from, to, message_name(m->kind), at_s);
     }
 }
 
@@ -381,7 +386,7 @@ static void sim_connect(void *user, const struct peer_info *to)
     l->up = true;
     l->token++;
     double at_s = sim.now_s + uniform(0.1, 1) * (sim.o.link_s > 0 && rnd() % 4 == 0 ? sim.o.link_s : sim.delay_s);
-    l->last_s[0] = l->last_s[1] = at_s;
+    l->last_s[0] = l->last_s[1] = l->urgent_s[0] = l->urgent_s[1] = at_s;
     l->stalled_s[0] = l->stalled_s[1] = 0;
     l->flushed[0] = l->flushed[1] = false;
     note_peer(plan(at_s, H_UP, from), index, l);
@@ -536,6 +541,9 @@ static void check_place(const struct place *p, struct run *run)
         run->seen_count = 0;
         run->rank_sum = run->rank_squares = 0;
         sim.totals.rounds++;
+        if (p->round == 1 && p->group_world_size == sim.o.max && sim.running > 0) { /* who come in full number do not wait to hear of survivors */
+            sim.apart_s = sim.now_s;
+        }
     }
     if (p->restarts_used > sim.totals.failures || p->restarts_used > sim.o.restarts) {
         complain("round %d: %d restarts used, but %d workers failed, and %d are allowed", p->round, p->restarts_used, sim.totals.failures,
@@ -620,7 +628,7 @@ static void set_isolated(int i, bool isolated)
     sim.agents[i].isolated = isolated;
 }
 
-/* And of one run at a time, unless hosts of the other one could not be heard, now or until just now. */
+/* And of one run at a time, unless hosts of the other one could not be heard, now or until just now, or had no time to be. */
 static void check_rivals(void)
 {
     int training = 0;

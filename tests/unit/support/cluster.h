@@ -23,6 +23,7 @@ struct cluster_options {
     bool filters;          /* packet filters answer for hosts, each a machine of its own: links are reset, ports refuse, both ends live on */
     bool stubborn;         /* workers that are told to end may take until their guard ends them; agents are stopped for a while */
     bool sleeps;           /* agents are stopped, for minutes too, two at once; of what is cut, a part heals */
+    bool overtakes;        /* beats overtake what was sent before them, as on a link that does not get rid of all at once */
     bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
     bool wipes;            /* and loses all it has */
     bool verbose, trace;   /* to stderr: what happens, and every message */
