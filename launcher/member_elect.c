@@ -135,12 +135,13 @@ bool member_refuse_old_term(struct member *m, uint64_t peer, const struct messag
     return true;
 }
 
-void member_tell_others(struct member *m)
+void member_tell_others(struct member *m, const struct record *was)
 {
     struct message out = {.kind = MESSAGE_KEEP, .term = m->record.term, .info = m->options.self, .record = m->record};
     for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].counts_us && !is_in(&m->record, m->peers[i].id)) {
-            member_send(m, m->peers[i].id, &out);
+        const struct member_peer *p = &m->peers[i];
+        if ((p->counts_us || is_in(was, p->id)) && !is_in(&m->record, p->id)) {
+            member_send(m, p->id, &out);
         }
     }
 }

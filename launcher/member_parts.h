@@ -68,8 +68,9 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
 void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
 /* From now on we keep *r, which `from` sent, instead of our record. Who counts us hears it before. */
 void member_keep(struct member *m, const struct record *r, uint64_t from);
-/* Our record, which we changed as the leader: tells those who count us and are in none of its councils, which are asked to keep it anyway. */
-void member_tell_others(struct member *m);
+/* Our record, which was *was and which we changed as the leader: tells those who keep that, or count us, and are in none of its councils, which are asked to
+ * keep it anyway. */
+void member_tell_others(struct member *m, const struct record *was);
 /* member_lead.c: an action for one node, ours or another's; for one peer. */
 void member_deliver(struct member *m, const struct action *a);
 void member_send_action(struct member *m, struct member_peer *p, const struct action *a);

@@ -222,7 +222,7 @@ void member_add_witness(const struct member *m, struct record *r)
 /* The record of the round that the held-back STARTs begin. The council: its first nodes, the leader among them in any case. */
 static void prepare_round(struct member *m)
 {
-    struct record *r = &m->record;
+    struct record *r = &m->record, was = *r;
     const struct coordinator *c = m->coordinator;
     if (r->committed) { /* else it did not begin, as it was ours */
         memcpy(r->before, r->council, sizeof r->before);
@@ -259,7 +259,7 @@ static void prepare_round(struct member *m)
     r->oom_seen = c->oom_seen;
     r->oom_step = c->oom_step;
     note_sizes(m);
-    member_tell_others(m);
+    member_tell_others(m, &was);
     member_prepare(m);
 }
 

@@ -535,6 +535,34 @@ static void of_two_hosts_one_goes_on_when_the_coordinator_dies(void **state)
     }
 }
 
+/* The first round is prepared with 1, which sleeps; 2 and 3 come meanwhile and cannot reach 1, so the round begins without it. When 0 is gone, 1 may not go on
+ * with the round that did not begin. */
+static void who_was_in_a_round_that_is_given_up_hears_of_the_next_one(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 1, .max = 4, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_isolate(2);
+        cluster_isolate(3);
+        while (cluster_agent(1).member->record.nonce[0] == 0 || !cluster_agent(0).member->preparing) {
+            assert_false(cluster_run_steps(1));
+        }
+        cluster_stop(1, 3);
+        cluster_heal();
+        cluster_cut(1, 2);
+        cluster_cut(1, 3);
+        (void)cluster_run(30);
+        assert_true(cluster_agent(0).running && cluster_agent(2).running && cluster_agent(3).running && !cluster_agent(1).running);
+        assert_int_equal(cluster_agent(0).member->record.before_count, 1);
+        cluster_kill(0, -1);
+        (void)cluster_run(100);
+        if (cluster_broken() != NULL || !cluster_agent(2).running || !cluster_agent(3).running) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "the others do not go on");
+        }
+        cluster_close();
+    }
+}
+
 /* ---- ten thousand agents ---- */
 
 /* What does not depend on the seed: a first round, its leader dies in it, a council member dies in the next, a worker fails. */
@@ -607,6 +635,7 @@ int main(void)
         cmocka_unit_test(and_one_host_is_cut_off_with_it),
         cmocka_unit_test(a_round_that_may_have_begun_is_not_passed_over),
         cmocka_unit_test(of_two_hosts_one_goes_on_when_the_coordinator_dies),
+        cmocka_unit_test(who_was_in_a_round_that_is_given_up_hears_of_the_next_one),
         cmocka_unit_test(crowds_come_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

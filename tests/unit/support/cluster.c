@@ -853,6 +853,14 @@ void cluster_isolate(int i)
     set_isolated(i, true);
 }
 
+void cluster_cut(int a, int b)
+{
+    assert_true(sim.cut_count + 2 <= CUTS_MAX);
+    sim.cuts[sim.cut_count].from = sim.cuts[sim.cut_count + 1].to = a;
+    sim.cuts[sim.cut_count].to = sim.cuts[sim.cut_count + 1].from = b;
+    sim.cut_count += 2;
+}
+
 void cluster_split(uint32_t side)
 {
     sim.halves = true;

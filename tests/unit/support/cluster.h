@@ -59,6 +59,8 @@ void cluster_kill(int i, double again_s);
 void cluster_isolate(int i);
 /* Cuts the agents whose bits (of the first 31) are set off from those whose are not. */
 void cluster_split(uint32_t side);
+/* Cuts two agents off from each other. */
+void cluster_cut(int a, int b);
 void cluster_heal(void);
 void cluster_fail_worker(int i);
 /* Its agent's process is stopped for so long; what comes meanwhile waits. */
