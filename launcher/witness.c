@@ -261,10 +261,11 @@ void witness_tick(struct witness_end *e, double now_s)
     }
 }
 
-/* Whether our member would begin a run here, and when it may. */
+/* Whether our member would begin a run here, and when it may. It remembers what it promised in the runs before, which are a few at most. */
 static bool wants_a_run(const struct witness_end *e)
 {
-    return e->member->role == MEMBER_SEEKING && e->member->waiting;
+    const struct member *m = e->member;
+    return m->role == MEMBER_SEEKING && m->waiting && (m->record.round == 0 || m->past_count < MEMBER_PAST);
 }
 
 static double forsaken_at(const struct witness_end *e)

@@ -435,6 +435,34 @@ static void a_survivor_that_cannot_be_elected_keeps_nobody_waiting(void **state)
     assert_in_range(known, 10, 20);
 }
 
+/* Of two hosts one is lost without a word while the store is away, which has lost all when it is back: the other one begins another run. It remembers what it
+ * promised in the runs before, and there is room for a few. */
+static void runs_that_are_given_up_are_a_few(void **state)
+{
+    (void)state;
+    cluster_open(&(struct cluster_options){.seed = 2, .count = 2, .min = 1, .max = 2, .work_s = 1e6, .witness = true, .wipes = true});
+    (void)cluster_run(30);
+    int given_up = 0;
+    for (; cluster_agent(0).running && given_up < 2 * MEMBER_PAST; given_up++) {
+        assert_true(cluster_agent(1).running);
+        double now_s = cluster_totals()->now_s;
+        cluster_store_down(true);
+        cluster_isolate(1);
+        cluster_kill(1, 400);
+        (void)cluster_run(now_s + 30);
+        assert_false(cluster_agent(0).running);
+        cluster_store_wipe(true);
+        cluster_store_down(false);
+        (void)cluster_run(now_s + 390);
+        cluster_heal();
+        (void)cluster_run(now_s + 440);
+    }
+    assert_int_equal(given_up, MEMBER_PAST + 1);
+    assert_int_equal(cluster_agent(0).member->past_count, MEMBER_PAST);
+    assert_null(cluster_broken());
+    cluster_close();
+}
+
 /* Away for longer than another run would wait. */
 static void a_leader_without_its_witness_stands_down(void **state)
 {
@@ -466,6 +494,7 @@ int main(void)
         cmocka_unit_test(a_store_that_is_away_ends_nothing),
         cmocka_unit_test(a_forsaken_run_is_taken_over),
         cmocka_unit_test(a_survivor_that_cannot_be_elected_keeps_nobody_waiting),
+        cmocka_unit_test(runs_that_are_given_up_are_a_few),
         cmocka_unit_test(a_leader_without_its_witness_stands_down),
         cmocka_unit_test(schedules_hold_the_promises),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
