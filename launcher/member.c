@@ -214,7 +214,7 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
 void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run)
 {
     struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
-    if (of_this_run && m->verdict) {
+    if (of_this_run) {
         out.finished = true;
         memcpy(out.nonce, m->record.nonce, sizeof out.nonce);
         out.code = m->record.code;
@@ -228,7 +228,7 @@ static void on_join_elsewhere(struct member *m, const struct member_peer *p, con
 {
     uint64_t peer = p->id;
     const struct peer_info *leader = member_leader(m);
-    if (m->role == MEMBER_OVER) {
+    if (m->verdict) { /* who ends without one knows nothing of the others */
         member_tell_end(m, p, memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0);
     } else if (leader != NULL && leader->id != peer) {
         struct message out = {.kind = MESSAGE_REDIRECT, .info = *leader};

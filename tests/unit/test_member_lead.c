@@ -395,6 +395,29 @@ static void the_end_is_told_on(void **state)
     member_clear(&lead.member);
 }
 
+/* Its leader is lost, its workers still end, and it is asked to stop: that is its own end, not the run's. Others of the run ask it for a leader meanwhile. */
+static void who_ends_by_itself_refuses_nobody(void **state)
+{
+    (void)state;
+    static const uint64_t both[] = {1, 2};
+    static struct message join;
+    struct member m;
+    struct member_options o = seeker_of(1, 2);
+    memset(&lead, 0, sizeof lead);
+    member_init(&m, &o, &lead_hooks);
+    m.record = record_of(1, 1, both, 2);
+    member_seek(&m, 10);
+    member_event(&m, &(struct event){.kind = EVENT_STOP, .code = 143}, 11);
+    assert_int_equal(m.role, MEMBER_OVER);
+    member_up(&m, &m.record.council[1], 12);
+    for (uint64_t run = 0; run < 2; run++) { /* a newcomer asks, and one of this run */
+        join = (struct message){.kind = MESSAGE_JOIN, .info = m.record.council[1], .nonce = {run, 2 * run}, .local_world_size = 1};
+        member_message(&m, 2, &join, 12);
+        assert_int_equal(lead.refusals, 0);
+    }
+    member_clear(&m);
+}
+
 /* ---- another run of the same name ---- */
 
 /* A host that was in a round of another run, which may go on: its leader may come, too. */
@@ -644,6 +667,7 @@ int main(void)
         cmocka_unit_test(who_counts_us_hears_what_we_keep),
         cmocka_unit_test(who_led_that_round_before_hears_it_too),
         cmocka_unit_test(the_end_is_told_on),
+        cmocka_unit_test(who_ends_by_itself_refuses_nobody),
         cmocka_unit_test(who_remembers_nothing_waits_for_survivors),
         cmocka_unit_test(one_of_two_leaders_yields),
         cmocka_unit_test(who_comes_and_goes_has_to_stay),
