@@ -77,7 +77,7 @@ void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *i
     if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
         return;
     }
-    if (m->role == MEMBER_FOLLOWING && m->leader == peer) { /* it does not lead any more */
+    if (m->role == MEMBER_FOLLOWING && m->leader == peer && in->term > m->leader_term) { /* it does not lead any more */
         member_lose_leader(m, true, now_s);
     }
     const struct peer_info *leader = member_leader(m);

@@ -653,6 +653,30 @@ static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
     }
 }
 
+/* A beat overtakes what its sender said before it led. */
+static void who_asked_for_a_vote_and_leads_since_is_followed_on(void **state)
+{
+    (void)state;
+    static const uint64_t both[] = {2, 1};
+    struct member m;
+    struct member_options o = seeker_of(1, 2);
+    static struct message ask;
+    memset(&lead, 0, sizeof lead);
+    member_init(&m, &o, &lead_hooks);
+    m.record = record_of(1, 1, both, 2);
+    member_seek(&m, 10);
+    join_self(&m, 10);
+    member_up(&m, &m.record.council[0], 10);
+    member_message(&m, 2, &(struct message){.kind = MESSAGE_BEAT, .term = 2, .info = m.record.council[0], .nonce = {1, 2}}, 11);
+    for (uint64_t term = 2; term <= 3; term++) {
+        assert_int_equal(m.role, MEMBER_FOLLOWING);
+        ask = (struct message){.kind = MESSAGE_VOTE_ASK, .term = term, .record = m.record};
+        member_message(&m, 2, &ask, 11);
+    }
+    assert_true(m.role == MEMBER_SEEKING && m.promised == 3); /* it asks for the next term: it does not lead any more */
+    member_clear(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -674,6 +698,7 @@ int main(void)
         cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
         cmocka_unit_test(who_slept_starts_nothing_of_before),
         cmocka_unit_test(who_never_was_in_a_round_joins_the_run_that_etcd_keeps),
+        cmocka_unit_test(who_asked_for_a_vote_and_leads_since_is_followed_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
