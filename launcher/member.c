@@ -257,7 +257,7 @@ static void on_redirect(struct member *m, const struct message *in)
 static void on_refuse(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool led = m->role == MEMBER_LEADING, by_witness = peer == m->witness.id;
-    bool other = (in->nonce[0] != 0 || in->nonce[1] != 0) && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
+    bool named = in->nonce[0] != 0 || in->nonce[1] != 0, other = named && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
     if (in->finished && !other && m->role != MEMBER_OVER) { /* the verdict stands, whoever tells it: a quorum kept it */
         if (m->role != MEMBER_FOLLOWING || m->waiting || now_s - m->lease_s >= m->options.lease_s) { /* else our leader says so now */
             member_say(m, "the other hosts ended the job, with exit code %d", in->code);
@@ -267,6 +267,9 @@ static void on_refuse(struct member *m, uint64_t peer, const struct message *in,
         m->record.code = in->code;
         member_act(m, ACTION_REFUSE, in->code, in->text);
         return;
+    }
+    if (by_witness && named && !other) {
+        return; /* it was asked before we came over to the run that it keeps */
     }
     if (led && by_witness) {
         member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);

@@ -677,6 +677,31 @@ static void who_asked_for_a_vote_and_leads_since_is_followed_on(void **state)
     member_clear(&m);
 }
 
+/* What it read of the store before it came over to the run that is kept there. */
+static void a_refusal_for_the_sake_of_our_own_run_is_old(void **state)
+{
+    (void)state;
+    struct member m;
+    struct member_options o = seeker_of(1, 2);
+    struct peer_info witness = {.id = 9, .order = -1, .host = "etcd"};
+    static const uint64_t both[] = {1, 2};
+    memset(&lead, 0, sizeof lead);
+    member_init(&m, &o, &lead_hooks);
+    m.record = record_of(1, 1, both, 2);
+    member_witness(&m, &witness);
+    member_seek(&m, 10);
+    join_self(&m, 10);
+    member_up(&m, &witness, 10);
+    struct message refuse = {.kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {1, 2}};
+    member_message(&m, 9, &refuse, 11);
+    assert_true(m.role == MEMBER_SEEKING && lead.code == 0);
+    refuse.nonce[0] = 7; /* another run is there */
+    m.last_round = 1;
+    member_message(&m, 9, &refuse, 11);
+    assert_true(m.role == MEMBER_OVER && lead.code == DT_EXIT_TEMPORARY);
+    member_clear(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -699,6 +724,7 @@ int main(void)
         cmocka_unit_test(who_slept_starts_nothing_of_before),
         cmocka_unit_test(who_never_was_in_a_round_joins_the_run_that_etcd_keeps),
         cmocka_unit_test(who_asked_for_a_vote_and_leads_since_is_followed_on),
+        cmocka_unit_test(a_refusal_for_the_sake_of_our_own_run_is_old),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
