@@ -182,6 +182,10 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     if (m->role == MEMBER_LEADING && (p->elsewhere || m->strays)) {
         member_hold_for_others(m, now_s);
     }
+    if (p->counts_us && record_newer(&m->record, &in->record)) { /* as we kept ours, we did not know that it does */
+        struct message out = {.kind = MESSAGE_KEEP, .info = m->options.self, .record = m->record};
+        member_send(m, p->id, &out);
+    }
     p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
     if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {
         return;

@@ -563,6 +563,53 @@ static void who_was_in_a_round_that_is_given_up_hears_of_the_next_one(void **sta
     }
 }
 
+/* A second round is prepared with 3; that has come to 3 alone when 0 dies, and 1 begins another one with hosts that come. 3, away meanwhile, is a spare of it.
+ * When 1 is gone as well, 3 may not go on with what it kept. */
+static void who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place(void **state)
+{
+    (void)state;
+    int tried = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 5, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        for (int i = 2; i < 5; i++) {
+            cluster_isolate(i);
+        }
+        (void)cluster_run(15);
+        cluster_heal();
+        cluster_isolate(2);
+        cluster_isolate(4);
+        while (cluster_agent(3).member->record.round < 2) {
+            assert_false(cluster_run_steps(1));
+        }
+        bool alone = cluster_agent(1).member->record.round == 1;
+        double now_s = cluster_totals()->now_s;
+        cluster_kill(0, 2);
+        cluster_heal();
+        for (int i = 1; i < 5; i++) {
+            if (i != 3) {
+                cluster_cut(3, i);
+            }
+        }
+        (void)cluster_run(now_s + 0.1); /* it hears of that end */
+        cluster_cut(3, 0);
+        (void)cluster_run(now_s + 13);
+        alone = alone && cluster_agent(0).running + cluster_agent(1).running + cluster_agent(2).running + cluster_agent(4).running == 3;
+        cluster_heal();
+        (void)cluster_run(now_s + 30);
+        if (alone && cluster_agent(1).member->role == MEMBER_LEADING && cluster_agent(3).member->spare) {
+            tried++;
+            cluster_kill(1, -1);
+            (void)cluster_run(now_s + 90);
+        }
+        if (cluster_broken() != NULL) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken());
+        }
+        cluster_close();
+    }
+    print_message("a spare host that kept a round which came to nothing: %d\n", tried);
+    assert_true(tried > 10);
+}
+
 /* ---- ten thousand agents ---- */
 
 /* What does not depend on the seed: a first round, its leader dies in it, a council member dies in the next, a worker fails. */
@@ -636,6 +683,7 @@ int main(void)
         cmocka_unit_test(a_round_that_may_have_begun_is_not_passed_over),
         cmocka_unit_test(of_two_hosts_one_goes_on_when_the_coordinator_dies),
         cmocka_unit_test(who_was_in_a_round_that_is_given_up_hears_of_the_next_one),
+        cmocka_unit_test(who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place),
         cmocka_unit_test(crowds_come_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
