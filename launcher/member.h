@@ -127,6 +127,7 @@ struct member_nodes {                    /* of a leader: numbers for the coordin
     uint64_t ids[COORDINATOR_MAX_NODES]; /* who has the number */
     int unused[COORDINATOR_MAX_NODES], unused_count, next;
     uint64_t order_ids[4 * COORDINATOR_MAX_NODES]; /* who had this order last */
+    int start_of[COORDINATOR_MAX_NODES];           /* where its START is held back, if that is there */
     struct member_return returns[64];              /* a ring */
     int return_count;
 };

@@ -64,19 +64,20 @@ static void hold_start(struct member *m, const struct action *a)
         m->start_capacity = m->start_capacity * 2 + 16;
         m->starts = dt_realloc(m->starts, (size_t)m->start_capacity * sizeof *m->starts);
     }
+    m->nodes->start_of[a->node] = m->start_count;
     m->starts[m->start_count++] = *a;
 }
 
 bool member_drop_start(struct member *m, int node)
 {
-    for (int i = 0; i < m->start_count; i++) {
-        if (m->starts[i].node == node) {
-            memmove(&m->starts[i], &m->starts[i + 1], (size_t)(m->start_count - i - 1) * sizeof *m->starts);
-            m->start_count--;
-            return true;
-        }
+    int at = m->nodes->start_of[node];
+    if (at >= m->start_count || m->starts[at].node != node) {
+        return false;
     }
-    return false;
+    struct action last = m->starts[--m->start_count]; /* all others go as well: their order does not matter any more */
+    m->starts[at] = last;
+    m->nodes->start_of[last.node] = at;
+    return true;
 }
 
 /* A node whose START was held back still waits: for the coordinator it joins again. */
