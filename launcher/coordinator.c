@@ -179,7 +179,7 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     end_round(c, e->node, out);
 }
 
-/* It is asked alone, and enough others are there and stay. */
+/* It is asked alone, and enough others are there and stay, or come: it waits with a new leader, to which the others of its round are on their way. */
 static bool may_leave(const struct coordinator *c, const struct coordinator_node *n, int code)
 {
     int others = 0;
@@ -190,7 +190,7 @@ static bool may_leave(const struct coordinator *c, const struct coordinator_node
         const struct coordinator_node *x = &c->nodes[i];
         others += x != n && !x->leaving && (x->state == NODE_IN || x->state == NODE_WAITING || (x->state == NODE_STOPPED && c->pausing));
     }
-    return c->options.leave && c->options.nodes_min < c->options.nodes_max && others >= c->options.nodes_min;
+    return c->options.leave && c->options.nodes_min < c->options.nodes_max && (n->returns || others >= c->options.nodes_min);
 }
 
 /* The job goes on, but first all save: each node holds a part of the state. */

@@ -367,6 +367,23 @@ static void nodes_leave_until_the_minimum(void **state)
     assert_int_equal(count_of(ACTION_STOP), 2);
 }
 
+/* It is the first one that comes to the next leader: the others of its round will, too. A newcomer's wish, before there are enough, is the job's end. */
+static void who_comes_to_a_new_leader_leaves_alone(void **state)
+{
+    (void)state;
+    for (int returns = 0; returns < 2; returns++) {
+        struct event e = {.kind = EVENT_JOIN, .local_world_size = 2, .role = "default", .returns = returns};
+        open_with(2, 4, 0, false);
+        c.options.leave = true;
+        c.round = 3;
+        coordinator_step(&c, &e, 0, &out);
+        send(EVENT_STOP, 0, 143, 1);
+        assert_int_equal(out.count, 1);
+        assert_int_equal(out.list[0].kind, returns ? ACTION_LEAVE : ACTION_FINISH);
+        assert_int_equal(out.list[0].code, 143);
+    }
+}
+
 static void open_saving(int nodes_min, int nodes)
 {
     open_with(nodes_min, nodes, 0, false);
@@ -604,6 +621,7 @@ int main(void)
         cmocka_unit_test(out_of_memory_in_the_same_step),
         cmocka_unit_test(stop_while_running_and_while_waiting),
         cmocka_unit_test(nodes_leave_until_the_minimum),
+        cmocka_unit_test(who_comes_to_a_new_leader_leaves_alone),
         cmocka_unit_test(all_save_before_one_leaves),
         cmocka_unit_test(a_pause_that_fails_or_becomes_a_stop),
         cmocka_unit_test(a_stop_between_two_rounds_ends_the_job),
