@@ -423,9 +423,8 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
     }
 }
 
-void member_event(struct member *m, const struct event *e, double now_s)
+static void take_event(struct member *m, const struct event *e, double now_s)
 {
-    m->now_s = now_s;
     if (e->kind == EVENT_JOIN) {
         m->join = *e;
         (void)snprintf(m->join_role, sizeof m->join_role, "%s", e->role != NULL ? e->role : "");
@@ -455,6 +454,17 @@ void member_event(struct member *m, const struct event *e, double now_s)
         member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : e->code, NULL);
     } else if (m->role == MEMBER_SEEKING && e->kind != EVENT_JOIN) {
         member_act(m, ACTION_END, 0, NULL); /* whatever ended, it ended in a round that is over */
+    }
+}
+
+void member_event(struct member *m, const struct event *e, double now_s)
+{
+    m->now_s = now_s;
+    take_event(m, e, now_s);
+    bool again = e->kind == EVENT_JOIN && m->stop_code != 0 && m->role != MEMBER_FOLLOWING; /* a leader is told with our wish to join */
+    if (again) {
+        struct event stop = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .saved = m->stop_saved};
+        take_event(m, &stop, now_s);
     }
 }
 

@@ -363,6 +363,26 @@ static void who_waits_for_a_round_can_be_asked_to_stop(void **state)
     }
 }
 
+/* One of four hosts is asked to leave, and the coordinator dies before it has let that one go: the others go on without both. */
+static void a_wish_to_stop_outlives_the_coordinator(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 0.1, .work_s = 30, .signals = true, .save = seed % 2 == 0});
+        (void)cluster_run(15);
+        cluster_signal(1);
+        (void)cluster_run(15 + 0.02 * (double)(seed / 2));
+        cluster_kill(0, -1);
+        bool ended = cluster_run(300);
+        int code = cluster_agent(1).code;
+        if (cluster_broken() != NULL || !ended || schedule_count_codes(4, 0) != 2 || (code != 128 + SIGTERM && code != DT_EXIT_STOPPED)) {
+            fail_msg("seed %llu: %s, %d", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : ended ? "codes" : "no end", code);
+        }
+        cluster_close();
+    }
+}
+
 /* Two hosts; one is done, and its agent sleeps while the other one ends the job. It has its leader's last words when it wakes up. */
 static void who_sleeps_through_the_end_reads_how_it_ended(void **state)
 {
@@ -677,6 +697,7 @@ int main(void)
         cmocka_unit_test(followers_of_a_run_that_is_given_up_go_over),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
         cmocka_unit_test(who_waits_for_a_round_can_be_asked_to_stop),
+        cmocka_unit_test(a_wish_to_stop_outlives_the_coordinator),
         cmocka_unit_test(who_sleeps_through_the_end_reads_how_it_ended),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),
