@@ -225,8 +225,13 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
         member_check_prepared(m);
         return;
     }
-    if (!p->joined || (in->term != m->record.term && in->event.kind != EVENT_STOP)) {
-        return; /* what ended in a round of another leader is no news; the wish to stop is of no round */
+    bool stop = in->event.kind == EVENT_STOP; /* is of no round */
+    if (stop && p->apart != 0) {              /* the job runs without it */
+        struct action leave = {.kind = ACTION_LEAVE, .code = in->event.code};
+        member_send_action(m, p, &leave);
+    }
+    if (!p->joined || (in->term != m->record.term && !stop)) {
+        return; /* what ended in a round of another leader is no news */
     }
     struct event e = in->event;
     e.node = p->node;

@@ -363,6 +363,25 @@ static void who_waits_for_a_round_can_be_asked_to_stop(void **state)
     }
 }
 
+/* Two hosts cannot reach each other, so the round runs without one of them. */
+static void who_is_left_out_can_be_asked_to_stop(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_cut(1, 2);
+        (void)cluster_run(30);
+        int out = cluster_agent(1).running ? 2 : 1;
+        assert_true(cluster_agent(0).running && cluster_agent(3 - out).running && !cluster_agent(out).running);
+        cluster_signal(out);
+        (void)cluster_run(35);
+        if (cluster_broken() != NULL || cluster_agent(out).code != 128 + SIGTERM || !cluster_agent(0).running || !cluster_agent(3 - out).running) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits on, or the others do not");
+        }
+        cluster_close();
+    }
+}
+
 /* One of four hosts is asked to leave, and the coordinator dies before it has let that one go: the others go on without both. */
 static void a_wish_to_stop_outlives_the_coordinator(void **state)
 {
@@ -697,6 +716,7 @@ int main(void)
         cmocka_unit_test(followers_of_a_run_that_is_given_up_go_over),
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
         cmocka_unit_test(who_waits_for_a_round_can_be_asked_to_stop),
+        cmocka_unit_test(who_is_left_out_can_be_asked_to_stop),
         cmocka_unit_test(a_wish_to_stop_outlives_the_coordinator),
         cmocka_unit_test(who_sleeps_through_the_end_reads_how_it_ended),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
