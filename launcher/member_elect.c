@@ -210,6 +210,7 @@ void member_on_prepare(struct member *m, uint64_t peer, const struct message *in
         return;
     }
     member_keep(m, &in->record, peer);
+    member_find(m, peer)->told = true; /* it keeps what we keep */
     if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
         member_follow(m, peer, in->term, now_s);
     }

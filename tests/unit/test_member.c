@@ -574,6 +574,39 @@ static void of_two_hosts_one_goes_on_when_the_coordinator_dies(void **state)
     }
 }
 
+/* 2 comes to 0, which holds the endpoint and follows 1, just before 1 dies: it is linked with 0 before that one leads. Then 0 dies as well. */
+static void who_came_before_its_coordinator_led_goes_on_without_it(void **state)
+{
+    (void)state;
+    int tried = 0;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_isolate(2);
+        (void)cluster_run(15);
+        cluster_kill(0, 1);
+        (void)cluster_run(45);
+        assert_true(cluster_agent(0).running && cluster_agent(1).running);
+        cluster_heal();
+        while (cluster_agent(2).member->peer_count == 0) {
+            assert_false(cluster_run_steps(1));
+        }
+        bool seeks = cluster_agent(2).member->role == MEMBER_SEEKING && cluster_agent(1).member->role == MEMBER_LEADING;
+        cluster_kill(1, -1);
+        (void)cluster_run(75);
+        if (seeks && cluster_agent(0).running && cluster_agent(2).running) {
+            tried++;
+            cluster_kill(0, -1);
+            (void)cluster_run(75 + 30);
+            if (cluster_broken() != NULL || !cluster_agent(2).running) {
+                fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits");
+            }
+        }
+        cluster_close();
+    }
+    print_message("linked with a coordinator before it led: %d\n", tried);
+    assert_true(tried > 10);
+}
+
 /* The first round is prepared with 1, which sleeps; 2 and 3 come meanwhile and cannot reach 1, so the round begins without it. When 0 is gone, 1 may not go on
  * with the round that did not begin. */
 static void who_was_in_a_round_that_is_given_up_hears_of_the_next_one(void **state)
@@ -723,6 +756,7 @@ int main(void)
         cmocka_unit_test(and_one_host_is_cut_off_with_it),
         cmocka_unit_test(a_round_that_may_have_begun_is_not_passed_over),
         cmocka_unit_test(of_two_hosts_one_goes_on_when_the_coordinator_dies),
+        cmocka_unit_test(who_came_before_its_coordinator_led_goes_on_without_it),
         cmocka_unit_test(who_was_in_a_round_that_is_given_up_hears_of_the_next_one),
         cmocka_unit_test(who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place),
         cmocka_unit_test(crowds_come_through),
