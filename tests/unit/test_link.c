@@ -650,6 +650,58 @@ static void raw_close(struct raw *r, bool reset)
     dt_text_clear(&r->sent);
 }
 
+/* Listens, takes one connection of the agent, and closes it when the agent has proved itself. */
+static void close_at_its_proof(struct agent *a, const struct secure_key *key)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof at;
+    struct raw r = {.fd = -1};
+    struct dt_error err;
+    const uint8_t *data;
+    size_t size;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), failures = a->failures;
+    assert_true(listener >= 0 && bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    assert_int_equal(secure_self_init(&r.self, 9, 0, "test", key, 65536, &err), 0);
+    secure_init(&r.s, &r.self, false);
+    link_connect(a->link, 0, "127.0.0.1", ntohs(at.sin_port));
+    wait_until((r.fd = accept(listener, NULL, NULL)) >= 0);
+    for (enum secure_event e = SECURE_MORE; e != SECURE_ASKED;) {
+        char bytes[4096];
+        ssize_t got = recv(r.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (got > 0) {
+            secure_feed(&r.s, bytes, (size_t)got);
+        }
+        e = secure_next(&r.s, &r.out, &data, &size, &err);
+        assert_true(e == SECURE_MORE || e == SECURE_ASKED);
+        if (r.out.size > 0) {
+            assert_int_equal(send(r.fd, r.out.data, r.out.size, MSG_NOSIGNAL), (ssize_t)r.out.size);
+            dt_text_reset(&r.out);
+        }
+        run_for(0.001);
+    }
+    raw_close(&r, false);
+    (void)close(listener);
+    wait_until(a->failures == failures + 1);
+}
+
+/* Where no side has a key no proof can be a wrong one: who closes then has other reasons, and it is worth another try. */
+static void who_closes_without_a_key_does_not_refuse_ours(void **state)
+{
+    (void)state;
+    struct agent a[2];
+    begin();
+    start(&a[0], 1, &no_key);
+    start(&a[1], 2, &key_one);
+    close_at_its_proof(&a[0], &no_key);
+    assert_int_equal(a[0].err.status, DT_PEER);
+    assert_null(strstr(a[0].err.text, "key"));
+    close_at_its_proof(&a[1], &key_one);
+    assert_int_equal(a[1].err.status, DT_INVALID);
+    assert_non_null(strstr(a[1].err.text, "key files differ"));
+    end(a, 2);
+}
+
 static void a_reset_alone_is_no_death(void **state)
 {
     (void)state;
@@ -1038,6 +1090,7 @@ int main(void)
         cmocka_unit_test(both_ways_of_connecting_give_one_link),
         cmocka_unit_test(three_agents_and_urgent_messages),
         cmocka_unit_test(many_agents_in_one_process),
+        cmocka_unit_test(who_closes_without_a_key_does_not_refuse_ours),
         cmocka_unit_test(refused_for_a_reason),
         cmocka_unit_test(a_slow_name_stops_nobody),
         cmocka_unit_test(all_addresses_are_tried),
