@@ -224,7 +224,8 @@ static void ended(struct conn *c, int status)
         struct dt_error err;
         bool refused = c->secure.stage == SECURE_ANSWER && c->secure.self->key.given; /* without one it can only be in a hurry */
         (void)dt_fail(&err, refused ? DT_INVALID : DT_PEER,
-                      refused ? "refused our proof: the key files differ, or it is ending" : "closed the connection; no agent of this job, or it is ending");
+                      refused ? "refused our proof: the key files differ, or it is ending"
+                              : "closed the connection; no agent of this job, or it is ending");
         conn_give_up(c, &err);
         return;
     }

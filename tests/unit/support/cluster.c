@@ -577,7 +577,7 @@ static void check_verdict(int i, int code, int ended)
     if (run->over && run->code != code) {
         complain("agent %d: the job ended with %d, and elsewhere with %d", i, code, run->code);
     }
-    run->over = true;
+    run->over = run->round > 0; /* who waited for a first round and was asked to stop ends for those who were there */
     run->code = code;
 }
 
