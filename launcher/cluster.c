@@ -154,14 +154,15 @@ static const char *look_up(const struct row *row, enum cluster_value what, char 
 }
 
 /* The same for a number from lo to a million; `fallback`, and no variable, for anything else. Of "1:4" it is the first. */
-static int number(const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback, const char **from)
+static int number(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback)
 {
     int value = -1;
     char after = '\0';
-    const char *text = look_up(row, what, env, from);
+    const char *text = look_up(row, what, env, &c->from[what]);
     if (text == NULL || strlen(text) > 64 || sscanf(text, "%7d%c", &value, &after) < 1 || (after != '\0' && after != ':') || value < lo ||
         value > 1000000) {
-        *from = NULL;
+        c->unread[what] = text != NULL ? c->from[what] : NULL;
+        c->from[what] = NULL;
         return fallback;
     }
     return value;
@@ -197,20 +198,20 @@ static void read_row(struct cluster *c, const struct row *row, char *const *env,
     /* A worker of another launcher inherits the variables of its host, but only that launcher was started by the scheduler. */
     bool below = options_getenv(env, "TORCHELASTIC_RUN_ID") != NULL && options_getenv(env, "GROUP_RANK") != NULL;
     c->launched = !below && (row->launch == NULL || forced || (row->launch[0] != '\0' && options_getenv(env, row->launch) != NULL));
-    c->node_count = number(row, CLUSTER_NODE_COUNT, env, 1, 1, &from[CLUSTER_NODE_COUNT]);
-    c->node_rank = number(row, CLUSTER_NODE_RANK, env, 0, 0, &from[CLUSTER_NODE_RANK]);
-    c->restart_count = number(row, CLUSTER_RESTARTS, env, 0, 0, &from[CLUSTER_RESTARTS]);
+    c->node_count = number(c, row, CLUSTER_NODE_COUNT, env, 1, 1);
+    c->node_rank = number(c, row, CLUSTER_NODE_RANK, env, 0, 0);
+    c->restart_count = number(c, row, CLUSTER_RESTARTS, env, 0, 0);
     c->job_id = look_up(row, CLUSTER_JOB_ID, env, &from[CLUSTER_JOB_ID]);
     c->step_id = look_up(row, CLUSTER_STEP_ID, env, &from[CLUSTER_STEP_ID]);
     c->nodes = look_up(row, CLUSTER_NODES, env, &from[CLUSTER_NODES]);
     if (!c->launched) {
         return; /* tasks and an address are for whoever was started by the launcher */
     }
-    c->task_rank = number(row, CLUSTER_TASK_RANK, env, 0, 0, &from[CLUSTER_TASK_RANK]);
-    c->task_total = number(row, CLUSTER_TASK_TOTAL, env, 1, 1, &from[CLUSTER_TASK_TOTAL]);
-    c->task_index = number(row, CLUSTER_TASK_INDEX, env, 0, 0, &from[CLUSTER_TASK_INDEX]);
+    c->task_rank = number(c, row, CLUSTER_TASK_RANK, env, 0, 0);
+    c->task_total = number(c, row, CLUSTER_TASK_TOTAL, env, 1, 1);
+    c->task_index = number(c, row, CLUSTER_TASK_INDEX, env, 0, 0);
     c->master_addr = look_up(row, CLUSTER_MASTER_ADDR, env, &from[CLUSTER_MASTER_ADDR]);
-    c->master_port = number(row, CLUSTER_MASTER_PORT, env, 1, 0, &from[CLUSTER_MASTER_PORT]);
+    c->master_port = number(c, row, CLUSTER_MASTER_PORT, env, 1, 0);
     const char *tasks = look_up(row, CLUSTER_TASK_COUNT, env, &from[CLUSTER_TASK_COUNT]);
     c->task_count = tasks != NULL ? hostlist_count_at(tasks, row->form == FORM_SLURM ? c->node_rank : 0) : -1;
     if (c->task_count < 1) {

@@ -48,10 +48,12 @@ struct cluster {
     struct cluster_requeue requeue;
     /* The variable that a value came from; null: from none, the value is a default. */
     const char *from[CLUSTER_VALUE_COUNT];
+    /* The variable that was set to what is no such number, so that the value is a default; null: none was. */
+    const char *unread[CLUSTER_VALUE_COUNT];
 };
 
 /* Detects, or takes the row called `forced` (null: detect). Fails for an unknown name, or a forced row none of whose variables is set.
- * Numbers that are no numbers count as unset. */
+ * Numbers that are no numbers count as unset, and are in out->unread. */
 int cluster_read(struct cluster *out, char *const *env, const char *forced, struct dt_error *err);
 /* Hosts of the launch in the scheduler's order, into an empty list. Fails when there is no list (DT_NOT_FOUND), or it cannot be read. */
 int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error *err);

@@ -42,6 +42,36 @@ static char *cluster_endpoint(struct options *o, const struct given *g, const ch
     return dt_arena_printf(&o->arena, "%s%s%s:%s", bare ? "[" : "", host, bare ? "]" : "", asked != NULL ? asked : number);
 }
 
+/* What says which host this is: where neither hosts nor tasks are counted, the number of the task is all there is. */
+static enum cluster_value number_here(const struct cluster *c)
+{
+    bool uncounted = c->from[CLUSTER_NODE_COUNT] == NULL && c->from[CLUSTER_TASK_TOTAL] == NULL;
+    bool by_task = cluster_task_per_worker(c) || (uncounted && c->from[CLUSTER_NODE_RANK] == NULL);
+    return by_task ? CLUSTER_TASK_INDEX : CLUSTER_NODE_RANK;
+}
+
+/* Hosts whose numbers cannot be read, or that are numbered but not counted, would each be taken for a job of one host. */
+static int check_place(const struct options *o, const struct given *g, char *const *env, struct dt_error *err)
+{
+    static const enum cluster_value counts[] = {CLUSTER_NODE_COUNT, CLUSTER_TASK_TOTAL}, numbers[] = {CLUSTER_NODE_RANK, CLUSTER_TASK_INDEX};
+    const struct cluster *c = &o->here;
+    enum cluster_value what = number_here(c);
+    bool counted = g->value[option_find("nnodes")] != NULL, numbered = g->value[option_find("node_rank")] != NULL;
+    for (int i = 0; i < 2; i++) {
+        const char *variable = !counted && c->unread[counts[i]] != NULL ? c->unread[counts[i]] : !numbered ? c->unread[numbers[i]] : NULL;
+        char shown[64];
+        if (variable != NULL) {
+            return dt_fail(err, DT_INVALID, "%s: %s: must be a number; correct it, or add --cluster=none", variable,
+                           option_show(options_getenv(env, variable), shown));
+        }
+    }
+    int number = what == CLUSTER_TASK_INDEX ? c->task_index : c->node_rank;
+    if (!counted && number > 0 && c->from[what] != NULL && c->from[CLUSTER_NODE_COUNT] == NULL && c->from[CLUSTER_TASK_TOTAL] == NULL) {
+        return dt_fail(err, DT_INVALID, "%s: %d: of how many hosts? add --nnodes=N; N=1: a job of its own", c->from[what], number);
+    }
+    return 0;
+}
+
 int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err)
 {
     struct cluster *c = &o->here;
@@ -61,9 +91,12 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     if (per_worker && nproc != NULL && strcmp(nproc, "1") != 0) {
         return 0; /* option_check_cluster says what is wrong with that */
     }
+    bool alone = g->value[option_find("standalone")] != NULL || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0));
+    if (c->launched && !alone && check_place(o, g, env, err) != 0) {
+        return -1;
+    }
     int agents = per_worker ? c->task_total : c->node_count; /* several tasks on a host: each is a host to the job */
-    if (!c->launched || (nnodes == NULL && agents == 1) || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0)) ||
-        g->value[option_find("standalone")] != NULL) {
+    if (!c->launched || alone || (nnodes == NULL && agents == 1)) {
         return 0;
     }
     if (nnodes == NULL) {
@@ -82,9 +115,10 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
             o->host_count = numbered ? c->node_count : c->task_count == c->task_total;
         }
     }
-    enum cluster_value rank = per_worker ? CLUSTER_TASK_INDEX : CLUSTER_NODE_RANK;
+    enum cluster_value rank = number_here(c);
     if (g->value[option_find("node_rank")] == NULL && c->from[rank] != NULL) {
-        give_from_cluster(o, g, "node_rank", dt_arena_printf(&o->arena, "%d", per_worker ? c->task_index : c->node_rank), c->from[rank]);
+        int number = rank == CLUSTER_TASK_INDEX ? c->task_index : c->node_rank;
+        give_from_cluster(o, g, "node_rank", dt_arena_printf(&o->arena, "%d", number), c->from[rank]);
     }
     const char *variable;
     char *endpoint = NULL;

@@ -24,7 +24,7 @@ ONE_HOST = {
     "restarted": ("slurm", SRUN | {"SLURM_RESTART_COUNT": "2"}),
     "array": ("slurm", SRUN | {"SLURM_ARRAY_JOB_ID": "771230", "SLURM_ARRAY_TASK_ID": "4"}),
     "kubeflow": ("kubeflow", {"PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1"}),
-    "indexed job": ("kubernetes", {"JOB_COMPLETION_INDEX": "3"}),
+    "indexed job": ("kubernetes", {"JOB_COMPLETION_INDEX": "0"}),
     "lsf": ("lsf", {"LSB_JOBID": "5", "LSB_HOSTS": HOST}),
     "jsrun": ("lsf", {"LSB_JOBID": "5", "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_LOCAL_RANK": "0",
                       "JSM_NAMESPACE_LOCAL_SIZE": "1"}),
@@ -66,6 +66,8 @@ TWO_HOSTS = {
                  "PET_NNODES", "PET_NODE_RANK", "job-0 port 29400, static (PET_MASTER_ADDR)", 4),
     "indexed job": (["--nnodes=2", "--rdzv_endpoint=job-0.job:29500"], {"JOB_COMPLETION_INDEX": "1"}, "--nnodes", "JOB_COMPLETION_INDEX",
                     "job-0.job port 29500, static (--rdzv_endpoint)", 1),
+    "pmix": (["--nnodes=2", "--rdzv_endpoint=a1:4444"], {"PMIX_RANK": "1", "PMIX_NAMESPACE": "f"}, "--nnodes", "PMIX_RANK",
+             "a1 port 4444, static (--rdzv_endpoint)", 1),
     "pytorchjob": (["--cluster=pytorchjob"], {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}, "WORLD_SIZE", "RANK",
                    "job-master-0 port 23456, static (MASTER_ADDR)", 1),
     "jsrun": ([], {"LSB_JOBID": "5", "LSB_DJOB_RANKFILE": "@launch a1 a1 HERE HERE", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2",
@@ -105,6 +107,33 @@ def test_hosts_that_mpi_does_not_name_are_asked_for():
     result = run(["/bin/true"], env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
                                      "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
     assert result.code == 2 and "add --rdzv_endpoint=HOST:PORT" in result.err, result
+
+
+POD = {"KUBERNETES_SERVICE_HOST": "x", "JOB_COMPLETION_INDEX": "1"}
+
+
+@pytest.mark.parametrize("env, said", [
+    (POD, "JOB_COMPLETION_INDEX: 1: of how many hosts? add --nnodes=N; N=1: a job of its own"),
+    (POD | {"MASTER_ADDR": "job-0.svc"}, "JOB_COMPLETION_INDEX: 1: of how many hosts? add --nnodes=N; N=1: a job of its own"),
+    (POD | {"JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX: x: must be a number; correct it, or add --cluster=none"),
+    ({"PMIX_RANK": "1", "PMIX_NAMESPACE": "f"}, "PMIX_RANK: 1: of how many hosts? add --nnodes=N; N=1: a job of its own"),
+    ({"PMI_SIZE": "two", "PMI_RANK": "0"}, "PMI_SIZE: two: must be a number; correct it, or add --cluster=none"),
+])
+def test_a_numbered_host_of_an_unknown_number_does_not_train_alone(env, said):
+    for options in ([], ["--dry_run"]):
+        result = run([*options, *SHOW], env=env)
+        assert result.code == 2 and result.out == "" and result.err == f"dtrun: {said}\n", result
+    for options in (["--nnodes=1"], ["--standalone"], ["--cluster=none"]):
+        result = run([*options, *SHOW], env=env)
+        assert result.code == 0 and result.out == "0/1 0/1 0 127.0.0.1\n" and result.err == "", result
+
+
+def test_a_number_that_cannot_be_read_is_not_0():
+    """Several hosts would all be the first one."""
+    options = ["--nnodes=2", "--rdzv_endpoint=a1:4444", "--dry_run", "/bin/true"]
+    result = run(options, env=POD | {"JOB_COMPLETION_INDEX": "x"})
+    assert result.code == 2 and result.err.startswith("dtrun: JOB_COMPLETION_INDEX: x: must be a number;"), result
+    assert "this host 1 (--node_rank)" in run(["--node_rank=1", *options], env=POD | {"JOB_COMPLETION_INDEX": "x"}).out
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: scripts/setup.sh --slurm installs it")
