@@ -117,10 +117,18 @@ static const struct row rows[] = {
                    [CLUSTER_NODE_RANK] = {"RANK"},
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
-    {.name = "mpi", .sign = "PMI_SIZE", .variables = {[CLUSTER_TASK_TOTAL] = {"PMI_SIZE"}, [CLUSTER_TASK_INDEX] = {"PMI_RANK"}}},
+    {.name = "mpi",
+     .sign = "PMI_SIZE",
+     .variables = {[CLUSTER_TASK_TOTAL] = {"PMI_SIZE"},
+                   [CLUSTER_TASK_INDEX] = {"PMI_RANK"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
     {.name = "mpi", /* PMIx alone knows our number, not how many there are */
      .sign = "PMIX_RANK",
-     .variables = {[CLUSTER_TASK_INDEX] = {"PMIX_RANK"}, [CLUSTER_STEP_ID] = {"PMIX_NAMESPACE"}}},
+     .variables = {[CLUSTER_TASK_INDEX] = {"PMIX_RANK"},
+                   [CLUSTER_STEP_ID] = {"PMIX_NAMESPACE"},
+                   [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
+                   [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
 };
 static const size_t row_count = sizeof rows / sizeof rows[0];
 

@@ -66,6 +66,7 @@ TWO_HOSTS = {
                  "PET_NNODES", "PET_NODE_RANK", "job-0 port 29400, static (PET_MASTER_ADDR)", 4),
     "indexed job": (["--nnodes=2", "--rdzv_endpoint=job-0.job:29500"], {"JOB_COMPLETION_INDEX": "1"}, "--nnodes", "JOB_COMPLETION_INDEX",
                     "job-0.job port 29500, static (--rdzv_endpoint)", 1),
+    "pmix with an address": (["--nnodes=2"], {"PMIX_RANK": "1", "MASTER_ADDR": "a1"}, "--nnodes", "PMIX_RANK", "a1 port 29500, static (MASTER_ADDR)", 1),
     "pmix": (["--nnodes=2", "--rdzv_endpoint=a1:4444"], {"PMIX_RANK": "1", "PMIX_NAMESPACE": "f"}, "--nnodes", "PMIX_RANK",
              "a1 port 4444, static (--rdzv_endpoint)", 1),
     "pytorchjob": (["--cluster=pytorchjob"], {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}, "WORLD_SIZE", "RANK",
@@ -80,6 +81,8 @@ TWO_HOSTS = {
     "hydra": ([], {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_SIZE": "2", "PMI_RANK": "1", "MASTER_ADDR": "a1", "MASTER_PORT": "3333"},
               "PMI_SIZE", "PMI_RANK", "a1 port 3333, static (MASTER_ADDR)", 1),
     "pmi": (["--rdzv_endpoint=a1:4444"], {"PMI_SIZE": "2", "PMI_RANK": "1"}, "PMI_SIZE", "PMI_RANK", "a1 port 4444, static (--rdzv_endpoint)", 1),
+    "pmi with an address": ([], {"PMI_SIZE": "2", "PMI_RANK": "1", "MASTER_ADDR": "a1", "MASTER_PORT": "3333"}, "PMI_SIZE", "PMI_RANK",
+                            "a1 port 3333, static (MASTER_ADDR)", 1),
     "plain": (["--nnodes=2", "--node_rank=1", "--rdzv_endpoint=[fd00::1]:4444"], {}, "--nnodes", "--node_rank",
               "fd00::1 port 4444, static (--rdzv_endpoint)", 1),
 }
