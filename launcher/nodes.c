@@ -589,6 +589,11 @@ void nodes_status(const struct nodes *n, struct dt_text *out)
     dt_text_puts(out, "]");
 }
 
+bool nodes_is_spare(const struct nodes *n)
+{
+    return n->member.spare;
+}
+
 void nodes_rows(const struct nodes *n, struct dt_text *out)
 {
     gather_rows(n->gather, out);

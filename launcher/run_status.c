@@ -154,9 +154,10 @@ void run_status(void *user, struct dt_text *out)
     const struct options *o = r->o;
     const struct place *p = &r->place;
     double now_s = dt_now_s();
+    bool spare = r->nodes != NULL && r->agent.state == AGENT_JOINING && nodes_is_spare(r->nodes);
     dt_text_printf(out, "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_pid\":%d,\"up_s\":%.1f",
-                   agent_state_name(r->agent.state), p->round, run_restarts_used(r, false), o->max_restarts, (int)getpid(), (int)getppid(),
-                   now_s - r->begin_s);
+                   spare ? "spare" : agent_state_name(r->agent.state), p->round, run_restarts_used(r, false), o->max_restarts, (int)getpid(),
+                   (int)getppid(), now_s - r->begin_s);
     add_string(out, "run_id", o->run_id);
     add_string(out, "host", r->failures.host);
     add_command(o, out);

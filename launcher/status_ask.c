@@ -72,6 +72,12 @@ static const char *span(double seconds, char *out, size_t out_bytes)
     return out;
 }
 
+/* The job runs without the host that answers: what the answer says of hosts and ranks is of others. */
+static bool is_spare(const cJSON *job)
+{
+    return strcmp(text_of(job, "state"), "spare") == 0;
+}
+
 static void add_members(struct dt_text *out, const cJSON *job)
 {
     const cJSON *members = cJSON_GetObjectItemCaseSensitive(job, "members"), *m;
@@ -90,6 +96,9 @@ static void add_members(struct dt_text *out, const cJSON *job)
         dt_text_reset(&line);
         bool witness = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m, "witness"));
         dt_text_printf(&line, "  %s %s", witness ? "witness" : "host", text_of(m, "host"));
+        if (!witness && number_of(m, "pid", 0) > 0) { /* several agents of one machine have its name */
+            dt_text_printf(&line, " pid %.0f", number_of(m, "pid", 0));
+        }
         if (number_of(m, "order", -1) >= 0) {
             dt_text_printf(&line, " (node %.0f)", number_of(m, "order", 0));
         }
@@ -246,7 +255,7 @@ static void add_ranks(struct dt_text *out, const cJSON *job)
     {
         list[n++] = r;
     }
-    bool hosts = number_of(job, "hosts", 1) > 1;
+    bool hosts = number_of(job, "hosts", 1) > 1 || is_spare(job);
     dt_text_puts(out, hosts ? "  rank host         local     pid S     step busy   pulse doing\n"
                             : " rank     pid S  cpu s    memory     step busy doing\n");
     qsort(list, (size_t)count, sizeof *list, count > ROWS ? by_suspicion : by_rank);
@@ -298,15 +307,19 @@ int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_
     char age[32];
     dt_text_init(&line);
     dt_text_printf(&line, "run %s: %s, ", text_of(job, "run_id"), text_of(job, "state"));
-    if (number_of(job, "round", 0) > 0) {
+    if (number_of(job, "round", 0) > 0 && !is_spare(job)) {
         dt_text_printf(&line, "round %.0f, ", number_of(job, "round", 0));
     }
     dt_text_printf(&line, "%.0f of %.0f restarts used", number_of(job, "restarts", 0), number_of(job, "max_restarts", 0));
     add_line(out, &line, false);
     dt_text_reset(&line);
-    dt_text_printf(&line, "  %.0f host%s, %.0f rank%s; host %s %s, pid %.0f, up %s", number_of(job, "hosts", 1),
-                   number_of(job, "hosts", 1) != 1 ? "s" : "", number_of(job, "world_size", 0), number_of(job, "world_size", 0) != 1 ? "s" : "",
-                   text_of(job, "host"), text_of(job, "role"), number_of(job, "pid", 0), span(number_of(job, "up_s", 0), age, sizeof age));
+    dt_text_puts(&line, "  ");
+    if (!is_spare(job)) {
+        dt_text_printf(&line, "%.0f host%s, %.0f rank%s; ", number_of(job, "hosts", 1), number_of(job, "hosts", 1) != 1 ? "s" : "",
+                       number_of(job, "world_size", 0), number_of(job, "world_size", 0) != 1 ? "s" : "");
+    }
+    dt_text_printf(&line, "host %s %s, pid %.0f, up %s", text_of(job, "host"), text_of(job, "role"), number_of(job, "pid", 0),
+                   span(number_of(job, "up_s", 0), age, sizeof age));
     add_line(out, &line, false);
     dt_text_reset(&line);
     dt_text_printf(&line, "  command %s", text_of(job, "command"));

@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import pytest
+from nodes import free_port
 from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, lines_of, run, script, wait_lines, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -228,6 +229,24 @@ def test_two_hosts(place):
         (place / "go").touch()
         assert a.finish().code == 0 and b.finish().code == 0
     assert lines_of(place / "up")
+
+
+def test_a_spare_host(place):
+    """It says that it is one, and shows the ranks of the others with their host; agents of one machine differ by their process id."""
+    port = free_port()
+    text = f'echo "$RANK" >> {place}/up; while [ ! -e {place}/go ]; do sleep 0.05; done'
+    with contextlib.ExitStack() as stack:
+        jobs = [stack.enter_context(Job(["--nnodes=1:2", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=three", "--last_call=60",
+                                         "sh", "-c", text], env=env(place))) for _ in range(3)]
+        wait_lines(place / "up", 2)
+        spare = wait_until(lambda: next((j for j in ask_json(place, "three") if j["state"] == "spare"), None), "a spare host")
+        assert sorted(m["pid"] for m in spare["members"]) == sorted(j.agent for j in jobs) and spare["pid"] in [j.agent for j in jobs], spare
+        shown = next(x for x in re.split("^(?=run )", ask(place, "three").stdout, flags=re.M) if x.startswith("run three: spare, 0 of 0 restarts used\n"))
+        assert re.search(rf"^  host \S+ following, pid {spare['pid']}, up ", shown, re.M), shown
+        assert sorted(int(x) for x in re.findall(r"^  host \S+ pid (\d+) \(node \d\): ", shown, re.M)) == sorted(j.agent for j in jobs), shown
+        assert "\n  rank host         local     pid S " in shown and len(re.findall(r"^ +[01] \S+ +0 +\d+ [RSD]", shown, re.M)) == 2, shown
+        (place / "go").touch()
+        assert [j.finish().code for j in jobs] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("silent", [0, 1, 2])

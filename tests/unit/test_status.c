@@ -281,15 +281,15 @@ static void several_hosts_are_shown(void **state)
 {
     static const char job[] =
         "{\"run_id\":\"r\",\"state\":\"running\",\"hosts\":2,\"world_size\":2,\"host\":\"b\",\"members\":["
-        "{\"id\":\"01\",\"host\":\"a\",\"order\":0,\"state\":\"in the round\",\"workers\":1,\"answered\":true},"
+        "{\"id\":\"01\",\"host\":\"a\",\"pid\":7,\"order\":0,\"state\":\"in the round\",\"workers\":1,\"answered\":true},"
         "{\"id\":\"02\",\"host\":\"b\",\"order\":1,\"state\":\"in the round\",\"workers\":1,\"answered\":false},"
-        "{\"witness\":true,\"host\":\"etcd\",\"order\":-1,\"state\":\"in the council\",\"workers\":0,\"answered\":null}],\"ranks\":["
+        "{\"witness\":true,\"host\":\"etcd\",\"pid\":7,\"order\":-1,\"state\":\"in the council\",\"workers\":0,\"answered\":null}],\"ranks\":["
         "{\"rank\":1,\"host\":\"b\",\"local_rank\":0,\"pid\":78,\"running\":true,\"state\":\"R\",\"step\":312,\"data_s\":0.01,\"compute_s\":0.05,"
         "\"communication_s\":0.04,\"pulse_s\":1234,\"phase\":"
         "\"backward\","
         "\"in_collective\":true,\"collective\":\"all_reduce the gradients of all units\"},"
         "{\"rank\":0,\"host\":\"a-very-long-name.example\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"output_s\":3}]}";
-    static const char shown[] = "  host a (node 0): in the round, 1 worker\n"
+    static const char shown[] = "  host a pid 7 (node 0): in the round, 1 worker\n"
                                 "  host b (node 1): in the round, 1 worker, no answer\n"
                                 "  witness etcd: in the council\n"
                                 "  rank host         local     pid S     step busy   pulse doing\n"
@@ -310,6 +310,17 @@ static void several_hosts_are_shown(void **state)
         assert_int_equal(status_show(counted, (size_t)size, &out, &err), 0);
         assert_non_null(strstr(dt_text_str(&out), n == 0 ? "  0 hosts, 0 ranks; " : n == 1 ? "  1 host, 1 rank; " : "  2 hosts, 2 ranks; "));
     }
+    static const char spare[] = /* of the round before it became one there is still something left */
+        "{\"run_id\":\"r\",\"state\":\"spare\",\"round\":3,\"max_restarts\":2,\"hosts\":1,\"world_size\":4,\"host\":\"b\",\"role\":\"following\","
+        "\"pid\":9,"
+        "\"ranks\":[{\"rank\":0,\"host\":\"a\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"cpu_s\":3}]}";
+    dt_text_reset(&out);
+    assert_int_equal(status_show(spare, sizeof spare - 1, &out, &err), 0);
+    assert_string_equal(dt_text_str(&out), "run r: spare, 0 of 2 restarts used\n"
+                                           "  host b following, pid 9, up 0.0 s\n"
+                                           "  command \n"
+                                           "  rank host         local     pid S     step busy   pulse doing\n"
+                                           "     0 a                0      77 S\n");
     dt_text_clear(&out);
 }
 
