@@ -7,7 +7,7 @@ enum dt_log_level { DT_LOG_ERROR, DT_LOG_WARN, DT_LOG_INFO, DT_LOG_DEBUG };
 /* Level (default warn, or DTRUN_LOG=error|warn|info|debug), rank shown (-1: none), and where to (default 2). */
 void dt_log_open(enum dt_log_level level, int rank, int fd);
 enum dt_log_level dt_log_level(void);
-/* False for an unknown name. */
+/* -1 for an unknown name. */
 int dt_log_parse(const char *name, enum dt_log_level *out);
 /* Values follow their names with a space: dt_log(DT_LOG_INFO, "agent", "round %d nodes %d", ...). Keeps errno. */
 void dt_log(enum dt_log_level level, const char *module, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

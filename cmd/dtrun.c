@@ -5,6 +5,7 @@
 #include "launcher/hostfile.h"
 #include "launcher/leash.h"
 #include "launcher/options_table.h"
+#include "launcher/plan.h"
 #include "launcher/process.h"
 #include "launcher/run.h"
 #include "launcher/serve.h"
@@ -90,7 +91,8 @@ static int begin(struct options *o)
         return DT_EXIT_USAGE;
     }
     if (o->action == OPTIONS_DRY_RUN) {
-        return print(o);
+        int code = plan_check_job(o, environ);
+        return code == 0 ? print(o) : code;
     }
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
@@ -125,6 +127,17 @@ static enum dt_log_level level_of(const char *text)
     return is_number ? DT_LOG_ERROR : DT_LOG_WARN;
 }
 
+/* DTRUN_LOG is read by base/log.c, in each of our processes; here alone is somebody told. */
+static void check_log_level(void)
+{
+    const char *text = getenv("DTRUN_LOG");
+    enum dt_log_level ignored;
+    if (text != NULL && text[0] != '\0' && dt_log_parse(text, &ignored) != 0) {
+        char shown[64];
+        (void)fprintf(stderr, "dtrun: DTRUN_LOG: %s: unknown level; must be error, warn, info or debug\n", option_show(text, shown));
+    }
+}
+
 int main(int argc, char **argv)
 {
     static struct options options; /* masks for thousands of ranks */
@@ -147,6 +160,7 @@ int main(int argc, char **argv)
         return DT_EXIT_USAGE;
     }
     const char *level = getenv("LOGLEVEL");
+    check_log_level();
     dt_log_open(level != NULL && level[0] != '\0' ? level_of(level) : DT_LOG_WARN, -1, 2);
     if (options_read(&options, argc, argv, environ, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);

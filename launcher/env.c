@@ -5,6 +5,7 @@
 #include "base/file.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -363,6 +364,9 @@ int env_command(const struct options *o, int local_rank, char *const *inherited,
         program = find_python(inherited, arena, err);
         if (program != NULL && o->entry == OPTIONS_ENTRY_PYTHON && !dt_file_exists(o->program)) {
             return dt_fail(err, DT_NOT_FOUND, "%s: no such file", o->program);
+        }
+        if (program != NULL && o->entry == OPTIONS_ENTRY_PYTHON && access(o->program, R_OK) != 0) {
+            return dt_fail(err, DT_NOT_FOUND, "%s: cannot be read: %s", o->program, strerror(errno));
         }
         words[n++] = program;
         words[n++] = dt_arena_strdup(arena, "-u");

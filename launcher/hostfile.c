@@ -14,6 +14,8 @@
 #define PORT_LO 15000 /* where agents meet unless told: below the ports of outgoing connections */
 #define PORT_HI 29999
 
+_Static_assert(HOSTLIST_MAX_WORKERS == OPTIONS_MAX_LOCAL, "slots of a host are its --nproc_per_node");
+
 static uint32_t random_number(void)
 {
     uint32_t n = 0;

@@ -329,8 +329,8 @@ static int read_setting(const char **p, int *slots, struct dt_error *err)
     int digits;
     q += 1 + strspn(q + 1, " \t");
     long value = read_number(&q, &digits);
-    if (value < 1 || value > HOSTLIST_MAX_SLOTS || (*q != '\0' && strchr(" \t\r\n#", *q) == NULL)) {
-        return wrong(err, word, "slots must be a number from 1 to 65536");
+    if (value < 1 || value > HOSTLIST_MAX_WORKERS || (*q != '\0' && strchr(" \t\r\n#", *q) == NULL)) {
+        return wrong(err, word, "slots must be a number from 1 to 4096");
     }
     if (is_slots && *slots != 0) {
         return wrong(err, word, "slots is given twice");

@@ -9,8 +9,9 @@
 #include <stddef.h>
 
 #define HOSTLIST_MAX_HOSTS 65536
-#define HOSTLIST_MAX_SLOTS 65536 /* of one host */
-#define HOSTLIST_MAX_NAME 255    /* bytes */
+#define HOSTLIST_MAX_SLOTS 65536  /* of one host */
+#define HOSTLIST_MAX_WORKERS 4096 /* slots=N of a file for people: workers that are started on one host */
+#define HOSTLIST_MAX_NAME 255     /* bytes */
 
 struct hostlist_host {
     char *name;

@@ -10,6 +10,20 @@ struct keep_alive { /* c10d's: a host is dead after interval * attempts, 5 s * 3
     double interval_s, attempts;
 };
 
+/* 1 or 0 for torchrun's words of yes and no, -1 for another. */
+static int truth_of(const char *word)
+{
+    static const char *const words[][2] = {{"0", "1"}, {"false", "true"}, {"f", "t"}, {"no", "yes"}, {"n", "y"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        for (int value = 0; value < 2; value++) {
+            if (strcasecmp(word, words[i][value]) == 0) {
+                return value;
+            }
+        }
+    }
+    return -1;
+}
+
 /* Keys whose meaning depends on others, or that only one value of exists here. */
 static int read_conf_key(struct options *o, const char *key, const char *value, struct keep_alive *alive, struct dt_error *err)
 {
@@ -28,10 +42,16 @@ static int read_conf_key(struct options *o, const char *key, const char *value, 
         return dt_fail(err, DT_INVALID, "store_type: %s: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT",
                        option_show(value, shown));
     }
-    /* c10d ignores `timeout`, and scripts pass anything there. */
-    bool is_static = o->rdzv_backend != NULL && strcmp(o->rdzv_backend, "static") == 0;
-    if (strcmp(key, "timeout") == 0 && is_static && is_number && o->sources[option_find("join_timeout")] == OPTIONS_FROM_DEFAULT) {
+    /* c10d, and so --standalone, ignores `timeout`, and scripts pass anything there. */
+    bool is_static = o->rdzv_backend != NULL && strcmp(o->rdzv_backend, "static") == 0 && !o->standalone;
+    if (strcmp(key, "timeout") == 0 && is_static && !is_number) {
+        return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", key, option_show(value, shown));
+    }
+    if (strcmp(key, "timeout") == 0 && is_static && o->sources[option_find("join_timeout")] == OPTIONS_FROM_DEFAULT) {
         o->join_timeout_s = number;
+    }
+    if (strcmp(key, "is_host") == 0 && (o->is_host = truth_of(value)) < 0) {
+        return dt_fail(err, DT_INVALID, "%s: %s: must be true or false", key, option_show(value, shown));
     }
     return 0;
 }
@@ -107,13 +127,6 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
         for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
             if (strcmp(piece, words[i].key) == 0) {
                 *(char **)(void *)((char *)o + words[i].offset) = dt_arena_strdup(&o->arena, value);
-            }
-        }
-        if (strcmp(piece, "is_host") == 0) {
-            static const char *const yes[] = {"1", "true", "t", "yes", "y"};
-            o->is_host = 0;
-            for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
-                o->is_host |= strcasecmp(value, yes[i]) == 0;
             }
         }
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {

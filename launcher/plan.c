@@ -8,9 +8,11 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static bool is_one_of(const char *s, const char *const *words)
@@ -49,8 +51,8 @@ static char *read_output_dir(const struct dt_text *text, bool *is_json, bool *on
     return out;
 }
 
-/* argv of the worker with `--plan --json` before its arguments; as it is when its output is all that is wanted. */
-static char **plan_argv(struct dt_arena *arena, char **argv, bool all)
+/* argv with up to two words before its arguments. */
+static char **with_words(struct dt_arena *arena, char **argv, const char *first, const char *second)
 {
     int count = 0;
     while (argv[count] != NULL) {
@@ -59,14 +61,51 @@ static char **plan_argv(struct dt_arena *arena, char **argv, bool all)
     char **out = dt_arena_alloc(arena, ((size_t)count + 3) * sizeof *out);
     int k = 0;
     out[k++] = argv[0];
-    if (!all) {
-        out[k++] = dt_arena_strdup(arena, "--plan");
-        out[k++] = dt_arena_strdup(arena, "--json");
+    const char *const more[] = {first, second};
+    for (int i = 0; i < 2 && more[i] != NULL; i++) {
+        out[k++] = dt_arena_strdup(arena, more[i]);
     }
     for (int i = 1; i < count; i++) {
         out[k++] = argv[i];
     }
     return out;
+}
+
+int plan_check_job(const struct options *o, char *const *env)
+{
+    struct dt_error err;
+    struct dt_arena arena;
+    posix_spawn_file_actions_t actions;
+    char *path, **argv;
+    int code = DT_EXIT_USAGE, status;
+    pid_t pid;
+    if (!o->bundled || strcmp(o->program, "train") != 0 || is_all(o)) {
+        return 0;
+    }
+    dt_arena_init(&arena);
+    if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        dt_arena_clear(&arena);
+        return DT_EXIT_USAGE;
+    }
+    char **words = with_words(&arena, argv, "--print-config", NULL);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    (void)posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    int failed = posix_spawn(&pid, path, &actions, NULL, words, env);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    while (failed == 0 && waitpid(pid, &status, 0) < 0) {
+        failed = errno == EINTR ? 0 : errno;
+    }
+    if (failed != 0) {
+        (void)fprintf(stderr, "dtrun: %s: %s\n", path, strerror(failed));
+        code = DT_EXIT_TEMPORARY;
+    } else {
+        code = workers_code(status);
+        code = code < 0 ? DT_EXIT_FAILED : code;
+    }
+    dt_arena_clear(&arena);
+    return code;
 }
 
 int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir, bool *on_gpus)
@@ -101,7 +140,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
         goto out;
     }
     s.path = path;
-    s.argv = plan_argv(&arena, argv, all);
+    s.argv = all ? argv : with_words(&arena, argv, "--plan", "--json"); /* as it is when its output is all that is wanted */
     s.envp = envp;
     s.stdout_fd = ends[1];
     if (workers_spawn_plain(w, &s, &pid, &err) != 0) {

@@ -152,6 +152,8 @@ def test_what_has_no_effect_is_said():
     assert run(["/bin/true"], env={"LOGLEVEL": "ERROR"}).err == ""
     result = run(["/bin/true"], env={"LOGLEVEL": "loud"})
     assert result.code == 0 and result.err == "dtrun: LOGLEVEL: loud: unknown level; must be DEBUG, INFO, WARNING, ERROR or CRITICAL\n", result
+    result = run(["/bin/true"], env={"DTRUN_LOG": "loud"})
+    assert result.code == 0 and result.err == "dtrun: DTRUN_LOG: loud: unknown level; must be error, warn, info or debug\n", result
 
 
 # ---- crashes ----

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support import DEADLINE_S, DTRUN, PYTHON, clean_env, run, script, wait_until
+from support import DEADLINE_S, DTRUN, PYTHON, as_nobody, clean_env, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -69,6 +69,24 @@ def test_dry_run_starts_nothing_and_says_where_values_come_from(tmp_path):
     result = run(["--dry_run", "sh", "-c", f"touch {tmp_path}/started"], env={"PET_NPROC_PER_NODE": "3"})
     assert result.code == 0 and not (tmp_path / "started").exists()
     assert "workers   3 (PET_NPROC_PER_NODE)" in result.out
+
+
+def test_dry_run_refuses_what_the_run_would_refuse(tmp_path):
+    """A job file that is not there or not right: with the run's own words and code."""
+    (tmp_path / "odd.json").write_text('{"nosuch": 1}')
+    for name in ("nosuch.json", "odd.json"):
+        real, dry = (run([*options, "train", name], cwd=tmp_path) for options in ([], ["--dry_run"]))
+        assert real.code == dry.code == 2 and dry.out == "" and dry.err == real.err and name in dry.err, (real, dry)
+    assert os.listdir(tmp_path) == ["odd.json"]
+    assert run(["--dry_run", "train", "--help"]).code == 0
+
+
+def test_a_script_that_may_not_be_read_is_refused(tmp_path):
+    with as_nobody() as (folder, words):
+        path = script(folder, "mine.py", "print(1)")
+        os.chmod(path, 0o600)
+        result = run([*words, path], executable="setpriv", env={"PYTHON_EXEC": PYTHON})
+        assert result.code == 2 and result.out == "" and result.err == f"dtrun: {path}: cannot be read: Permission denied\n", result
 
 
 # ---- environment ----

@@ -262,6 +262,12 @@ static void test_store(void **state)
     good("--rdzv_backend=c10d --rdzv_conf=keep_alive_interval=2,timeout=77 --dead_after=9 p");
     assert_true(o.dead_after_s == 9 && o.join_timeout_s == 600);
     options_clear(&o);
+    good("--standalone --rdzv_conf=timeout=x,is_host=No p"); /* as c10d does */
+    assert_true(o.join_timeout_s == 600 && o.is_host == 0);
+    options_clear(&o);
+    good("--rdzv_backend=c10d --rdzv_conf=is_host=TRUE p");
+    assert_int_equal(o.is_host, 1);
+    options_clear(&o);
     good("p");
     assert_true(o.dead_after_s == 15);
     options_clear(&o);
@@ -322,6 +328,9 @@ static void test_errors(void **state)
         {"--rdzv_conf=keep_alive_interval=x p", "--rdzv_conf: keep_alive_interval: x: must be a number above 0, at most 864000"},
         {"--rdzv_backend=c10d --rdzv_conf=store_type=file --rdzv_endpoint=/shared/f p",
          "--rdzv_conf: store_type: file: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT"},
+        {"--rdzv_conf=timeout=abc p", "--rdzv_conf: timeout: abc: must be seconds above 0, at most 864000"},
+        {"--rdzv_conf=timeout=-1 p", "--rdzv_conf: timeout: -1: must be seconds above 0, at most 864000"},
+        {"--rdzv_conf=is_host=maybe p", "--rdzv_conf: is_host: maybe: must be true or false"},
         {"--rdzv_conf=join_timeout=0 p", "--rdzv_conf: join_timeout: 0: must be seconds above 0, at most 864000"},
         {"--shutdown_timeout=-1 p", "--shutdown_timeout: -1: must be seconds from 0, at most 86400; examples: --shutdown_timeout=30, 500ms, 5m"},
         {"--monitor_interval=0 p", "--monitor_interval: 0: must be seconds above 0, at most 86400; examples: --monitor_interval=30, 500ms, 5m"},
