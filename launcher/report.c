@@ -273,6 +273,8 @@ void report_write(const struct report_failure *f, int count, int root, const str
     report_cause(f, count, root, out);
     if (c->restarts_max > 0) {
         dt_text_printf(out, "; no restart left (%d of %d used)", c->restarts_used, c->restarts_max);
+    } else if (c->no_restart != NULL) {
+        dt_text_printf(out, "; no restart after %d (%s)", f[root].exit_code, c->no_restart);
     }
     dt_text_puts(out, "\n");
     if (c->tail != NULL && c->tail[0] != '\0') {

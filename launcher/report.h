@@ -53,6 +53,7 @@ struct report_context {
     const char *log_dir;          /* where its full log is, or null */
     const char *continue_command; /* or null */
     int restarts_used, restarts_max;
+    const char *no_restart; /* an option that forbade a restart after the root's exit code, or null */
 };
 /* The whole report: cause line, torchrun's block ("train.py FAILED", Failures, Root Cause), last lines, where the log is, how to go on. */
 void report_write(const struct report_failure *f, int count, int root, const struct report_context *c, struct dt_text *out);

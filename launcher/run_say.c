@@ -81,6 +81,17 @@ static bool is_permanent(const struct run *r)
     return r->oom_again || r->agent.failure != FAILURE_PLAIN || (r->agent.verdict && r->agent.code == DT_EXIT_PERMANENT);
 }
 
+/* The option that keeps the job from another try after this failure, or null where it has none left anyway. */
+static const char *forbids_restart(const struct run *r, const struct report_failure *root)
+{
+    for (int i = 0; i < r->o->permanent_code_count && r->agent.failure == FAILURE_PERMANENT && r->o->max_restarts > 0; i++) {
+        if (r->o->permanent_codes[i] == root->exit_code) {
+            return "--permanent_exit_codes";
+        }
+    }
+    return NULL;
+}
+
 char *run_first_failure(struct run *r, struct event *e)
 {
     struct failures *f = &r->failures;
@@ -237,7 +248,8 @@ void run_say_cause(struct run *r)
                                    .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
                                    .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
                                    .restarts_used = run_restarts_used(r, false),
-                                   .restarts_max = is_permanent(r) ? 0 : r->o->max_restarts};
+                                   .restarts_max = is_permanent(r) ? 0 : r->o->max_restarts,
+                                   .no_restart = forbids_restart(r, &f->list[f->root])};
         report_write(f->list, f->count, f->root, &c, &line);
         if (r->o->entry != OPTIONS_ENTRY_PROGRAM && r->entry_point != NULL && strstr(dt_text_str(&line), "No module named") != NULL) {
             dt_text_printf(&line, "dtrun: the interpreter was %s; PYTHON_EXEC names another\n", r->entry_point);

@@ -188,6 +188,25 @@ def test_budget(tmp_path):
     assert "no restart left (2 of 2 used)" in result.err
 
 
+def test_a_code_that_forbids_a_restart_is_named(tmp_path):
+    """Only where there would have been one, and for that code alone."""
+    for code, options, tail in ((7, ["--max_restarts=3"], "; no restart after 7 (--permanent_exit_codes)"), (7, [], ""),
+                                (8, ["--max_restarts=1"], "; no restart left (1 of 1 used)")):
+        result = shell(f"exit {code}", "--permanent_exit_codes=5,7", *options)
+        cause = [line for line in result.err.splitlines() if line.startswith("dtrun: host ") and "restarting" not in line]
+        assert result.code == (7 if code == 7 else 1) and len(cause) == 1 and cause[0].endswith(f": exit code {code}{tail}"), result
+
+
+@pytest.mark.parametrize("name, code", [("HUP", 129), ("INT", 130), ("QUIT", 131), ("TERM", 143)])
+def test_what_a_signal_ends_with(tmp_path, name, code):
+    """As the table of exit codes says."""
+    with Job(["sh", "-c", f"echo > {tmp_path}/up; exec sleep 600"]) as job:
+        wait_lines(tmp_path / "up", 1)
+        job.process.send_signal(getattr(signal, f"SIG{name}"))
+        result = job.finish()
+        assert result.code == code and result.err == f"dtrun: stopped by {name}: all workers have ended\n", result
+
+
 def test_a_killed_worker_is_replaced_at_once(tmp_path):
     text = f'echo "$$ $MASTER_PORT" >> {tmp_path}/pids; [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 1000'.replace("$$", "$$$$")
     with Job(["--max_restarts=1", "--nproc_per_node=2", "sh", "-c", text]) as job:
