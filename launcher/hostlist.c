@@ -348,6 +348,13 @@ static int read_line(struct hostlist *l, const char *line, struct dt_error *err)
     if (size == 0) {
         return 0;
     }
+    const char *at = memchr(p, '@', size), *colon = memchr(p, ':', size);
+    if (at != NULL) {
+        return wrong(err, p, "a user is said to ssh: --ssh='ssh -l USER', or in its configuration");
+    }
+    if (colon != NULL && memchr(colon + 1, ':', size - (size_t)(colon + 1 - p)) == NULL) { /* two are an IPv6 address */
+        return wrong(err, p, "a port is said to ssh: --ssh='ssh -p PORT', or in its configuration");
+    }
     const char *q = p + size;
     for (q += strspn(q, " \t\r"); *q != '\0' && *q != '\n' && *q != '#'; q += strspn(q, " \t\r")) {
         if (read_setting(&q, &slots, err) != 0) {

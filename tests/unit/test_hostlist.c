@@ -154,6 +154,11 @@ static void test_hostfile(void **state)
     assert_string_equal(read_list(hostlist_read_hostfile, "a gpus=1"), "line 1: gpus=1: after a host only slots=N is known; example: node1 slots=8");
     assert_string_equal(read_list(hostlist_read_hostfile, "a b"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
     assert_string_equal(read_list(hostlist_read_hostfile, "a b\r\nc\n"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "me@a slots=1"),
+                        "line 1: me@a slots=1: a user is said to ssh: --ssh='ssh -l USER', or in its configuration");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a:22"),
+                        "line 1: a:22: a port is said to ssh: --ssh='ssh -p PORT', or in its configuration");
+    assert_string_equal(read_list(hostlist_read_hostfile, "fd00::7 slots=2 # me@a:22"), "fd00::7:2");
     assert_string_equal(read_list(hostlist_read_hostfile, "#\n#\n"), "the list of hosts is empty");
 }
 
