@@ -55,7 +55,7 @@ const struct option_row option_rows[] = {
     {"master_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, NULL, option_parse_text, AT(master_addr), 0, 0},
     {"master_port", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "PORT", "port of the store (static); 0: any free one", true, NULL, option_parse_int, AT(master_port), 0, 65535},
     {"local_addr", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "HOST", "address by which other hosts reach this one", false, NULL, option_parse_text, AT(local_addr), 0, 0},
-    {"port_range", 0, OPTION_VALUE, OPTION_OURS, NULL, "any", "LO-HI", "bounds the port that is opened", false, NULL, option_parse_ports, 0, 0, 0},
+    {"port_range", 0, OPTION_VALUE, OPTION_OURS, NULL, "any", "LO-HI", "bounds the ports that are opened, but for one that is given (that of the endpoint, --master_port)", false, NULL, option_parse_ports, 0, 0, 0},
     {"join_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, NULL, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000},
     {"last_call", 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there; before a first round of fewer than MAX at least 0.4 of --dead_after", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000},
     {"dead_after", 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000},
@@ -68,7 +68,7 @@ const struct option_row option_rows[] = {
     {"leash", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, NULL, false, NULL, option_parse_flag, AT(leashed), 0, 0},
     {"status", 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0},
     {"json", 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, NULL, option_parse_flag, AT(json), 0, 0},
-    {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST:PORT", "run the worker store alone until INT or TERM; port 0: any free one", false, NULL, option_parse_text, AT(serve_store), 0, 0},
+    {"serve_store", 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:PORT]", "run the worker store alone until INT or TERM; no port, or 0: any free one", false, NULL, option_parse_text, AT(serve_store), 0, 0},
     /* devices and surroundings */
     {"virtual_local_rank", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0},
     {"numa_binding", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind each worker to CPUs near the GPU of its local rank; without GPUs, evenly over the NUMA nodes", false, NULL, option_parse_word, AT(numa_binding), 0, 0},

@@ -397,8 +397,11 @@ static int open_store(struct run *r, struct dt_error *err)
         if (err->status == DT_NOT_FOUND) {
             return explain_host(o, err);
         }
-        if (!range || s.port >= o->port_hi) {
+        if (!range) {
             return -1;
+        }
+        if (s.port >= o->port_hi) {
+            return dt_wrap(err, "%s: no free port in %d-%d", options_source(o, "port_range"), o->port_lo, o->port_hi);
         }
     }
 }

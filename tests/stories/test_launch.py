@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -168,6 +169,22 @@ with open({str(tmp_path / "log")!r}, "w") as f:
         os.close(extra)
     assert code == 0
     assert lines_of(tmp_path / "log") == ["[0, 1, 2]", "True"]
+
+
+def test_a_range_of_taken_ports_is_named():
+    with contextlib.ExitStack() as stack:
+        while True:  # two neighbours that nobody has
+            one, two = (stack.enter_context(socket.socket()) for _ in range(2))
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                two.bind(("127.0.0.1", port + 1))
+                break
+        one.listen()
+        two.listen()
+        result = run([f"--port_range={port}-{port + 1}", "--standalone", "/bin/true"])
+        said = rf"dtrun: --port_range: no free port in {port}-{port + 1}: port {port + 1}: already in use by .*; end it, or choose another port\n"
+        assert result.code == 111 and re.fullmatch(said, result.err), result
 
 
 # ---- rounds ----
