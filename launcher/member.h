@@ -239,6 +239,9 @@ double member_tick(struct member *m, double now_s);
 void member_leave(struct member *m);
 /* Until when workers of this host may live, whatever happens to this process; 0: no limit. To be asked after each call above. */
 double member_workers_until(struct member *m, double now_s);
+/* Appends "; not heard from: ..." of whoever was in the newest round and is not here; of a job with node ranks, whichever of them is not here. Nothing
+ * where nobody is known to be missing. */
+void member_missing(const struct member *m, struct dt_text *out);
 /* Why the round ended, or null: not known here. */
 const struct member_cause *member_cause(const struct member *m, int round);
 /* Whether we lead, and a quorum knew it within lease_s: nobody else does. */

@@ -72,10 +72,11 @@ static void refuse_different(struct member *m, struct member_peer *p, const stru
     member_refuse(m, p, DT_EXIT_USAGE, told);
     compare_digests(m->options.digest, in->text, text, sizeof text);
     if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
-        end_all(m, in->info.host, text); /* it can never begin */
-    } else {
+        end_all(m, in->info.host, text);     /* it can never begin */
+    } else if (p->seek_count != in->count) { /* it asks several times before it hears us */
         member_say(m, "host %s: refused: %.400s", in->info.host, text);
     }
+    p->seek_count = in->count;
 }
 
 static struct member_return *return_of(struct member *m, const struct peer_info *info)

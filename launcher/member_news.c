@@ -185,8 +185,7 @@ static void add_hosts(const struct member *m, const char *before, bool ending, s
     dt_text_puts(out, shown > 8 ? " ..." : "");
 }
 
-/* Whoever was in the newest round and is not here; of a job with node ranks, whichever of them is not here. */
-static void add_missing(const struct member *m, struct dt_text *out)
+void member_missing(const struct member *m, struct dt_text *out)
 {
     const struct record *r = &m->record;
     const char *before = "; not heard from: ";
@@ -240,7 +239,7 @@ void member_wait_text(struct member *m, char *text, size_t size)
         dt_text_printf(&out, "; a host of another run of this name is here: %.0f s left for whoever leads that", left(c->hold_until_s, m->now_s));
     }
     if (c->node_count < o->nodes_max) {
-        add_missing(m, &out);
+        member_missing(m, &out);
     }
     (void)snprintf(text, size, "%s", dt_text_str(&out));
     dt_text_clear(&out);

@@ -21,6 +21,9 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     if (m->coordinator != NULL) {
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, dt_now_s() - w->since_s);
         dt_text_printf(out, "%s%s", w->trouble[0] != '\0' ? ": " : "", w->trouble);
+        if (lost == NULL) { /* else that one is named */
+            member_missing(m, out);
+        }
     } else if (m->wait_text[0] != '\0') {
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - w->since_s, m->wait_text);
     } else {

@@ -343,7 +343,7 @@ static const char *in_brackets(struct options *o, const char *address)
 }
 
 /* Where several hosts meet, into master_addr and master_port. host: of --rdzv_endpoint, or null. */
-static int choose_endpoint(struct options *o, const struct given *g, char *host, int endpoint_port, struct dt_error *err)
+static int choose_endpoint(struct options *o, const struct given *g, char *const *env, char *host, int endpoint_port, struct dt_error *err)
 {
     bool is_static = strcmp(o->rdzv_backend, "static") == 0;
     int ignored = -1;
@@ -351,7 +351,14 @@ static int choose_endpoint(struct options *o, const struct given *g, char *host,
         const char *address = in_brackets(o, o->master_addr);
         endpoint_port = g->value[option_find("master_port")] != NULL ? o->master_port : 29500;
         if (g->value[option_find("master_addr")] == NULL) {
-            option_warn(o, "--master_addr: not given: only agents of this machine can join");
+            const char *exported = options_getenv(env, "MASTER_ADDR"); /* torchrun does not read it either */
+            char shown[64];
+            if (exported != NULL && exported[0] != '\0') {
+                option_warn(o, "--master_addr: not given, and MASTER_ADDR is not read: only agents of this machine can join; add --master_addr=%s",
+                            option_show(exported, shown));
+            } else {
+                option_warn(o, "--master_addr: not given: only agents of this machine can join");
+            }
         }
         if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {
             return dt_wrap(err, "%s", g->value[option_find("master_addr")] != NULL ? g->spelled[option_find("master_addr")] : "--master_addr");
@@ -405,7 +412,7 @@ static int choose_etcd(struct options *o, const struct given *g, struct dt_error
 }
 
 /* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */
-static int choose_store(struct options *o, const struct given *g, struct dt_error *err)
+static int choose_store(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
 {
     int backend = option_find("rdzv_backend");
     int endpoint = option_find("rdzv_endpoint");
@@ -430,7 +437,7 @@ static int choose_store(struct options *o, const struct given *g, struct dt_erro
         return dt_wrap(err, "%s", g->spelled[endpoint]);
     }
     if (o->nnodes_max > 1) {
-        return choose_endpoint(o, g, host, endpoint_port, err);
+        return choose_endpoint(o, g, env, host, endpoint_port, err);
     }
     if (is_static && !has_endpoint && g->value[port] == NULL && !o->standalone) {
         o->standalone = true; /* as torchrun does since 2.15; an id that was given is kept */
@@ -589,8 +596,8 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return read_launching(o, g, argc, argv, first, err);
     }
     bool dry = false;
-    if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, err) != 0 || count_workers(o, g, env, err) != 0 ||
-        read_program(o, g, argc, argv, first, err) != 0) {
+    if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, env, err) != 0 ||
+        count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
     if (option_check_cluster(o, g, env, err) != 0 || options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {

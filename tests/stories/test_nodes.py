@@ -334,6 +334,31 @@ def test_a_host_whose_workers_are_done_says_that_another_one_was_lost(tmp_path):
     assert result.code == 0 and len(re.findall(lost, result.err, re.M)) == 1, result
 
 
+def test_who_did_not_come_is_named():
+    """A job with node ranks knows who is missing."""
+    result = run(static(free_port(), 0, 3, "--join_timeout=1", "/bin/true"))
+    assert result.code == 111, result
+    assert re.fullmatch(r"dtrun: 1 of 3 hosts came within \d+ s \(--join_timeout\); not heard from: node 1, node 2", result.err.splitlines()[-1]), result
+
+
+def test_a_host_that_was_started_differently_is_said_once(tmp_path):
+    port = free_port()
+    with Job(c10d(port, "1:2", "sh", "-c", f"touch {tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")) as a:
+        wait_until(lambda: (tmp_path / "up").exists(), "the worker")
+        for _ in range(2):
+            other = run(c10d(port, "1:2", "--max_restarts=4", "/bin/true"))
+            assert other.code == 2 and "started differently from host" in other.err, other
+        (tmp_path / "go").touch()
+        result = a.finish()
+    assert result.code == 0 and len(re.findall(r"^dtrun: host \S+: refused: --max_restarts 0 here, --max_restarts 4 there", result.err, re.M)) == 2, result
+
+
+def test_an_address_in_a_variable_that_is_not_read_is_said():
+    result = run(["--nnodes=2", f"--master_port={free_port()}", "--dry_run", "/bin/true"], env={"MASTER_ADDR": "n1"})
+    assert result.code == 0 and result.err == ("dtrun: --master_addr: not given, and MASTER_ADDR is not read: only agents of this machine can join; "
+                                               "add --master_addr=n1\n"), result
+
+
 def test_hosts_that_are_told_no_address_hear_so_once():
     with Job(["--nnodes=2", f"--master_port={free_port()}", "/bin/true"]) as a:
         said = a.process.stderr.readline()
