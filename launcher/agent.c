@@ -32,7 +32,7 @@ static void start(struct agent *a, int value)
     (void)value;
     a->state = AGENT_RUNNING;
     a->ok_count = 0;
-    a->saved = a->unsaved = a->stop_wanted = a->pausing = false;
+    a->saved = a->unsaved = a->stop_wanted = a->pausing = a->orphaned = false;
     to_do(a, AGENT_DO_SPAWN);
 }
 
@@ -112,14 +112,16 @@ static void end_round(struct agent *a, int value)
     wind_down(a);
 }
 
-/* A host was lost meanwhile: nothing can be saved without it. A stop is not given up. */
-static void end_pause(struct agent *a, int value)
+/* A host was lost meanwhile: nothing can be saved without it. A stop is not given up; the round that it ends is over only when its coordinator is lost. */
+static void end_stopping(struct agent *a, int value)
 {
     (void)value;
     if (a->pausing) {
         a->pausing = a->stop_wanted = false;
         wind_down(a);
+        return;
     }
+    a->orphaned = a->stop_wanted;
 }
 
 static void verdict_running(struct agent *a, int value)
@@ -219,14 +221,12 @@ static void gone_running(struct agent *a, int value)
 
 static void gone_stopping(struct agent *a, int value)
 {
-    (void)value;
     if (a->verdict) {
         exit_now(a, a->leaving && agent_has_saved(a) ? DT_EXIT_STOPPED : a->code);
         return;
     }
-    if (!a->stop_wanted) {
-        a->state = AGENT_JOINING;
-        to_do(a, AGENT_DO_TELL_JOIN);
+    if (!a->stop_wanted || a->orphaned) {
+        rejoin(a, value);
         return;
     }
     a->state = AGENT_FINISHING;
@@ -263,7 +263,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
         },
     [AGENT_STOPPING] =
         {
-            [AGENT_ON_END] = end_pause,
+            [AGENT_ON_END] = end_stopping,
             [AGENT_ON_STOP] = stop_after_all,
             [AGENT_ON_LEAVE] = leave_stopping,
             [AGENT_ON_VERDICT] = verdict_stopping,

@@ -59,6 +59,7 @@ struct agent {
     enum agent_state state;
     bool stop_wanted; /* a stop went round: what ends now is no failure */
     bool pausing;     /* it was a pause: the job goes on */
+    bool orphaned;    /* whoever let the stop go round is lost: the next leader hears of it when the workers are gone */
     bool verdict;     /* the job is over with `code` */
     bool leaving;     /* for this node only */
     bool saved;       /* some worker ended with 75 */

@@ -161,6 +161,22 @@ static void a_stop_outlives_its_coordinator(void **state)
     agent_step(&a, AGENT_ON_END, 0);
     agent_step(&a, AGENT_ON_GONE, 0);
     expect(&a, AGENT_JOINING, 1, AGENT_DO_TELL_JOIN);
+
+    for (int saved = 0; saved < 2; saved++) { /* while the workers are still ending: they may, and the successor hears of it then */
+        a = running(true);
+        agent_step(&a, AGENT_ON_STOP, 143);
+        agent_step(&a, AGENT_ON_END, 0);
+        expect(&a, AGENT_STOPPING, 0);
+        agent_step(&a, saved ? AGENT_ON_WORKER_75 : AGENT_ON_WORKER_BAD, 1);
+        agent_step(&a, AGENT_ON_GONE, 0);
+        expect(&a, AGENT_JOINING, 2, AGENT_DO_TELL_JOIN, AGENT_DO_TELL_STOP);
+        assert_int_equal(agent_has_saved(&a), saved);
+        assert_int_equal(a.code, 143);
+        agent_step(&a, AGENT_ON_START, 0);
+        agent_step(&a, AGENT_ON_STOP, 130);
+        agent_step(&a, AGENT_ON_GONE, 0);
+        expect(&a, AGENT_FINISHING, 1, AGENT_DO_TELL_DONE); /* that coordinator is another one */
+    }
 }
 
 /* All save, one leaves: the others join again, and do not tell the next coordinator of a stop. */
@@ -201,7 +217,6 @@ static void a_pause(void **state)
     expect(&a, AGENT_STOPPING, 0);
     agent_step(&a, AGENT_ON_WORKER_75, 0);
     agent_step(&a, AGENT_ON_GONE, 0);
-    agent_step(&a, AGENT_ON_END, 0);
     expect(&a, AGENT_JOINING, 2, AGENT_DO_TELL_JOIN, AGENT_DO_TELL_STOP);
 }
 

@@ -1,0 +1,47 @@
+"""A stop of a job on two hosts that is disturbed: the leading host is lost, or somebody insists.
+run: timeout 300
+"""
+
+import os
+import signal
+
+import pytest
+from nodes import c10d, free_port, listens
+from support import DTRUN, Job, lines_of, script, wait_until
+
+pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+# Says that it runs, and that it was asked to stop; then stays until the file `go` is there.
+SAVES = ("trap 'echo $GROUP_RANK stopping >> $1/said; while [ ! -e $1/go ]; do sleep 0.05; done; exit 0' INT TERM\n"
+         "echo $GROUP_RANK runs >> $1/said\nwhile :; do sleep 0.05; done\n")
+
+
+def start(folder, text):
+    """Two agents, the leading one first, whose workers run `text` and have said so."""
+    port, worker = free_port(), script(folder, "worker.sh", text)
+    first = Job(c10d(port, 2, worker, folder))
+    wait_until(lambda: listens(port), "the endpoint")
+    jobs = [first, Job(c10d(port, 2, worker, folder))]
+    wait_said(folder, "0 runs", "1 runs")
+    return port, *jobs
+
+
+def wait_said(folder, *words):
+    wait_until(lambda: set(words) <= set(lines_of(folder / "said")), f"{words}")
+
+
+@pytest.mark.parametrize("saving", [True, False], ids=["while its workers end", "when its workers have ended"])
+def test_a_stop_outlives_the_leading_host(tmp_path, saving):
+    port, a, b = start(tmp_path, SAVES)
+    with a, b:
+        a.signal(signal.SIGTERM)
+        wait_said(tmp_path, "0 stopping", "1 stopping")
+        if not saving:
+            (tmp_path / "go").touch()
+        os.kill(a.pid, signal.SIGKILL)
+        a.wait_gone()
+        if saving:
+            wait_until(lambda: listens(port), "the other host at the endpoint")  # by now it leads
+            (tmp_path / "go").touch()
+        result = b.finish()
+        b.wait_gone()
+    assert result.code == 143 and "stopped by TERM at another host" in result.err, result
