@@ -204,6 +204,12 @@ static void now(struct agent *a, int value)
     to_do(a, AGENT_DO_KILL);
 }
 
+/* Nothing runs here that would have to be ended first. */
+static void now_idle(struct agent *a, int value)
+{
+    exit_now(a, 128 + value);
+}
+
 static void grace_over(struct agent *a, int value)
 {
     (void)value;
@@ -244,7 +250,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
             [AGENT_ON_LEAVE] = leave_now,
             [AGENT_ON_VERDICT] = exit_now,
             [AGENT_ON_SIGNAL] = wish,
-            [AGENT_ON_NOW] = now,
+            [AGENT_ON_NOW] = now_idle,
         },
     [AGENT_RUNNING] =
         {
@@ -281,7 +287,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
             [AGENT_ON_LEAVE] = leave_now,
             [AGENT_ON_VERDICT] = exit_now,
             [AGENT_ON_SIGNAL] = wish,
-            [AGENT_ON_NOW] = now,
+            [AGENT_ON_NOW] = now_idle,
         },
 };
 

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 from nodes import c10d, free_port, listens
-from support import DTRUN, Job, lines_of, script, wait_until
+from support import DTRUN, Job, children, lines_of, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
-# Says that it runs, and that it was asked to stop; then stays until the file `go` is there.
-SAVES = ("trap 'echo $GROUP_RANK stopping >> $1/said; while [ ! -e $1/go ]; do sleep 0.05; done; exit 0' INT TERM\n"
+# Says that it runs, and that it was asked to stop; then stays until the file `go` is there, or that of its host.
+SAVES = ("trap 'echo $GROUP_RANK stopping >> $1/said; while [ ! -e $1/go ] && [ ! -e $1/go-$GROUP_RANK ]; do sleep 0.05; done; exit 0' INT TERM\n"
          "echo $GROUP_RANK runs >> $1/said\nwhile :; do sleep 0.05; done\n")
 
 
@@ -45,3 +45,20 @@ def test_a_stop_outlives_the_leading_host(tmp_path, saving):
         result = b.finish()
         b.wait_gone()
     assert result.code == 143 and "stopped by TERM at another host" in result.err, result
+
+
+def test_a_host_whose_workers_are_gone_ends_with_its_guard(tmp_path):
+    """It waits for the others, and has no process of its own that could hang in the kernel."""
+    port, a, b = start(tmp_path, SAVES)
+    with a, b:
+        a.signal(signal.SIGTERM)
+        wait_said(tmp_path, "0 stopping", "1 stopping")
+        (tmp_path / "go-1").touch()
+        wait_until(lambda: not children(b.agent), "the end of its workers")
+        os.kill(b.pid, signal.SIGKILL)
+        lost, _ = b.finish(), b.wait_gone()
+        (tmp_path / "go").touch()
+        result = a.finish()
+        a.wait_gone()
+    assert "the guard is gone" in lost.err and "not gone" not in lost.err, lost
+    assert result.code == 143, result
