@@ -32,7 +32,7 @@ static void start(struct agent *a, int value)
     (void)value;
     a->state = AGENT_RUNNING;
     a->ok_count = 0;
-    a->saved = a->unsaved = a->stop_wanted = a->pausing = a->orphaned = false;
+    a->saved = a->unsaved = a->stop_wanted = a->pausing = a->orphaned = a->insisted = false;
     to_do(a, AGENT_DO_SPAWN);
 }
 
@@ -158,9 +158,11 @@ static void pause_round(struct agent *a, int value)
     a->pausing = true;
 }
 
-static void stop_after_all(struct agent *a, int value)
+static void stop_again(struct agent *a, int value)
 {
-    if (a->pausing) {
+    if (value == COORDINATOR_KILL) {
+        to_do(a, AGENT_DO_KILL);
+    } else if (a->pausing) { /* the whole job after all */
         a->pausing = false;
         a->code = value;
     }
@@ -210,6 +212,35 @@ static void now_idle(struct agent *a, int value)
     exit_now(a, 128 + value);
 }
 
+/* The workers of all hosts are killed. What comes of that is for the coordinator to say, so that it is the same for all. Who leaves alone, can tell
+ * nobody or insists once more ends at once. */
+static void insist(struct agent *a, int value)
+{
+    if (a->verdict || a->pausing || a->orphaned || a->insisted) {
+        now(a, value);
+        return;
+    }
+    if (a->state == AGENT_RUNNING) { /* the coordinator's answer to the wish is on its way */
+        a->state = AGENT_STOPPING;
+        a->stop_wanted = true;
+        a->code = 128 + value;
+    }
+    a->insisted = true;
+    to_do(a, AGENT_DO_TELL_KILL);
+    to_do(a, AGENT_DO_KILL);
+}
+
+static void insist_idle(struct agent *a, int value)
+{
+    if (!a->insisted) {
+        to_do(a, AGENT_DO_TELL_KILL);
+    }
+    if (a->insisted || a->state == AGENT_JOINING) {
+        exit_now(a, agent_has_saved(a) ? DT_EXIT_STOPPED : 128 + value);
+    }
+    a->insisted = true;
+}
+
 static void grace_over(struct agent *a, int value)
 {
     (void)value;
@@ -250,6 +281,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
             [AGENT_ON_LEAVE] = leave_now,
             [AGENT_ON_VERDICT] = exit_now,
             [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_INSIST] = insist_idle,
             [AGENT_ON_NOW] = now_idle,
         },
     [AGENT_RUNNING] =
@@ -265,12 +297,13 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
             [AGENT_ON_NO_START] = not_started,
             [AGENT_ON_GONE] = gone_running,
             [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_INSIST] = insist,
             [AGENT_ON_NOW] = now,
         },
     [AGENT_STOPPING] =
         {
             [AGENT_ON_END] = end_stopping,
-            [AGENT_ON_STOP] = stop_after_all,
+            [AGENT_ON_STOP] = stop_again,
             [AGENT_ON_LEAVE] = leave_stopping,
             [AGENT_ON_VERDICT] = verdict_stopping,
             [AGENT_ON_WORKER_OK] = count_ok,
@@ -279,6 +312,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
             [AGENT_ON_GONE] = gone_stopping,
             [AGENT_ON_GRACE] = grace_over,
             [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_INSIST] = insist,
             [AGENT_ON_NOW] = now,
         },
     [AGENT_FINISHING] =
@@ -287,6 +321,7 @@ static agent_action *const on[AGENT_STATE_COUNT][AGENT_EVENT_COUNT] = {
             [AGENT_ON_LEAVE] = leave_now,
             [AGENT_ON_VERDICT] = exit_now,
             [AGENT_ON_SIGNAL] = wish,
+            [AGENT_ON_INSIST] = insist_idle,
             [AGENT_ON_NOW] = now_idle,
         },
 };

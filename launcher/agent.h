@@ -18,7 +18,7 @@ enum agent_state {
 enum agent_event {
     AGENT_ON_START,      /* coordinator: a round begins */
     AGENT_ON_END,        /* coordinator: the round is over */
-    AGENT_ON_STOP,       /* coordinator: let the workers save and stop; value: exit code as far as nothing is saved */
+    AGENT_ON_STOP,       /* coordinator: let the workers save and stop; value: exit code as far as nothing is saved; COORDINATOR_KILL: now */
     AGENT_ON_PAUSE,      /* coordinator: the same, and join again; value: as STOP */
     AGENT_ON_LEAVE,      /* coordinator: the job goes on without this node; value: exit code as far as nothing is saved */
     AGENT_ON_VERDICT,    /* coordinator: the job is over; value: exit code */
@@ -29,7 +29,8 @@ enum agent_event {
     AGENT_ON_GONE,       /* the last worker and all that it started are gone */
     AGENT_ON_GRACE,      /* the time to end by themselves is over */
     AGENT_ON_SIGNAL,     /* the user or the scheduler wants us to stop; value: the signal */
-    AGENT_ON_NOW,        /* they insist, or the guard is dead; value: the signal */
+    AGENT_ON_INSIST,     /* they ask again, and want no worker of any host to be waited for; value: the signal */
+    AGENT_ON_NOW,        /* the guard is dead, or nobody waits for this host any more: it ends, for the others it is lost; value: the signal */
     AGENT_EVENT_COUNT
 };
 enum agent_do {                       /* what the caller does, in this order */
@@ -44,6 +45,7 @@ enum agent_do {                       /* what the caller does, in this order */
                 AGENT_DO_TELL_DONE,
                 AGENT_DO_TELL_STOPPED, /* code: `failure_code`, as TELL_FAILED */
                 AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event; `code` when a stop that went round is told again */
+                AGENT_DO_TELL_KILL,    /* the same with COORDINATOR_KILL */
                 AGENT_DO_EXIT          /* with `code` */
 };
 #define AGENT_MAX_DO 6
@@ -60,6 +62,7 @@ struct agent {
     bool stop_wanted; /* a stop went round: what ends now is no failure */
     bool pausing;     /* it was a pause: the job goes on */
     bool orphaned;    /* whoever let the stop go round is lost: the next leader hears of it when the workers are gone */
+    bool insisted;    /* all hosts were told to kill their workers */
     bool verdict;     /* the job is over with `code` */
     bool leaving;     /* for this node only */
     bool saved;       /* some worker ended with 75 */

@@ -204,9 +204,23 @@ static void pause_round(struct coordinator *c, struct actions *out)
     c->pausing = true;
 }
 
+/* They insist: nobody waits for a worker any more. Whoever leaves alone ends alone. The verdict stays what comes of the stop. */
+static void on_kill(struct coordinator *c, const struct coordinator_node *n, struct actions *out)
+{
+    for (int i = 0; i < c->node_count && c->stopping && !c->finished && n != NULL && !n->leaving; i++) {
+        if (c->nodes[i].state == NODE_IN) {
+            (void)add(out, ACTION_STOP, c->nodes[i].node, COORDINATOR_KILL);
+        }
+    }
+}
+
 static void on_stop(struct coordinator *c, const struct event *e, struct actions *out)
 {
     struct coordinator_node *n = find(c, e->node);
+    if (e->code == COORDINATOR_KILL) {
+        on_kill(c, n, out);
+        return;
+    }
     if (c->stopping || c->finished || (n != NULL && n->leaving)) {
         return;
     }

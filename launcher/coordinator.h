@@ -9,6 +9,7 @@
 
 #define COORDINATOR_MAX_NODES 10240 /* and their numbers are below it */
 #define COORDINATOR_ROLE_BYTES 64
+#define COORDINATOR_KILL 137      /* 128 + KILL: code of a STOP, event or action, after another one: whoever asked insists, workers are killed now */
 #define COORDINATOR_NO_PROGRESS 3 /* so many restarts without a newer saved step or a longer run: another one will not help */
 
 enum event_kind {

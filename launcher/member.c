@@ -432,7 +432,7 @@ static void take_event(struct member *m, const struct event *e, double now_s)
         m->waiting = true;
         m->workers_left = false;
     }
-    if (e->kind == EVENT_STOP) {
+    if (e->kind == EVENT_STOP && e->code != COORDINATOR_KILL) {
         m->stop_code = e->code;
         m->stop_saved = e->saved;
     }
@@ -451,7 +451,7 @@ static void take_event(struct member *m, const struct event *e, double now_s)
         return;
     }
     if (m->role == MEMBER_SEEKING && e->kind == EVENT_STOP) {
-        member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : e->code, NULL);
+        member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : m->stop_code, NULL);
     } else if (m->role == MEMBER_SEEKING && e->kind != EVENT_JOIN) {
         member_act(m, ACTION_END, 0, NULL); /* whatever ended, it ended in a round that is over */
     }

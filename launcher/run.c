@@ -251,6 +251,10 @@ static void do_one(struct run *r, enum agent_do what)
         e.code = r->wish != 0 ? 128 + r->wish : r->agent.code;
         e.saved = agent_has_saved(&r->agent);
         break;
+    case AGENT_DO_TELL_KILL:
+        e.kind = EVENT_STOP;
+        e.code = COORDINATOR_KILL;
+        break;
     }
     run_tell(r, &e);
     if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) { /* whoever was told may be gone, and a round would begin without it */
@@ -320,7 +324,7 @@ static void apply(struct run *r, const struct action *a)
         run_post(r, AGENT_ON_END, 0);
         break;
     case ACTION_STOP:
-        r->stop_signal = a->code > 128 ? a->code - 128 : 0;
+        r->stop_signal = a->code == COORDINATOR_KILL ? r->stop_signal : a->code > 128 ? a->code - 128 : 0;
         run_post(r, AGENT_ON_STOP, a->code);
         break;
     case ACTION_PAUSE:

@@ -52,7 +52,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
         dt_log(DT_LOG_INFO, "agent", "signal %d", n);
         run_post(r, AGENT_ON_SIGNAL, n);
     } else if (r->signal_count[n] > 1 && (n == SIGINT || !r->scheduled)) {
-        run_post(r, AGENT_ON_NOW, n);
+        run_post(r, AGENT_ON_INSIST, n);
     } else {
         dt_log(DT_LOG_INFO, "agent", "signal %d while stopping because of signal %d", n, r->wish);
     }

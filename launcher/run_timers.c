@@ -46,7 +46,7 @@ static void on_grace(uv_timer_t *timer)
     if (r->killed) {
         (void)fprintf(stderr, "dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
                       r->failures.host, r->workers.running_count, RUN_STUCK_S);
-        r->code = r->agent.verdict ? r->agent.code : DT_EXIT_FAILED;
+        r->code = r->agent.verdict || (r->agent.stop_wanted && !r->agent.pausing) ? r->agent.code : DT_EXIT_FAILED;
         r->exiting = true;
         uv_stop(&r->loop);
         return;

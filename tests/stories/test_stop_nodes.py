@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from nodes import c10d, free_port, listens
+from nodes import c10d, finish, free_port, listens
 from support import DTRUN, Job, children, lines_of, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -15,12 +15,12 @@ SAVES = ("trap 'echo $GROUP_RANK stopping >> $1/said; while [ ! -e $1/go ] && [ 
          "echo $GROUP_RANK runs >> $1/said\nwhile :; do sleep 0.05; done\n")
 
 
-def start(folder, text):
+def start(folder, text, *options):
     """Two agents, the leading one first, whose workers run `text` and have said so."""
     port, worker = free_port(), script(folder, "worker.sh", text)
-    first = Job(c10d(port, 2, worker, folder))
+    first = Job(c10d(port, 2, *options, worker, folder))
     wait_until(lambda: listens(port), "the endpoint")
-    jobs = [first, Job(c10d(port, 2, worker, folder))]
+    jobs = [first, Job(c10d(port, 2, *options, worker, folder))]
     wait_said(folder, "0 runs", "1 runs")
     return port, *jobs
 
@@ -62,3 +62,16 @@ def test_a_host_whose_workers_are_gone_ends_with_its_guard(tmp_path):
         a.wait_gone()
     assert "the guard is gone" in lost.err and "not gone" not in lost.err, lost
     assert result.code == 143, result
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["the leading host", "the other one"])
+def test_insisting_at_one_host_ends_the_workers_of_all(tmp_path, at):
+    """They would take longer than this test may."""
+    _, *jobs = start(tmp_path, SAVES, "--shutdown_timeout=3000")
+    with jobs[0], jobs[1]:
+        jobs[at].signal(signal.SIGINT)
+        wait_said(tmp_path, "0 stopping", "1 stopping")
+        jobs[at].signal(signal.SIGINT)
+        results = finish(*jobs)
+    assert [r.code for r in results] == [130, 130], results
+    assert "stopped by INT: all" in results[at].err and "stopped by INT at another host: all" in results[1 - at].err, results

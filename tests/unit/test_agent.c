@@ -258,6 +258,65 @@ static void now_ends_in_every_state(void **state)
     }
 }
 
+/* The first time all hosts are told, and the verdict is the coordinator's; the next time this one ends at once. */
+static void insisting_kills_everywhere(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) { /* before the answer to the wish is there */
+        struct agent a = running(true);
+        agent_step(&a, AGENT_ON_SIGNAL, SIGINT);
+        agent_step(&a, early ? AGENT_ON_INSIST : AGENT_ON_STOP, early ? SIGINT : 130);
+        agent_step(&a, early ? AGENT_ON_STOP : AGENT_ON_INSIST, early ? 130 : SIGINT);
+        expect(&a, AGENT_STOPPING, early ? 0 : 2, AGENT_DO_TELL_KILL, AGENT_DO_KILL);
+        agent_step(&a, AGENT_ON_STOP, COORDINATOR_KILL); /* the coordinator tells us, too */
+        expect(&a, AGENT_STOPPING, 1, AGENT_DO_KILL);
+        struct agent again = a;
+        agent_step(&a, AGENT_ON_WORKER_BAD, -9);
+        agent_step(&a, AGENT_ON_GONE, 0);
+        expect(&a, AGENT_FINISHING, 1, AGENT_DO_TELL_STOPPED);
+        assert_int_equal(a.failure_code, 130);
+        agent_step(&again, AGENT_ON_INSIST, SIGINT);
+        expect(&again, AGENT_STOPPING, 1, AGENT_DO_KILL);
+        agent_step(&again, AGENT_ON_GONE, 0);
+        expect(&again, AGENT_FINISHING, 1, AGENT_DO_EXIT);
+        agent_step(&a, AGENT_ON_VERDICT, 130);
+        expect(&a, AGENT_FINISHING, 1, AGENT_DO_EXIT);
+        assert_true(a.code == 130 && again.code == 130);
+    }
+
+    struct agent a = running(true); /* our workers have saved, others have not yet */
+    agent_step(&a, AGENT_ON_STOP, 130);
+    agent_step(&a, AGENT_ON_WORKER_75, 0);
+    agent_step(&a, AGENT_ON_GONE, 0);
+    agent_step(&a, AGENT_ON_INSIST, SIGINT);
+    expect(&a, AGENT_FINISHING, 1, AGENT_DO_TELL_KILL);
+    agent_step(&a, AGENT_ON_INSIST, SIGINT);
+    expect(&a, AGENT_FINISHING, 1, AGENT_DO_EXIT);
+    assert_int_equal(a.code, 75);
+
+    agent_init(&a, &(struct agent_options){.bundled = true}); /* no round yet */
+    agent_step(&a, AGENT_ON_INSIST, SIGINT);
+    expect(&a, AGENT_FINISHING, 2, AGENT_DO_TELL_KILL, AGENT_DO_EXIT);
+    assert_int_equal(a.code, 130);
+}
+
+/* Who leaves alone does not end the others; nor does a pause, which they will get over; and whoever lost its coordinator has nobody to tell. */
+static void insisting_alone(void **state)
+{
+    (void)state;
+    static const enum agent_event how[][2] = {{AGENT_ON_LEAVE, AGENT_ON_LEAVE}, {AGENT_ON_PAUSE, AGENT_ON_PAUSE}, {AGENT_ON_STOP, AGENT_ON_END}};
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+        struct agent a = running(false);
+        agent_step(&a, how[i][0], 130);
+        agent_step(&a, how[i][1], 130);
+        agent_step(&a, AGENT_ON_INSIST, SIGINT);
+        expect(&a, AGENT_STOPPING, 1, AGENT_DO_KILL);
+        agent_step(&a, AGENT_ON_GONE, 0);
+        expect(&a, AGENT_FINISHING, 1, AGENT_DO_EXIT);
+        assert_int_equal(a.code, 130);
+    }
+}
+
 static void a_node_that_is_done_waits_and_can_be_called_back(void **state)
 {
     (void)state;
@@ -302,6 +361,8 @@ int main(void)
         cmocka_unit_test(a_crash_while_saving_frees_the_others),
         cmocka_unit_test(workers_that_stop_by_themselves),
         cmocka_unit_test(now_ends_in_every_state),
+        cmocka_unit_test(insisting_kills_everywhere),
+        cmocka_unit_test(insisting_alone),
         cmocka_unit_test(a_node_that_is_done_waits_and_can_be_called_back),
         cmocka_unit_test(random_events),
     };

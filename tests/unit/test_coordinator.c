@@ -317,6 +317,43 @@ static void stop_while_running_and_while_waiting(void **state)
     assert_int_equal(out.list[0].code, 130);
 }
 
+/* Whoever still has workers kills them, for whoever insists; the end is that of the stop. */
+static void insisting_kills_on_all_nodes(void **state)
+{
+    (void)state;
+    open_with(3, 3, 0, false);
+    for (int i = 0; i < 3; i++) {
+        join(i, 0);
+    }
+    send(EVENT_STOP, 1, COORDINATOR_KILL, 1); /* without a stop before it is no news: that one was told to another leader */
+    assert_int_equal(out.count, 0);
+    send(EVENT_STOP, 1, 130, 1);
+    send(EVENT_STOPPED, 1, 75, 2);
+    send(EVENT_STOP, 1, COORDINATOR_KILL, 2);
+    assert_int_equal(count_of(ACTION_STOP), 2);
+    assert_true(out.list[0].node == 0 && out.list[1].node == 2);
+    assert_true(out.list[0].code == COORDINATOR_KILL && out.list[1].code == COORDINATOR_KILL);
+    send(EVENT_STOPPED, 0, 130, 3);
+    send(EVENT_STOPPED, 2, 75, 3);
+    assert_int_equal(count_of(ACTION_FINISH), 3);
+    assert_int_equal(out.list[0].code, 130);
+    send(EVENT_STOP, 1, COORDINATOR_KILL, 4);
+    assert_int_equal(out.count, 0);
+
+    open_with(1, 3, 0, false); /* who leaves alone ends alone */
+    c.options.leave = true;
+    for (int i = 0; i < 3; i++) {
+        join(i, 0);
+    }
+    send(EVENT_STOP, 1, 130, 1);
+    assert_int_equal(count_of(ACTION_LEAVE), 1);
+    send(EVENT_STOP, 0, 130, 1);
+    assert_int_equal(count_of(ACTION_LEAVE), 1);
+    send(EVENT_STOP, 2, 130, 1); /* the last one: the whole job */
+    send(EVENT_STOP, 0, COORDINATOR_KILL, 2);
+    assert_int_equal(count_of(ACTION_STOP), 0);
+}
+
 /* Who is asked to stop leaves an elastic job alone, while enough are left. */
 static void nodes_leave_until_the_minimum(void **state)
 {
@@ -620,6 +657,7 @@ int main(void)
         cmocka_unit_test(restarts_without_progress),
         cmocka_unit_test(out_of_memory_in_the_same_step),
         cmocka_unit_test(stop_while_running_and_while_waiting),
+        cmocka_unit_test(insisting_kills_on_all_nodes),
         cmocka_unit_test(nodes_leave_until_the_minimum),
         cmocka_unit_test(who_comes_to_a_new_leader_leaves_alone),
         cmocka_unit_test(all_save_before_one_leaves),

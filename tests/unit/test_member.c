@@ -402,6 +402,36 @@ static void a_wish_to_stop_outlives_the_coordinator(void **state)
     }
 }
 
+/* Nothing else happens: the verdict is one for all, whatever had been saved by then; all must have saved for 75. */
+static void who_insists_ends_all_alike(void **state)
+{
+    (void)state;
+    int saved = 0, killed = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        int asked = (int)(seed % 4);
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 4, .max = 4, .signals = true, .save = true, .work_s = 60});
+        (void)cluster_run(30);
+        assert_true(cluster_agent(asked).running);
+        cluster_signal(asked);
+        (void)cluster_run_steps((long)(seed / 4 % 50));
+        cluster_insist(asked);
+        bool ended = cluster_run(35);
+        if (cluster_broken() != NULL || !ended) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "no end");
+        }
+        int code = cluster_agent(asked).code;
+        if ((code != DT_EXIT_STOPPED && code != 128 + SIGTERM) || schedule_count_codes(4, code) < 4) {
+            fail_msg("seed %llu: codes %d, %d, %d, %d", (unsigned long long)seed, cluster_agent(0).code, cluster_agent(1).code, cluster_agent(2).code,
+                     cluster_agent(3).code);
+        }
+        saved += code == DT_EXIT_STOPPED;
+        killed += code != DT_EXIT_STOPPED;
+        cluster_close();
+    }
+    print_message("insisted on: %d ended with all saved, %d without\n", saved, killed);
+    assert_true(saved > 10 && killed > 10);
+}
+
 /* Two hosts; one is done, and its agent sleeps while the other one ends the job. It has its leader's last words when it wakes up. */
 static void who_sleeps_through_the_end_reads_how_it_ended(void **state)
 {
@@ -751,6 +781,7 @@ int main(void)
         cmocka_unit_test(who_waits_for_a_round_can_be_asked_to_stop),
         cmocka_unit_test(who_is_left_out_can_be_asked_to_stop),
         cmocka_unit_test(a_wish_to_stop_outlives_the_coordinator),
+        cmocka_unit_test(who_insists_ends_all_alike),
         cmocka_unit_test(who_sleeps_through_the_end_reads_how_it_ended),
         cmocka_unit_test(a_coordinator_dies_at_each_state_change),
         cmocka_unit_test(and_one_host_is_cut_off_with_it),

@@ -87,7 +87,7 @@ struct sim_agent {
         int value;
     } queue[QUEUE];
     int queued, taken;
-    bool draining, isolated, store_cut, saving;
+    bool draining, isolated, store_cut, saving, killed;
     double limit_s, stopped_until_s; /* what the guard knows of its workers; 0: no limit */
     struct witness_end witness;
     uint64_t id;
@@ -676,15 +676,13 @@ static void workers_gone_soon(int i, double in_s)
 
 static void do_one(int i, enum agent_do what)
 {
-    static const enum event_kind told[] = {[AGENT_DO_TELL_JOIN] = EVENT_JOIN,
-                                           [AGENT_DO_TELL_FAILED] = EVENT_FAILED,
-                                           [AGENT_DO_TELL_DONE] = EVENT_DONE,
-                                           [AGENT_DO_TELL_STOPPED] = EVENT_STOPPED,
-                                           [AGENT_DO_TELL_STOP] = EVENT_STOP};
+    static const enum event_kind told[] = {
+        [AGENT_DO_TELL_JOIN] = EVENT_JOIN,       [AGENT_DO_TELL_FAILED] = EVENT_FAILED, [AGENT_DO_TELL_DONE] = EVENT_DONE,
+        [AGENT_DO_TELL_STOPPED] = EVENT_STOPPED, [AGENT_DO_TELL_STOP] = EVENT_STOP,     [AGENT_DO_TELL_KILL] = EVENT_STOP};
     struct sim_agent *a = &sim.agents[i];
     switch (what) {
     case AGENT_DO_SPAWN:
-        a->saving = false;
+        a->saving = a->killed = false;
         set_running(i, true);
         a->workers_token++;
         plan(sim.now_s + sim.work_s * uniform(0.9, 1.1), H_WORKERS_DONE, i)->value = a->workers_token;
@@ -696,6 +694,7 @@ static void do_one(int i, enum agent_do what)
     case AGENT_DO_TERM:
     case AGENT_DO_KILL:
         a->saving = false;
+        a->killed = a->killed || what == AGENT_DO_KILL;
         workers_gone_soon(i, uniform(0, KILL_S));
         return;
     case AGENT_DO_ORDER_STOP:
@@ -715,6 +714,7 @@ static void do_one(int i, enum agent_do what)
     case AGENT_DO_TELL_DONE:
     case AGENT_DO_TELL_STOPPED:
     case AGENT_DO_TELL_STOP:
+    case AGENT_DO_TELL_KILL:
         break;
     }
     struct event e = {.kind = told[what],
@@ -723,7 +723,9 @@ static void do_one(int i, enum agent_do what)
                       .order = -1,
                       .role = "default",
                       .failure = a->agent.failure,
-                      .code = what == AGENT_DO_TELL_STOP ? 128 + SIGTERM : a->agent.failure_code,
+                      .code = what == AGENT_DO_TELL_STOP   ? 128 + SIGTERM
+                              : what == AGENT_DO_TELL_KILL ? COORDINATOR_KILL
+                                                           : a->agent.failure_code,
                       .saved = agent_has_saved(&a->agent),
                       .step = (int64_t)(sim.now_s * 10),
                       .saved_step = -1};
@@ -889,12 +891,22 @@ void cluster_fail_worker(int i)
     }
 }
 
-void cluster_signal(int i)
+static void ask(int i, enum agent_event how)
 {
     if (sim.agents[i].alive && !sim.agents[i].finished) {
-        post(&sim.agents[i], AGENT_ON_SIGNAL, SIGTERM);
+        post(&sim.agents[i], how, SIGTERM);
         (void)plan(sim.now_s, H_AGENT, i);
     }
+}
+
+void cluster_signal(int i)
+{
+    ask(i, AGENT_ON_SIGNAL);
+}
+
+void cluster_insist(int i)
+{
+    ask(i, AGENT_ON_INSIST);
 }
 
 /* A filter at one host, or at both, answers with resets for the other one: links are reset, ports refuse, and nobody is dead. Who is not told keeps an end
@@ -1224,6 +1236,8 @@ static bool handle(struct happen *h)
             post(a, AGENT_ON_WORKER_OK, 0);
         } else if (a->saving && a->running) {
             post(a, AGENT_ON_WORKER_75, 0);
+        } else if (a->killed && a->running) {
+            post(a, AGENT_ON_WORKER_BAD, -9);
         }
         if (a->running) {
             set_running(h->node, false);

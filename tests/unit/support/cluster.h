@@ -67,6 +67,8 @@ void cluster_fail_worker(int i);
 void cluster_stop(int i, double for_s);
 /* Asks a host to stop. */
 void cluster_signal(int i);
+/* And again: no worker is to be waited for. */
+void cluster_insist(int i);
 /* The store answers nobody from now on, or all again. */
 void cluster_store_down(bool down);
 /* It does not answer this agent, until all cuts are healed. */
