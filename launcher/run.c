@@ -145,16 +145,26 @@ static void start_grace(struct run *r, double seconds)
     }
 }
 
+/* From now on workers end because they were told to; what they save from now on is new. */
+static void begin_ending(struct run *r)
+{
+    if (!r->ending) {
+        r->ending = true;
+        failures_progress(&r->failures, &r->workers);
+        r->saved_before = r->failures.saved_step;
+    }
+}
+
 static void end_workers(struct run *r, int n)
 {
-    r->ending = true;
+    begin_ending(r);
     workers_signal(&r->workers, n);
     workers_signal(&r->workers, SIGCONT); /* a stopped one takes no TERM */
 }
 
 static void kill_all(struct run *r)
 {
-    r->ending = true;
+    begin_ending(r);
     workers_signal(&r->workers, SIGKILL);
     (void)guard_kill_descendants();
     if (!r->killed) {
@@ -166,7 +176,7 @@ static void kill_all(struct run *r)
 static void order_stop(struct run *r)
 {
     if (r->is_train) {
-        r->ending = true;
+        begin_ending(r);
         workers_order(&r->workers, DT_ORDER_STOP);
         workers_signal(&r->workers, SIGCONT); /* a stopped one could not save, and the others would wait for it */
     } else {
@@ -211,7 +221,7 @@ static void do_one(struct run *r, enum agent_do what)
         order_stop(r);
         return;
     case AGENT_DO_ORDER_ABORT:
-        r->ending = true;
+        begin_ending(r);
         workers_order(&r->workers, DT_ORDER_ABORT);
         return;
     case AGENT_DO_TERM:

@@ -81,9 +81,10 @@ struct run {
     int stop_signal; /* that made the job stop, perhaps another host's; 0: unknown */
     bool scheduled;  /* a scheduler repeats its signals: only INT, which comes from a person, insists when it comes again */
     bool draining;
-    bool reaping;     /* exits have been taken that the agent does not know of yet */
-    bool ending;      /* the workers have been told */
-    bool gone_posted; /* of this round */
+    bool reaping;         /* exits have been taken that the agent does not know of yet */
+    bool ending;          /* the workers have been told */
+    int64_t saved_before; /* newest checkpoint that they knew of then; -1: none */
+    bool gone_posted;     /* of this round */
     bool killed, exiting;
     double grace_end_s, ending_since_s;
     int code;

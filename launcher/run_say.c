@@ -399,8 +399,30 @@ static int stopped_elsewhere(const struct run *r)
     return number > 0 && number < 65 && !(after_failure && others_choose) ? number : 0;
 }
 
+/* What a stop leaves that does not end with "state saved": a worker may have been killed after the save, or in it. All ranks save together, so what one of them
+ * knows to be complete is, and before all are in it nothing is. */
+static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
+{
+    long long saving = -1;
+    for (int i = 0; i < r->workers.count; i++) {
+        const struct dt_page *page = r->workers.list[i].page;
+        if (page != NULL && atomic_load(&page->phase) == DT_PHASE_SAVE) {
+            saving = (long long)atomic_load(&page->step);
+        }
+    }
+    if (r->failures.saved_step > r->saved_before) {
+        (void)snprintf(out, out_bytes, "step %lld is saved", (long long)r->failures.saved_step);
+    } else if (saving >= 0) {
+        (void)snprintf(out, out_bytes, "the save of step %lld was cut off: dtckpt list shows whether it is complete", saving);
+    } else {
+        (void)snprintf(out, out_bytes, "nothing new was saved");
+    }
+    return out;
+}
+
 void run_say_end(const struct run *r)
 {
+    char stays[128];
     char signal_name[32], name[64];
     int elsewhere = stopped_elsewhere(r), number = r->wish != 0 ? r->wish : elsewhere;
     const char *known = number != 0 ? sigabbrev_np(number) : NULL; /* not of the real-time ones */
@@ -418,12 +440,13 @@ void run_say_end(const struct run *r)
     } else if (r->left) {
         (void)fprintf(stderr, "dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,
                       r->code == DT_EXIT_STOPPED ? "state saved"
-                      : r->is_train              ? "nothing new was saved"
+                      : r->is_train              ? what_stays(r, stays, sizeof stays)
                                                  : "the workers here have ended");
     } else if (r->code == DT_EXIT_STOPPED) {
         (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name,
                       r->failures.saved_step >= 0 ? "" : " by the program");
     } else if (r->code > 128 && number != 0) {
-        (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s\n", name, r->is_train ? "; nothing new was saved" : "");
+        (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s%s\n", name, r->is_train ? "; " : "",
+                      r->is_train ? what_stays(r, stays, sizeof stays) : "");
     }
 }

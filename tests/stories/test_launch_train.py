@@ -111,12 +111,17 @@ elif mode == "late":
     while len(open(os.path.join(here, "done")).readlines()) < 3:
         time.sleep(0.01)
     time.sleep(2 if rank == "0" else 0)
-elif mode == "nosave":
+elif mode in ("nosave", "saving", "saved"):
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    page["saved"] = page["step"] = 3
     tell("ready", rank)
     while page["order"] == 0:
         time.sleep(0.01)
+    if mode != "nosave":
+        page["phase"], page["step"] = 6, 7
+    if mode == "saved" and rank == "0":
+        page["saved"] = 7
     tell("orders", f"{rank} {page['order']}")
     time.sleep(1000)
 '''
@@ -189,16 +194,18 @@ def test_a_stop_that_cannot_save_ends_with_the_signal(train, tmp_path):
     assert result.code == 143 and "nothing new was saved" in result.err, result
 
 
-def test_a_second_signal_stops_at_once(train, tmp_path):
-    """The first asks for a save that does not come; the second, of the same kind, ends everything."""
-    with train(["--nproc_per_node=2", "--shutdown_timeout=600"], ["job.json", "nosave"], job=True) as job:
+@pytest.mark.parametrize("mode, stays", [("nosave", "nothing new was saved"), ("saved", "step 7 is saved"),
+                                         ("saving", "the save of step 7 was cut off: dtckpt list shows whether it is complete")])
+def test_a_second_signal_stops_at_once(train, tmp_path, mode, stays):
+    """The first asks for a save that does not come, or not to its end; the second, of the same kind, ends everything. What is said of the save is true."""
+    with train(["--nproc_per_node=2", "--shutdown_timeout=600"], ["job.json", mode], job=True) as job:
         wait_lines(tmp_path / "ready", 2)
         job.signal(signal.SIGINT)
         wait_lines(tmp_path / "orders", 2)
         job.signal(signal.SIGINT)
         result = job.finish()
         job.wait_gone()
-    assert result.code == 130 and "nothing new was saved" in result.err, result
+    assert result.code == 130 and f"stopped by INT: all workers have ended; {stays}\n" in result.err, result
 
 
 def test_a_repeated_term_of_a_scheduler_is_no_insisting_person(train, tmp_path):
