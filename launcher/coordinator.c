@@ -86,6 +86,9 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     struct coordinator_node *n = find(c, e->node);
     bool full = n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES),
          over = c->finished || (n == NULL && c->stopping);
+    if (c->finished && n != NULL) { /* it has been told, or will be as soon as that stands */
+        return;
+    }
     if (full || over) {
         (void)add(out, ACTION_REFUSE, e->node, over ? c->code : DT_EXIT_TEMPORARY);
         return;

@@ -45,6 +45,12 @@ static bool is_end(const struct run *r)
     return r->agent.verdict || r->oom_again || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
 }
 
+/* As far as is known: the verdict may be on its way. */
+static bool is_permanent(const struct run *r)
+{
+    return r->oom_again || r->agent.failure != FAILURE_PLAIN || (r->agent.verdict && r->agent.code == DT_EXIT_PERMANENT);
+}
+
 /* A worker that only says what happened to others: it lost its peers, or ended with the words of one on another host, or with what it was told. */
 static bool is_weak(const struct run *r, const struct report_failure *root)
 {
@@ -73,12 +79,6 @@ static void note_memory(struct run *r, const struct report_failure *root)
         r->oom_seen = true;
         r->oom_step = root->step;
     }
-}
-
-/* As far as is known: the verdict may be on its way. */
-static bool is_permanent(const struct run *r)
-{
-    return r->oom_again || r->agent.failure != FAILURE_PLAIN || (r->agent.verdict && r->agent.code == DT_EXIT_PERMANENT);
 }
 
 /* The option that keeps the job from another try after this failure, or null where it has none left anyway. */
@@ -132,11 +132,14 @@ static void note_elsewhere(struct run *r, int round, const char *cause)
 /* Why a round ended that did so because of others; what it meant for the workers here, when none of them failed or was killed, the caller knows. */
 static void write_elsewhere(struct run *r, const char *cause, const char *here, bool failed)
 {
+    int used = run_restarts_used(r, false);
     struct dt_text line;
     dt_text_init(&line);
     dt_text_printf(&line, "dtrun: %s; %s", cause, here);
     if (failed && !is_end(r)) {
         dt_text_printf(&line, "; restarting (%d of %d used)", r->cause_used, r->o->max_restarts);
+    } else if (failed && r->agent.verdict && !is_permanent(r) && r->o->max_restarts > 0 && used >= r->o->max_restarts) {
+        dt_text_printf(&line, "; no restart left (%d of %d used)", used, r->o->max_restarts);
     }
     (void)fprintf(stderr, "%s\n", dt_text_str(&line));
     dt_text_clear(&line);

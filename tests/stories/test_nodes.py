@@ -61,8 +61,9 @@ exit 3
         first, second = finish(a, b)
     assert first.code == 1 and second.code == 1, (first, second)
     assert lines_of(tmp_path / "rounds0") == lines_of(tmp_path / "rounds1") == ["0", "1"], (first, second)
-    failed = (first, second)[rank]
-    assert "(1 of 1 used)" in failed.err, failed
+    for said in (first.err, second.err):
+        assert said.count("; restarting (1 of 1 used)\n") == said.count("; no restart left (1 of 1 used)\n") == 1, (first, second)
+        assert "takes no more nodes" not in said, (first, second)
 
 
 def test_a_lost_follower_leaves_the_leader_alone(tmp_path):

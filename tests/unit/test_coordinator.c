@@ -559,6 +559,8 @@ static void nobody_else_comes(void **state)
     send(EVENT_TICK, 0, 0, 600.5);
     assert_int_equal(out.list[0].kind, ACTION_FINISH);
     assert_int_equal(out.list[0].code, DT_EXIT_TEMPORARY);
+    join(0, 700); /* it was told how the job ended */
+    assert_int_equal(out.count, 0);
     join(1, 700);
     assert_int_equal(out.list[0].kind, ACTION_REFUSE);
 }
