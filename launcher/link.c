@@ -51,7 +51,7 @@ static void expire(struct conn *c)
     if (c->state == CONN_CONNECTING || c->state == CONN_GREETING) {
         bool silent = c->state == CONN_GREETING && c->secure.client && c->secure.stage == SECURE_HELLO && c->secure.in.size == 0;
         if (silent) { /* an agent answers at once: as far as can be seen from here the port is somebody else's */
-            (void)dt_fail(&err, DT_INVALID,
+            (void)dt_fail(&err, DT_IN_USE,
                           "took the connection and said nothing for %.0f s, so no agent of dtrun is there, or a stopped one; "
                           "end the program that has this port, or give all hosts another port",
                           l->options.handshake_s);

@@ -113,6 +113,7 @@ static void on_up(void *user, uint64_t peer, const char *host)
     (void)snprintf(who.address, sizeof who.address, "%s", host);
     learn_address(n, peer, host);
     n->wait.trouble[0] = '\0';
+    n->wait.wrong_key = false;
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
     follow_up(n);
@@ -170,10 +171,12 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
 {
     struct nodes *n = user;
     dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
-    if (peer == 0 && (!n->place.hosts || err->status == DT_INVALID)) { /* the endpoint that we hold is in no trouble */
+    bool refused = err->status == DT_INVALID || err->status == DT_IN_USE; /* another key; another run or program */
+    if (peer == 0 && (!n->place.hosts || refused)) {                      /* the endpoint that we hold is in no trouble */
         (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
-        bool denied = err->status == DT_INVALID && strcmp(n->wait.trouble, n->wait.denied) != 0;
-        if (denied) { /* another key or another run: waiting will hardly help */
+        n->wait.wrong_key = n->wait.wrong_key || err->status == DT_INVALID;
+        bool denied = refused && strcmp(n->wait.trouble, n->wait.denied) != 0;
+        if (denied) { /* waiting will hardly help */
             memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
             say(n->wait.trouble);
         } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
@@ -254,12 +257,18 @@ static void act(void *user, const struct action *a, const struct record *record,
     char store[LOOKUP_NAME_BYTES];
     struct nodes *n = user;
     const struct peer_info *leader = a->kind == ACTION_START ? leader_of(n, record) : NULL;
+    struct action last;
     if (a->kind == ACTION_FINISH && a->code == DT_EXIT_TEMPORARY && n->wait.since_s >= 0) {
         struct dt_text line;
         dt_text_init(&line);
         nodes_wait_too_few(&n->wait, &n->member, n->o, &line);
         say(dt_text_str(&line));
         dt_text_clear(&line);
+        if (n->wait.wrong_key && record->round == 0) { /* whoever starts the same again finds the same */
+            last = *a;
+            last.code = DT_EXIT_USAGE;
+            a = &last;
+        }
     }
     n->wait.since_s = a->kind == ACTION_START ? -1 : n->wait.since_s;
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {

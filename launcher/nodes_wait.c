@@ -19,13 +19,14 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
     if (m->coordinator != NULL) {
-        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, dt_now_s() - w->since_s);
-        dt_text_printf(out, "%s%s", w->trouble[0] != '\0' ? ": " : "", w->trouble);
+        const char *why = w->trouble[0] == '\0' && w->wrong_key ? w->denied : w->trouble;
+        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, o->join_timeout_s);
+        dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         if (lost == NULL) { /* else that one is named */
             member_missing(m, out);
         }
     } else if (m->wait_text[0] != '\0') {
-        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", dt_now_s() - w->since_s, m->wait_text);
+        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->wait_text);
     } else {
         dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port,
                        w->trouble[0] != '\0' ? trouble_at_endpoint(w, o) : "no answer");

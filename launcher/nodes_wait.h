@@ -9,6 +9,7 @@ struct nodes_wait {
     double since_s;    /* our node waits for a round; -1: it does not */
     char trouble[256]; /* why the endpoint cannot be reached, newest */
     char denied[256];  /* what cannot get better by itself, and has been said; or "" */
+    bool wrong_key;    /* that is a key, and no other agent has been met since */
 };
 
 /* Appends the line that a wait is told with every few seconds. free_s: when the witness lets another run begin; 0: nothing is known of that. */

@@ -264,7 +264,7 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "a hello with values that are not allowed");
     }
     if (memcmp(h + 16, s->self->run, tag_bytes) != 0) {
-        return dt_fail(err, DT_INVALID, "belongs to another job: its run id (--rdzv_id) differs from ours");
+        return dt_fail(err, DT_IN_USE, "belongs to another job: its run id (--rdzv_id) differs from ours");
     }
     if (((h[4] & flag_key) != 0) != s->self->key.given) {
         return dt_fail(err, DT_INVALID,
@@ -288,7 +288,7 @@ static int check_beginning(const struct secure *s, const uint8_t *h, size_t size
         shown += (size_t)snprintf(heard + shown, sizeof heard - shown, plain ? "%c" : "\\x%02x", h[i]);
     }
     heard[shown] = '\0';
-    return dt_fail(err, DT_INVALID, "does not speak the agents' protocol, it said \"%s\"%s", heard,
+    return dt_fail(err, DT_IN_USE, "does not speak the agents' protocol, it said \"%s\"%s", heard,
                    s->client ? "; end the program that has this port, or give all hosts another port" : "");
 }
 

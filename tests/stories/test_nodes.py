@@ -129,6 +129,21 @@ def test_who_comes_with_another_key_or_run_says_so_at_once(tmp_path, first, seco
     assert "since the last line 0 more" not in told.err, told
 
 
+def test_a_wrong_key_is_a_wrong_option(tmp_path):
+    """A scheduler would start a job that ends with 111 again for ever. Its agent has taken the endpoint over by then, and waits there as long once more."""
+    port = free_port()
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name * 20)
+        (tmp_path / name).chmod(0o600)
+    with Job(c10d(port, 2, "--join_timeout=2", f"--key_file={tmp_path}/one", "/bin/true")) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        with Job(c10d(port, 2, "--join_timeout=2", f"--key_file={tmp_path}/two", "/bin/true")) as b:
+            first, second = finish(a, b)
+    assert first.code == 111 and re.search(r"^dtrun: 1 of 2 hosts came within 2 s \(--join_timeout\)$", first.err, re.M), first
+    assert second.code == 2 and re.search(r"(has another|refused our proof).*: the key files differ$", second.err.splitlines()[-1]), second
+    assert "within 4 s" not in second.err, second
+
+
 def test_a_key_file_that_is_not_there_is_a_wrong_option(tmp_path):
     """A scheduler would start a job that ends with 111 again for ever."""
     result = run(c10d(free_port(), 2, f"--key_file={tmp_path}/none", "/bin/true"))
@@ -381,5 +396,5 @@ def test_a_key_that_is_missing_is_said_once_and_as_the_end(tmp_path):
             result = finish(a, b)[1]
     words = "has a key, this agent has none: give --key_file to all hosts or to none"
     said = [x for x in result.err.splitlines() if words in x]
-    assert result.code == 111 and "waiting" in result.err, result
+    assert result.code == 2 and "waiting" in result.err, result
     assert said == [f"dtrun: 127.0.0.1:{port}: {words}", f"dtrun: endpoint 127.0.0.1 port {port}: {words}"], result
