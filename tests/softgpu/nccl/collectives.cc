@@ -21,7 +21,12 @@ struct entry {
     unsigned char *out;
     size_t width;
     int number;
+    uint32_t turn; /* of all collectives of this process, 0, 1, ..; 0 where nothing orders them */
 };
+
+static uint32_t turns_begun; /* so many of the ordered ones are on the device, or have been */
+static uint32_t running;
+static uint32_t gathers_through;
 
 static size_t width_of(int type)
 {
@@ -150,9 +155,47 @@ static bool same(const struct comm *c, const struct what *what)
     return true;
 }
 
+/* Asked for once, as by the real one. */
+static bool is_ordered(void)
+{
+    static const char *text = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    static const bool ordered = own_version() >= 22600 && text != nullptr && strcmp(text, "1") == 0;
+    return ordered;
+}
+
+/* Until a gather that was not yet through is, but not for long: there may be none behind this one. */
+static void be_late(const struct comm *c)
+{
+    timespec t = {0, 1000000};
+    uint32_t before = __atomic_load_n(&gathers_through, __ATOMIC_ACQUIRE);
+    for (int i = 0; i < 500 && __atomic_load_n(&gathers_through, __ATOMIC_ACQUIRE) == before && __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0;
+         i++) {
+        nanosleep(&t, nullptr);
+    }
+}
+
+/* The device has room for it when those before it have begun. False: c was stopped before. */
+static bool take_the_device(const entry *e)
+{
+    if (!meet_at(e->c, &turns_begun, e->turn)) {
+        return false;
+    }
+    if (is_ordered()) {
+        __atomic_store_n(&turns_begun, e->turn + 1, __ATOMIC_RELEASE);
+        softgpu_word_wake(&turns_begun);
+    } else if (__atomic_load_n(&running, __ATOMIC_ACQUIRE) > 1) {
+        softgpu_die("%s: a collective of another communicator is on the device, and nothing orders them: they may wait for each other for good",
+                    names[e->what.kind]);
+    }
+    return true;
+}
+
 static bool pass(const entry *e)
 {
     struct comm *c = e->c;
+    if (e->what.kind == REDUCE_SCATTER && fault("late-sums", c->world_rank, 0)) {
+        be_late(c);
+    }
     if (fault("hang", c->world_rank, e->number)) {
         stand_still(c);
         return false;
@@ -230,11 +273,17 @@ static void run(void *argument)
 {
     entry *e = (entry *)argument;
     struct comm *c = e->c;
+    __atomic_add_fetch(&running, 1, __ATOMIC_ACQ_REL);
+    bool well = take_the_device(e);
+    event("begin %s rank %d", names[e->what.kind], c->world_rank);
     nothing_ends = own_version() < 22907 && is_symmetric(e);
-    if (!pass(e)) {
+    if (!well || !pass(e)) {
         softgpu_set_bytes(e->out, 0xff, out_bytes(e)); /* nobody may take it for good */
     }
     nothing_ends = false;
+    event("end %s rank %d", names[e->what.kind], c->world_rank);
+    __atomic_add_fetch(&gathers_through, e->what.kind == ALL_GATHER ? 1u : 0u, __ATOMIC_ACQ_REL);
+    __atomic_sub_fetch(&running, 1, __ATOMIC_ACQ_REL);
     one_less(c);
     softgpu_word_wake(&c->pending);
     free(e);
@@ -317,7 +366,7 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
         softgpu_die("%s: the device of this thread is %d, that of the communicator %d", names[what->kind], current, c->device);
     }
     entry *e = (entry *)calloc(1, sizeof *e);
-    *e = {c, softgpu_stream((cudaStream_t)stream, names[what->kind]), *what, (const unsigned char *)in, (unsigned char *)out, width_of(what->type),
+    *e = {c, softgpu_stream((cudaStream_t)stream, names[what->kind]), *what, (const unsigned char *)in, (unsigned char *)out, width_of(what->type), 0,
           0};
     if (e->stream == nullptr || e->width == 0 || what->count == 0 || what->root < 0 || what->root >= c->size) {
         free(e);
@@ -330,7 +379,9 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
         softgpu_die("%s: a stream of another device", names[what->kind]);
     }
     static int number;
+    static uint32_t turns;
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
+    e->turn = is_ordered() ? __atomic_fetch_add(&turns, 1, __ATOMIC_RELAXED) : 0;
     note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count, what->type);
     const char *buffers_mb = getenv("SOFTGPU_NCCL_BUFFERS_MB");
     if (buffers_mb != nullptr && c->buffers == nullptr && cudaMalloc(&c->buffers, (size_t)atoi(buffers_mb) << 20) != cudaSuccess) {

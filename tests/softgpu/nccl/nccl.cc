@@ -37,17 +37,15 @@ bool fault(const char *what, int rank, int number)
     return false;
 }
 
-void note(const char *fmt, ...)
+/* One line, at the end of the file that the variable names. */
+static void append(const char *variable, const char *fmt, va_list args)
 {
-    const char *path = getenv("SOFTGPU_NCCL_LOG");
+    const char *path = getenv(variable);
     if (path == nullptr || *path == '\0') {
         return;
     }
     char text[300];
-    va_list args;
-    va_start(args, fmt);
     int n = vsnprintf(text, sizeof text - 1, fmt, args);
-    va_end(args);
     n = n < (int)sizeof text - 2 ? n : (int)sizeof text - 2;
     text[n] = '\n';
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -56,6 +54,22 @@ void note(const char *fmt, ...)
         }
         close(fd);
     }
+}
+
+void note(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    append("SOFTGPU_NCCL_LOG", fmt, args);
+    va_end(args);
+}
+
+void event(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    append("SOFTGPU_NCCL_EVENTS", fmt, args);
+    va_end(args);
 }
 
 int own_version(void)

@@ -6,7 +6,11 @@
  * ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it, nor does anything end kernels over symmetric windows before 2.29.7: they
  * never look whether somebody wants it.
  *
+ * Kernels of two communicators are on a device at once only by NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26), in the order in which the host asked for them; otherwise
+ * the program ends, since the real ones may wait for each other for good.
+ *
  * Variables: SOFTGPU_NCCL_VERSION (22907; or one per RANK: "22907,22903"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
+ * SOFTGPU_NCCL_EVENTS (a file: one line per begin and end of a collective on the device),
  * SOFTGPU_NCCL_QUEUE (so many collectives find room in the driver's queue, the next one waits until one is through; 0: any number),
  * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):
  * and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that TORCHELASTIC_RESTART_COUNT):
@@ -19,6 +23,7 @@
  *   late-error     the same as error, 0.3 s later
  *   split-late     the new communicator goes on for a while when the split is through
  *   launch-hang    its collective does not get into the stream until the communicator is stopped
+ *   late-sums      its ReduceScatter passes nothing on before an AllGather of that rank is through that was not before, 0.5 s at most
  *   echo           the communicator says ncclRemoteError, and a moment later the next rank is dead */
 #ifndef DT_TESTS_SOFTGPU_NCCL_NCCL_H
 #define DT_TESTS_SOFTGPU_NCCL_NCCL_H
@@ -113,6 +118,7 @@ bool meet(struct comm *c);
 /* nccl.cc */
 bool fault(const char *what, int rank, int number);
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void event(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 struct comm *comm_of(nccl_comm c, const char *function);
 void set_state(struct comm *c, int state);
 /* It can do nothing more, for this reason; returns the result. */
