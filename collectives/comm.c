@@ -349,6 +349,11 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
     }
 }
 
+bool dt_comm_beside(const struct dt_comm *c)
+{
+    return c->ops->beside != NULL && c->ops->beside(c);
+}
+
 int dt_comm_sms(const struct dt_comm *c, enum dt_coll kind)
 {
     return c->ops->sms != NULL ? c->ops->sms(c, kind) : 0;

@@ -6,7 +6,8 @@
  * Use: one thread of a rank calls open, split, alloc, start, close; abort and poll may be called from any thread. Collectives of
  * one communicator go to one stream at a time. The first failure stays: whatever is started later does nothing, and the
  * stream it was started on carries the failure. Other communicators of the same ranks are independent, but on a device with memory of its own a
- * communicator and its groups fail together: there a thread looks after the peers (watch.h), and lets all streams go. */
+ * communicator and its groups fail together: there a thread looks after the peers (watch.h), and lets all streams go.
+ * Whether two of them may be on such a device at once, on two streams: dt_comm_beside. */
 #ifndef DT_COLLECTIVES_COMM_H
 #define DT_COLLECTIVES_COMM_H
 
@@ -96,6 +97,7 @@ struct dt_comm_ops {
     /* All ranks of parent, before the groups are opened; group: this rank's, or null where that has one rank or none. May be null. */
     int (*split)(struct dt_comm *parent, struct dt_comm *group, int color, struct dt_error *err);
     int (*sms)(const struct dt_comm *c, enum dt_coll kind); /* dt_comm_sms; null: 0 */
+    bool (*beside)(const struct dt_comm *c);                /* dt_comm_beside; null: false */
     bool connects_late;                                     /* what a kind of collective needs is made with the first one: dt_comm_connect */
 };
 
@@ -142,6 +144,9 @@ int dt_comm_connect(struct dt_comm *c, unsigned kinds, size_t bytes, struct dt_s
 /* Multiprocessors of the device that a collective of this kind may take from what computes beside it, at most; 0: none, or nothing bounds them. The same as long
  * as c is open. */
 int dt_comm_sms(const struct dt_comm *c, enum dt_coll kind);
+/* May collectives of c and of its groups run beside each other, on a stream for each, if all ranks of c start them in the same order from one thread? The
+ * same on all ranks, as long as c is open. Otherwise those of all of them belong on one stream, or ranks may wait for each other for good. */
+bool dt_comm_beside(const struct dt_comm *c);
 /* Is everything well? -1 with the first failure of this communicator, or with DT_PEER when a peer is gone. Does not wait. Ask it
  * while waiting for a stream. */
 int dt_comm_poll(struct dt_comm *c, struct dt_error *err);

@@ -430,6 +430,12 @@ static int sms(const struct dt_comm *c, enum dt_coll kind)
     return copied || !dt_nccl_has_limits(n->lib) ? 0 : c->sm_limit;
 }
 
+/* Not where nothing orders what the communicators have on the device: nccl_load.c. Gathers by copy engines need no room there, and go by the same rule. */
+static bool beside(const struct dt_comm *c)
+{
+    return (((const struct nccl *)c->state)->features & DT_NCCL_BESIDE) != 0;
+}
+
 static void abort_nccl(struct dt_comm *c)
 {
     struct nccl *n = c->state;
@@ -479,6 +485,6 @@ static void close_nccl(struct dt_comm *c)
 
 #define OPS                                                                                                                                          \
     .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl, .abort = abort_nccl, .close = close_nccl,      \
-    .start = start, .waits = nccl_waits, .tell = tell, .split = split, .sms = sms, .connects_late = true
+    .start = start, .waits = nccl_waits, .tell = tell, .split = split, .sms = sms, .beside = beside, .connects_late = true
 const struct dt_comm_ops dt_comm_nccl = {OPS};
 const struct dt_comm_ops dt_comm_nccl_hosts = {OPS, .all_offer = true};

@@ -92,7 +92,7 @@ static void agree_on_features(struct dt_comm *c, const struct fact *all)
         n->features &= all[r].features;
     }
     n->features |= (n->features & DT_NCCL_ZERO_CTAS) != 0 ? DT_NCCL_WINDOWS : 0; /* what all ask for is between windows */
-    unsigned missing = any & ~n->features & (DT_NCCL_SPLIT | DT_NCCL_WINDOWS);   /* the third one was not wanted everywhere */
+    unsigned missing = any & ~n->features & (DT_NCCL_SPLIT | DT_NCCL_WINDOWS);   /* the others were not wanted everywhere */
     if (missing == 0 || c->rank != 0 || c->parent != NULL) {                     /* in a group all may have what a rank outside of it lacks */
         return;
     }

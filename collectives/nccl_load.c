@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LEAST 21400   /* the first with communicators that do not block */
+#define ORDERED 22600 /* the first that knows NCCL_LAUNCH_ORDER_IMPLICIT */
 #define WINDOWS 22907 /* the first whose kernels over symmetric windows end when their communicator is aborted */
 
 static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2"};
@@ -42,6 +43,20 @@ static void write_number(void)
     }
 }
 
+/* Kernels of NCCL wait on the device for those of the other ranks. Of two communicators at once they would wait for good where one rank's device has begun
+ * with the first and another's with the second, and neither finds room beside it. With this variable NCCL (2.26 or newer) begins a kernel only when the one
+ * that the host asked for before it, of whichever communicator, has all its blocks on the device (by launch completion events, CUDA 12.3; before, when it is
+ * through). That is what NCCL's documentation asks for, "Using multiple NCCL communicators concurrently", of programs that ask in the same order on all
+ * ranks, as ours do. Who has set it to something else keeps that, and one stream. */
+static bool order_launches(int version)
+{
+    const char *text = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    if (version < ORDERED) {
+        return false;
+    }
+    return text != NULL ? strcmp(text, "1") == 0 : setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1) == 0;
+}
+
 static bool take(void *library)
 {
     struct link_map *map = NULL;
@@ -55,6 +70,7 @@ static bool take(void *library)
         return false;
     }
     write_number();
+    table.ordered = order_launches(table.version);
     if (table.version < LEAST || missing != NULL) {
         (void)dt_fail(&problem, DT_INVALID, "NCCL %s (%s): too old, 2.14 is the least; install a newer one, or name one in DTRUN_NCCL", table.number,
                       table.path);
@@ -111,7 +127,8 @@ unsigned dt_nccl_features(const struct dt_nccl *n)
 {
     bool registers = n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL;
     unsigned split = n->split != NULL ? DT_NCCL_SPLIT : 0, windows = registers && n->version >= WINDOWS ? DT_NCCL_WINDOWS : 0;
-    return split | windows | (n->version >= 22800 && split != 0 && registers ? DT_NCCL_ZERO_CTAS : 0);
+    return split | windows | (n->version >= 22800 && split != 0 && registers ? DT_NCCL_ZERO_CTAS : 0) |
+           (n->ordered && split != 0 ? DT_NCCL_BESIDE : 0);
 }
 
 bool dt_nccl_has_limits(const struct dt_nccl *n)

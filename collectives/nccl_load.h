@@ -11,6 +11,7 @@ struct dt_nccl {
     int version;     /* 22809 */
     char number[32]; /* "2.28.9" */
     char path[400];  /* which file it is */
+    bool ordered;    /* it starts the kernels of all communicators in the order in which the host asks for them */
 #define ROW(result, name, symbol, arguments) result(*name) arguments;
     NCCL_FUNCTIONS(ROW)
     NCCL_LATER_FUNCTIONS(ROW) /* null where the library has none */
@@ -19,9 +20,10 @@ struct dt_nccl {
 
 /* What a library has beyond that, and all ranks must have for any of them to use it. Asked by these, nowhere by numbers. */
 enum {
-    DT_NCCL_SPLIT = 1,    /* groups as children of their parent */
-    DT_NCCL_WINDOWS = 2,  /* memory of its own, registered as symmetric windows, over which an abort ends what runs */
-    DT_NCCL_ZERO_CTAS = 4 /* gathers by copy engines, which no abort ends; brings windows, also where nothing ends their kernels */
+    DT_NCCL_SPLIT = 1,     /* groups as children of their parent */
+    DT_NCCL_WINDOWS = 2,   /* memory of its own, registered as symmetric windows, over which an abort ends what runs */
+    DT_NCCL_ZERO_CTAS = 4, /* gathers by copy engines, which no abort ends; brings windows, also where nothing ends their kernels */
+    DT_NCCL_BESIDE = 8     /* split, and kernels of two communicators may be on the device at once */
 };
 unsigned dt_nccl_features(const struct dt_nccl *n);
 bool dt_nccl_has_limits(const struct dt_nccl *n);   /* config.least_ctas, most_ctas */

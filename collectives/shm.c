@@ -402,4 +402,4 @@ static void close_shm(struct dt_comm *c)
 }
 
 const struct dt_comm_ops dt_comm_shm = {"shm",     false, shm_offer, open_shm, alloc, run,  shm_look, abort_shm,
-                                        close_shm, NULL,  NULL,      shm_fail, NULL,  NULL, false};
+                                        close_shm, NULL,  NULL,      shm_fail, NULL,  NULL, NULL,     false};

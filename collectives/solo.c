@@ -84,4 +84,4 @@ static void close_solo(struct dt_comm *c)
 }
 
 const struct dt_comm_ops dt_comm_solo = {"solo",     false, offer, open_solo, alloc, run,  poll_solo, abort_solo,
-                                         close_solo, NULL,  NULL,  NULL,      NULL,  NULL, false};
+                                         close_solo, NULL,  NULL,  NULL,      NULL,  NULL, NULL,      false};

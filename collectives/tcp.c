@@ -526,4 +526,4 @@ static void close_tcp(struct dt_comm *c)
 }
 
 const struct dt_comm_ops dt_comm_tcp = {"tcp",     true, offer, open_tcp, alloc, run,  poll_tcp, abort_tcp,
-                                        close_tcp, NULL, NULL,  tcp_tell, NULL,  NULL, false};
+                                        close_tcp, NULL, NULL,  tcp_tell, NULL,  NULL, NULL,     false};

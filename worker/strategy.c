@@ -213,10 +213,18 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
     if (s->alone) {
         return 0;
     }
+    if (s->weights == &weights_sliced && world_part_gathers(w, err) != 0) { /* others gather when nothing is reduced */
+        return -1;
+    }
+    bool apart = world_gathers_apart(w);
+    unsigned of_shards = apart ? 1u << DT_REDUCE_SCATTER : slices;
     if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) { /* the step's sums are a few words */
         return -1;
     }
-    if (sliced && dt_comm_connect(w->shard, one ? slices | sums : slices, bytes, w->communication, err) != 0) {
+    if (sliced && dt_comm_connect(w->shard, one ? of_shards | sums : of_shards, bytes, w->communication, err) != 0) {
+        return -1;
+    }
+    if (apart && dt_comm_connect(w->gather, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0) {
         return -1;
     }
     return w->replica != NULL ? dt_comm_connect(w->replica, sums, bytes, w->communication, err) : 0;
@@ -233,7 +241,7 @@ int strategy_open(struct strategy *s, struct world *w, const struct plan *p, str
         }
     }
     if (dt_event_open(w->device, &s->updated, err) != 0 || dt_event_open(w->device, &s->demand, err) != 0 ||
-        dt_event_open(w->device, &s->landed, err) != 0) {
+        dt_event_open(w->device, &s->landed, err) != 0 || dt_event_open(w->device, &s->gathered, err) != 0) {
         return -1;
     }
     return s->weights->open(s, p, err) != 0 || s->grads->open(s, p, err) != 0 ? -1 : 0;
@@ -258,6 +266,7 @@ void strategy_close(struct strategy *s)
         close_event(&s->updated);
         close_event(&s->demand);
         close_event(&s->landed);
+        close_event(&s->gathered);
     }
     dt_arena_clear(&s->arena);
     memset(s, 0, sizeof *s);
@@ -300,9 +309,14 @@ bool strategy_counts(const struct strategy *s)
 
 void strategy_land(struct strategy *s)
 {
-    if (!s->alone) {
-        dt_event_record(s->landed, s->world->communication);
-        dt_event_wait(s->landed, s->world->compute);
+    if (s->alone) {
+        return;
+    }
+    dt_event_record(s->landed, s->world->communication);
+    dt_event_wait(s->landed, s->world->compute);
+    if (world_gathers_apart(s->world)) { /* the optimizer writes what they read, also those that nobody waited for */
+        dt_event_record(s->gathered, s->world->gathering);
+        dt_event_wait(s->gathered, s->world->compute);
     }
 }
 
@@ -324,7 +338,8 @@ int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass
     int gathers = gathers_beside(s, phase, first_micro_step) ? dt_comm_sms(w->shard, DT_ALL_GATHER) : 0;
     bool reduces = phase == PASS_BACKWARD && !last_block && (s->reduce_every || last_micro_step); /* backward begins with the last block */
     int reductions = reduces ? dt_comm_sms(w->comm, DT_ALL_REDUCE) : 0;
-    return gathers > reductions ? gathers : reductions; /* one stream, so one at a time */
+    bool apart = world_may_part_gathers(w);                                            /* products are measured before they are */
+    return apart ? gathers + reductions : gathers > reductions ? gathers : reductions; /* on one stream one at a time */
 }
 
 void strategy_note(struct strategy *s, char what, int unit)
@@ -334,6 +349,13 @@ void strategy_note(struct strategy *s, char what, int unit)
         t->entries[t->count].what = what;
         t->entries[t->count++].unit = unit;
     }
+}
+
+void strategy_gather(struct strategy *s, const void *in, void *out, int64_t count, const char *name)
+{
+    dt_comm_start(s->world->gather,
+                  &(struct dt_collective){.kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type},
+                  s->world->gathering);
 }
 
 void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,

@@ -3,8 +3,9 @@
  * the placements' fetch/get/drop/reduce; it never asks which strategy it is.
  *
  *   fetch: start bringing weights in      get: the compute stream waits for this unit only     drop: compute is done with them
- *   comm    | gather 0 | gather 1 |            | reduce 1 | gather 0 ...
- *   compute |          | block 0  | block 1 ...
+ *   gathering     | gather 0 | gather 1 |                  | gather 0 ...
+ *   communication |                               | reduce 1 |            on one stream with the gathers where two are not safe (world_part_gathers)
+ *   compute       |          | block 0  | block 1 ...
  *
  * Sizes: a unit of n elements is cut into `shards` equal slices; rank r of a shard group holds elements [r n/S, (r+1) n/S).
  * "Owned" is what this rank's optimizer updates (whole or the slice); "share" is always the slice: what this rank adds to the norm
@@ -127,7 +128,7 @@ struct strategy {
     } * buckets;
     struct dt_event **unit_ready; /* weights_whole: published and arrived */
     struct dt_event **unit_done;  /* gradients of a unit are complete on the compute stream */
-    struct dt_event *updated, *demand, *landed;
+    struct dt_event *updated, *demand, *landed, *gathered;
     int64_t micro_step;
 };
 
@@ -143,7 +144,8 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
 int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain, int rank, int size, int shards,
                   struct dt_error *err);
 void strategy_plan(struct strategy *s, struct plan *p);
-/* All ranks, before strategy_open: the communicators of w make what they need for the collectives that this strategy will ask for (dt_comm_connect). */
+/* All ranks, before strategy_open: where the strategy gathers weights between its reductions, gathers get a communicator and a stream of their own if they may
+ * (world_part_gathers); and the communicators of w make what they need for the collectives that this strategy will ask for (dt_comm_connect). */
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err);
 /* Takes its part of an open plan; opens events. */
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err);
@@ -156,7 +158,7 @@ void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t 
 void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
 /* True on the ranks whose shares count (all but the further replicas of hybrid rows). */
 bool strategy_counts(const struct strategy *s);
-/* The compute stream waits for all reductions. */
+/* The compute stream waits for all reductions and gathers. */
 void strategy_land(struct strategy *s);
 
 /* Multiprocessors that collectives of this strategy may take at most while this call of a block computes; 0: none, or nothing bounds them. Those count that run
@@ -167,6 +169,9 @@ int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass
 
 /* For placements. */
 void strategy_note(struct strategy *s, char what, int unit);
+/* Brings a unit's `count` elements of each rank's slice together, on the gathering stream. */
+void strategy_gather(struct strategy *s, const void *in, void *out, int64_t count, const char *name);
+/* Any other collective, on the communication stream. */
 void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
                     const char *name);
 void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type);

@@ -310,17 +310,12 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
 void trainer_close(struct trainer *t)
 {
     if (t->world && t->world->failed) { /* frees streams that wait for peers, so that events can be closed */
-        dt_comm_abort(t->world->comm);
-        if (t->world->shard && t->world->shard != t->world->comm) {
-            dt_comm_abort(t->world->shard);
-        }
-        if (t->world->replica) {
-            dt_comm_abort(t->world->replica);
-        }
+        world_abort(t->world);
     }
     if (t->world && t->world->failed && t->world->compute) {
         (void)dt_stream_finish(t->world->compute, 30, NULL);
         (void)dt_stream_finish(t->world->communication, 30, NULL);
+        (void)dt_stream_finish(t->world->gathering, 30, NULL);
     }
     trainer_batch_close(t);
     trainer_graph_close(t);

@@ -1,7 +1,8 @@
 /* One optimizer step: read trainer_begin first. It walks the chain once forward and once backward per micro-step and asks the strategy for
  * weights and gradients; where they are and what travels is the strategy's business. Nothing in it allocates.
  *
- *   communication   gather 1 | gather 2 | ...               | reduce 2 | gather 0 | reduce 1 | ...| sums |
+ *   communication                                           | reduce 2 | reduce 1 | ...| sums |
+ *   gathering       gather 1 | gather 2 | ...               | gather 0 |                               the same stream where two are not safe
  *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
  *
  * The host waits once a step. For a device with memory of its own it has put the next step in by then, and that one's batches are on their way: what a step came
@@ -79,9 +80,10 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
 
 static int poll_peers(struct world *w, struct dt_error *err)
 {
-    struct dt_comm *all[] = {w->comm, w->shard != w->comm ? w->shard : NULL, w->replica};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i] != NULL && dt_comm_poll(all[i], err) != 0) {
+    struct dt_comm *all[WORLD_COMMS_MAX];
+    int count = world_comms(w, all);
+    for (int i = 0; i < count; i++) {
+        if (dt_comm_poll(all[i], err) != 0) {
             return -1;
         }
     }

@@ -354,36 +354,89 @@ int world_open_thread(struct world *w, const struct world_options *o, struct dt_
 
 int world_split(struct world *w, int shards, struct dt_error *err)
 {
-    w->shard = w->comm;
+    w->shard = w->gather = w->comm;
+    w->gathering = w->communication;
     if (shards <= 0 || shards == w->size) {
         return 0;
     }
     if (w->size % shards != 0) {
         return dt_fail(err, DT_INTERNAL, "world of %d ranks cannot be split into groups of %d", w->size, shards);
     }
-    w->shard = NULL;
+    w->shard = w->gather = NULL;
     if (dt_comm_split(w->comm, w->rank / shards, "shard", &w->shard, err) != 0) {
         return -1;
     }
+    w->gather = w->shard;
     return dt_comm_split(w->comm, w->rank % shards, "replica", &w->replica, err);
+}
+
+int world_part_gathers(struct world *w, struct dt_error *err)
+{
+    if (w->shard->size == 1 || world_gathers_apart(w) || !world_may_part_gathers(w)) {
+        return 0;
+    }
+    struct dt_comm *gather = NULL;
+    struct dt_stream *gathering = NULL;
+    if (dt_comm_split(w->comm, w->rank / w->shard->size, "gather", &gather, err) != 0) {
+        return -1;
+    }
+    if (dt_stream_open(w->device, 1, &gathering, err) != 0) {
+        dt_comm_abort(gather);
+        dt_comm_close(gather);
+        return -1;
+    }
+    w->gather = gather;
+    w->gathering = gathering;
+    return 0;
+}
+
+bool world_may_part_gathers(const struct world *w)
+{
+    return w->communication != w->compute && dt_comm_beside(w->comm);
+}
+
+bool world_gathers_apart(const struct world *w)
+{
+    return w->gathering != w->communication;
+}
+
+int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX])
+{
+    int count = 0;
+    struct dt_comm *const all[] = {w->gather != w->shard ? w->gather : NULL, w->shard != w->comm ? w->shard : NULL, w->replica, w->comm};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i] != NULL) {
+            out[count++] = all[i];
+        }
+    }
+    return count;
+}
+
+void world_abort(struct world *w)
+{
+    struct dt_comm *all[WORLD_COMMS_MAX];
+    int count = world_comms(w, all);
+    for (int i = 0; i < count; i++) {
+        dt_comm_abort(all[i]);
+    }
 }
 
 void world_close(struct world *w)
 {
     gpu_watch_close(w->gpu);
-    if (w->failed && w->comm) {
-        if (w->shard && w->shard != w->comm) {
-            dt_comm_abort(w->shard);
-        }
-        if (w->replica) {
-            dt_comm_abort(w->replica);
-        }
-        dt_comm_abort(w->comm);
+    if (w->failed) {
+        world_abort(w);
+    }
+    if (w->gathering && w->gathering != w->communication) {
+        dt_stream_close(w->gathering);
     }
     if (w->communication && w->communication != w->compute) {
         dt_stream_close(w->communication);
     }
     dt_stream_close(w->compute);
+    if (w->gather != w->shard) {
+        dt_comm_close(w->gather);
+    }
     dt_comm_close(w->replica);
     if (w->shard != w->comm) {
         dt_comm_close(w->shard);

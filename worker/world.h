@@ -22,10 +22,12 @@ struct world {
     struct dt_store *store; /* null for a lone rank */
     struct dt_device *device;
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
+    struct dt_stream *gathering;               /* of collectives of `gather`; communication unless world_part_gathers made one */
     struct gpu_share gpus;                     /* who computes where, of several ranks on GPUs */
     struct gpu_watch *gpu;                     /* null: none, or nobody looks */
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
+    struct dt_comm *gather;                    /* for gathers of weights: the ranks of shard; shard itself unless world_part_gathers made another */
     char uneven[256];                          /* how many ranks each host has, "3,1", when they have different numbers; "": alike, or not known */
     int threads;                               /* of the pool in this process */
     int page_fd;                               /* of a page made here, or -1 */
@@ -59,6 +61,18 @@ int world_open_thread(struct world *w, const struct world_options *o, struct dt_
 const char *world_device_name(const char *wanted);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
+/* Gathers of weights no longer wait behind reductions of gradients: a communicator and a stream of their own, where backend and device allow two at once
+ * (dt_comm_beside); otherwise nothing changes. All ranks call it alike, after the last world_split. */
+int world_part_gathers(struct world *w, struct dt_error *err);
+/* Are they so? Then what a stream has done says nothing of the other one. */
+bool world_gathers_apart(const struct world *w);
+/* May they be, whether or not they are yet? */
+bool world_may_part_gathers(const struct world *w);
+enum { WORLD_COMMS_MAX = 4 };
+/* The communicators that are there, each once; how many. */
+int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX]);
+/* Aborts them all; nobody waits in a stream afterwards. */
+void world_abort(struct world *w);
 void world_close(struct world *w);
 /* Adds to the error what is known of it besides: of a GPU that failed, its serial number and what the driver tells; patient: also what it tells a moment later. */
 void world_explain(struct world *w, struct dt_error *err, bool patient);

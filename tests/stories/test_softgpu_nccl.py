@@ -87,6 +87,7 @@ def test_losses_are_the_cpus(place, ranks, precision):
         count = calls(log)
         assert count["ncclCommInitRankConfig"] == ranks and count["ncclCommWindowRegister"] >= ranks, count
         assert count["ncclAllReduce"] >= STEPS * ranks, count
+        assert count.get("ncclCommSplit", 0) == (ranks if row in ("full_shard", "shard_grad_op") else 0), count  # gathers between reductions
         assert row == "ddp" or min(count["ncclReduceScatter"], count["ncclAllGather"]) >= STEPS * ranks, count
         if ranks == 2:  # whatever the order, a sum of two has the same bits
             assert run(place, folder / f"peer-{row}-{ranks}-{precision}", ranks, row, [*sets, without, "training.collectives=peer"]) == (hash_, losses)
@@ -97,14 +98,44 @@ def test_groups_of_a_hybrid(place):
     log = folder / "hybrid.log"
     sets = ["fsdp.device_mesh=[2,2]"]
     hash_, losses = run(place, folder / "hybrid", 4, "hybrid_shard", sets, env={"SOFTGPU_NCCL_LOG": str(log)})
-    assert calls(log)["ncclCommSplit"] == 2 * 4, calls(log)  # shard, replica
+    assert calls(log)["ncclCommSplit"] == 3 * 4, calls(log)  # shard, replica, gather
     log = folder / "hybrid-copies.log"
     copies = run(place, folder / "hybrid-copies", 4, "hybrid_shard", sets, env={"SOFTGPU_NCCL_LOG": str(log), "DTRUN_NCCL_ZERO_CTA": "1"})
     assert copies == (hash_, losses)
-    assert calls(log)["ncclCommSplit"] == 3 * 4 + 2 * 4, calls(log)  # and gathers of all, shard and replica
+    assert calls(log)["ncclCommSplit"] == 4 * 4 + 3 * 4, calls(log)  # and one for copies of each and of the world
     old, old_losses = run(place, folder / "hybrid-old", 4, "hybrid_shard", sets, env={"DTRUN_NCCL": library("21700")})
     assert (old, old_losses) == (hash_, losses)
     assert run(place, folder / "hybrid-peer", 4, "hybrid_shard", [*sets, "training.collectives=peer"]) == (hash_, losses)  # sums of two, twice
+
+
+def overtaken(events, rank):
+    """How many gathers of the rank came through while one of its reductions was on the device."""
+    count, reducing = 0, False
+    for line in events.read_text().splitlines():
+        what, name, _, of = line.split()
+        if int(of) != rank:
+            continue
+        if name == "ncclReduceScatter":
+            reducing = what == "begin"
+        elif name == "ncclAllGather":
+            count += what == "end" and reducing
+    return count
+
+
+@pytest.mark.parametrize("ranks, row, sets, env, apart", [
+    (2, "full_shard", [], {}, True),
+    (2, "full_shard", [], {"DTRUN_NCCL_ZERO_CTA": "1"}, True),
+    (3, "shard_grad_op", ["training.gradient_accumulation_steps=2"], {}, True),
+    (2, "full_shard", [], {"SOFTGPU_NCCL_VERSION": "22509"}, False),
+    (2, "full_shard", [], {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}, False),
+])
+def test_a_late_reduction_holds_up_no_gather(place, tmp_path, ranks, row, sets, env, apart):
+    """Where NCCL begins what two communicators do in the order in which the host asks for it; otherwise they are not safe beside each other. No bit changes."""
+    sets = ["training.max_steps=2", "model.n_layer=4", *sets]
+    whole = run(place, tmp_path / "whole", ranks, row, sets, env={"NCCL_LAUNCH_ORDER_IMPLICIT": "0"})
+    events = tmp_path / "events"
+    assert run(place, tmp_path / "late", ranks, row, sets, env={"SOFTGPU_NCCL_EVENTS": str(events), "SOFTGPU_NCCL_FAULT": "late-sums@0", **env}) == whole
+    assert (overtaken(events, 0) > 0) == apart, events.read_text()
 
 
 def told(log):
@@ -124,7 +155,8 @@ AGAIN = "activation_checkpointing.enabled=true"
 @pytest.mark.parametrize("ranks, row, sets, env, forward, backward, head", [
     (2, "ddp", ["training.collective_sms=1", AGAIN], {}, {0}, {3}, {0}),
     (2, "zero1", ["training.collective_sms=1", "training.precision=bf16-mixed"], {}, {3, 0}, {3}, {0}),  # 0: in the evaluation
-    (2, "full_shard", ["training.collective_sms=3", AGAIN], {}, {1}, {1}, {1}),
+    (2, "full_shard", ["training.collective_sms=1", AGAIN], {}, {3}, {2}, {3}),  # gathers, in backward beside reductions
+    (2, "full_shard", ["training.collective_sms=3", AGAIN], {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}, {1}, {1}, {1}),  # one at a time
     (2, "full_shard", ["training.collective_sms=1", AGAIN], {"DTRUN_NCCL_ZERO_CTA": "1"}, {0}, {3}, {0}),
     (2, "full_shard", ["training.collective_sms=4"], {}, {0}, {0}, {0}),  # all that there are
     (2, "full_shard", [], {}, {0}, {0}, {0}),

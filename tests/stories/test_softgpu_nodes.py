@@ -107,7 +107,7 @@ def test_a_shard_group_for_each_host(place, one_host, tmp_path):
     results = run(place, tmp_path / "out", (2, 2), "hybrid_shard", env={"SOFTGPU_NCCL_LOG": str(log)})
     assert [r.code for r in results] == [0, 0], results
     assert (training.hash_of(tmp_path / "out"), training.metrics(tmp_path / "out")) == one_host(4, "hybrid_shard", "fsdp.device_mesh=[2,2]")
-    assert len(lines(log, "ncclCommSplit")) == 2 * 4  # shard, replica
+    assert len(lines(log, "ncclCommSplit")) == 3 * 4  # shard, replica, gather
 
 
 def at_step(jobs, layout, step):

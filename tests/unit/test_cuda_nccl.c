@@ -23,6 +23,7 @@ struct scene {
     const char *queue; /* collectives that find room in the driver's queue; null: any number */
     int per_host;      /* ranks of one host; 0: all are on one */
     int zero_ctas;     /* so many ranks ask for gathers without multiprocessors */
+    int unordered;     /* so many ranks are told not to begin kernels in the host's order */
     int poor;          /* so many ranks, the last ones, have a library of the same version that was built with less */
 };
 
@@ -59,6 +60,7 @@ static struct dt_comm *try_open(int rank, int size, const struct scene *x)
     set("SOFTGPU_NCCL_LOG", log_path);
     set("SOFTGPU_NCCL_QUEUE", x->queue);
     set("DTRUN_NCCL_ZERO_CTA", rank < x->zero_ctas ? "1" : NULL);
+    set("NCCL_LAUNCH_ORDER_IMPLICIT", rank < x->unordered ? "0" : NULL);
     set("DTRUN_LOCAL_ADDR", "127.0.0.1");
     set("NCCL_COMM_BLOCKING", "1"); /* a user's: it must not bind us */
     const char *library = rank >= size - x->poor ? "21700" : x->library != NULL ? x->library : "22907";
@@ -441,6 +443,80 @@ static void groups_are_split_off(void **unused)
     begin(4, &(struct scene){.per_host = 1, .zero_ctas = 4, .sm_limit = 12}, groups);
     all_end_well(4);
     assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0); /* gathers without multiprocessors stay within a host */
+}
+
+/* ---- two streams ---- */
+
+static void one_stream_only(struct dt_comm *c)
+{
+    NEED(!dt_comm_beside(c));
+}
+
+/* Rank 1's first collective, a sum, never ends; gathers by a group of the same ranks go by it on a second stream, until the sum is overdue. Then both
+ * streams run dry, and what comes later fails. */
+static void gathers_go_by(struct dt_comm *c)
+{
+    struct dt_error err = {0}, *why = &told[c->rank].error;
+    struct dt_comm *gather = NULL;
+    struct dt_stream *second = NULL;
+    void *arena = NULL, *sums = device_bytes(400);
+    NEED(dt_comm_beside(c));
+    NEED(dt_comm_split(c, 0, "gather", &gather, &err) == 0 && dt_comm_alloc(c, 4096, &arena, &err) == 0);
+    NEED(dt_stream_open(&device, 1, &second, &err) == 0);
+    struct dt_event *summed = NULL, *gathered = NULL; /* made and closed while nothing runs: some of that waits for the whole device */
+    NEED(dt_event_open(&device, &summed, &err) == 0 && dt_event_open(&device, &gathered, &err) == 0);
+    const struct dt_collective sum = {DT_ALL_REDUCE, DT_SUM, "late", sums, sums, 100, DT_F32, 0};
+    const struct dt_collective all = {DT_ALL_GATHER, DT_SUM, "g", (char *)arena + 256 * c->rank, arena, 64, DT_F32, 0};
+    dt_comm_start(c, &sum, stream);
+    for (int i = 0; i < 5; i++) {
+        dt_comm_start(gather, &all, second);
+    }
+    dt_event_record(summed, stream);
+    dt_event_record(gathered, second);
+    NEED(dt_event_sync(gathered, PATIENCE_S, &err) == 0);
+    NEED(dt_event_sync(summed, 0.02, &err) != 0 && err.status == DT_TIMEOUT);
+    double end_s = dt_now_s() + PATIENCE_S;
+    while (dt_comm_poll(c, why) == 0) {
+        NEED(dt_now_s() < end_s);
+        dt_sleep_s(0.002);
+    }
+    while (dt_comm_poll(gather, &err) == 0) {
+        NEED(dt_now_s() < end_s);
+        dt_sleep_s(0.002);
+    }
+    dt_comm_start(gather, &all, second);
+    NEED(dt_stream_finish(stream, 20, &err) == 0 || dt_stream_failed(stream, NULL)); /* it stands there no more */
+    NEED(dt_stream_finish(second, 20, &err) != 0 && dt_stream_failed(second, &err) && err.status == why->status);
+    dt_event_close(summed);
+    dt_event_close(gathered);
+    dt_stream_close(second);
+    dt_comm_close(gather);
+}
+
+static void a_late_sum_holds_up_no_gather(void **unused)
+{
+    (void)unused;
+    for (int zero_ctas = 0; zero_ctas <= 2; zero_ctas += 2) {
+        begin(2, &(struct scene){.fault = "hang@1:1", .timeout_s = 4, .zero_ctas = zero_ctas}, gathers_go_by);
+        all_end_well(2);
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(told[r].error.status, DT_TIMEOUT);
+            assert_non_null(strstr(told[r].error.text, "all_reduce late of 100 F32 (number 1): no end in 4 s"));
+        }
+        processes_renew();
+    }
+}
+
+/* Where not all ranks have such an order, or no children of communicators. */
+static void nothing_goes_by_without_an_order(void **unused)
+{
+    (void)unused;
+    static const struct scene scenes[] = {{.unordered = 1}, {.versions = "22509,22509,22509"}, {.library = "21700"}, {.poor = 1}};
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
+        begin(3, &scenes[i], one_stream_only);
+        all_end_well(3);
+        processes_renew();
+    }
 }
 
 static void a_refused_window_costs_nothing_else(void **unused)
@@ -870,6 +946,8 @@ int main(int argc, char **argv)
         TEST(an_old_library_does),
         TEST(ranks_of_several_hosts),
         TEST(groups_are_split_off),
+        TEST(a_late_sum_holds_up_no_gather),
+        TEST(nothing_goes_by_without_an_order),
         TEST(a_refused_window_costs_nothing_else),
         TEST(killed_rank_is_named),
         TEST(nothing_runs_that_no_abort_ends),

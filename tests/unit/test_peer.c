@@ -139,6 +139,58 @@ static void groups_use_the_arenas_of_all(void **unused)
     run(4, in_groups);
 }
 
+/* A reduction that rank 0 comes to late, and behind it on a second stream a gather by a group of the same ranks: it does not wait. */
+static void gather_beside(struct rank *r)
+{
+    struct dt_error err;
+    device_open(r, "apart");
+    struct dt_comm *c = world(r), *gather = NULL;
+    struct dt_stream *second = NULL;
+    struct dt_event *through = NULL;
+    enum { COUNT = 30000 }; /* too many for the stages */
+    void *arena = NULL;
+    uint32_t word = 0;
+    CHECK(dt_comm_beside(c));
+    OK(dt_comm_split(c, 0, "gather", &gather, &err));
+    OK(dt_comm_alloc(c, (size_t)(2 + r->size) * COUNT * sizeof(float), &arena, &err));
+    OK(dt_stream_open(&r->device, 1, &second, &err));
+    OK(dt_event_open(&r->device, &through, &err));
+    float *x = arena, *mine = x + COUNT, *all = mine + COUNT;
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(r->rank + 1);
+        mine[i] = (float)(100 * r->rank + i % 7);
+    }
+    if (r->rank == 0) {
+        dt_stream_wait_word(r->stream, &word, 1);
+    }
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "late", x, x, COUNT, DT_F32, 0}, r->stream);
+    dt_event_record(through, r->stream);
+    dt_comm_start(gather, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "all", mine, all, COUNT, DT_F32, 0}, second);
+    OK(dt_stream_finish(second, 30, &err));
+    CHECK(dt_event_sync(through, 0.02, &err) != 0 && err.status == DT_TIMEOUT);
+    for (int k = 0; k < r->size * COUNT; k++) {
+        CHECK(all[k] == (float)(100 * (k / COUNT) + k % COUNT % 7));
+    }
+    (void)pthread_barrier_wait(&meeting); /* everybody has seen it late */
+    __atomic_store_n(&word, 1, __ATOMIC_RELEASE);
+    OK(dt_event_sync(through, 30, &err));
+    CHECK(x[0] == (float)(r->size * (r->size + 1) / 2) && x[COUNT - 1] == x[0]);
+    OK(dt_comm_poll(c, &err));
+    OK(dt_comm_poll(gather, &err));
+    dt_event_close(through);
+    dt_stream_close(second);
+    dt_comm_close(gather);
+    dt_comm_close(c);
+    device_close(r);
+}
+
+static void a_late_reduction_holds_up_no_gather(void **unused)
+{
+    (void)unused;
+    run(2, gather_beside);
+    run(3, gather_beside);
+}
+
 /* Waits until the communicator says what is wrong. */
 static void until_told(struct dt_comm *c, struct dt_error *err)
 {
@@ -268,7 +320,7 @@ int main(void)
         cmocka_unit_test(collectives_equal_the_tree),       cmocka_unit_test(the_host_may_run_ahead),
         cmocka_unit_test(groups_use_the_arenas_of_all),     cmocka_unit_test(ranks_that_differ_are_named),
         cmocka_unit_test(a_rank_that_never_comes_is_named), cmocka_unit_test(only_for_devices_with_memory_of_their_own),
-        cmocka_unit_test(a_host_that_never_asks_is_let_go),
+        cmocka_unit_test(a_host_that_never_asks_is_let_go), cmocka_unit_test(a_late_reduction_holds_up_no_gather),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,14 +119,20 @@ static int some_sms(const struct dt_comm *c, enum dt_coll kind)
     return kind == DT_ALL_GATHER ? 5 : 9;
 }
 
-/* What runs beside each pass (forward, again, backward, evaluation) of a layer and of the last block: "-" nothing, "g" gathers, "r" sums. */
+static bool always(const struct dt_comm *c)
+{
+    (void)c;
+    return true;
+}
+
+/* What runs beside each pass (forward, again, backward, evaluation) of a layer and of the last block: "-" nothing, "g" gathers, "r" sums, "b" both. */
 static void describe_beside(const struct strategy *s, const struct world *w, bool first, bool last, char out[9])
 {
     static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
     for (int i = 0; i < 8; i++) {
         int sms = strategy_busy_sms(s, w, phases[i / 2], i % 2 == 1, first, last);
-        assert_true(sms == 0 || sms == 5 || sms == 9);
-        out[i] = sms == 0 ? '-' : sms == 5 ? 'g' : 'r';
+        assert_true(sms == 0 || sms == 5 || sms == 9 || sms == 5 + 9);
+        out[i] = sms == 0 ? '-' : sms == 5 ? 'g' : sms == 9 ? 'r' : 'b';
     }
     out[8] = '\0';
 }
@@ -198,6 +204,17 @@ static void test_what_runs_beside(void **state)
             if (strcmp(text, expected) != 0) {
                 fail_msg("case %zu, %s, micro-step %d: %s, not %s", i, cases[i].row, m, text, expected);
             }
+        }
+        if (strcmp(cases[i].last, "ggggrggg") == 0) { /* on a stream of their own gathers take theirs beside sums */
+            const struct dt_comm_ops two = {.name = "test", .sms = some_sms, .beside = always};
+            struct dt_stream other;
+            comm.ops = &two;
+            describe_beside(&s, &w, true, true, text);
+            assert_string_equal(text, "ggggrggg"); /* there is no second stream */
+            w.communication = &other;
+            describe_beside(&s, &w, true, true, text);
+            assert_string_equal(text, "ggggbggg");
+            w.communication = NULL;
         }
         w.comm = w.shard = &none; /* of a backend that takes none */
         describe_beside(&s, &w, true, true, text);

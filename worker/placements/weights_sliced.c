@@ -2,7 +2,7 @@
  * unit i + 1 arrives while unit i computes; a shared unit (tied weights) has its own, because it lives from the first block to
  * the last. Rows that keep weights after forward have a slot for each unit.
  *
- * Events: filled = gathered, on the communication stream; freed = compute is done with it; updated = the optimizer wrote the slices. */
+ * Events: filled = gathered, on the gathering stream; freed = compute is done with it; updated = the optimizer wrote the slices. */
 #include "worker/strategy.h"
 
 #include <assert.h>
@@ -33,13 +33,13 @@ static void fetch(struct strategy *s, int unit)
     struct world *w = s->world;
     if (s->prefetch == PREFETCH_NONE) { /* on demand: not before compute has come this far */
         dt_event_record(s->demand, w->compute);
-        dt_event_wait(s->demand, w->communication);
+        dt_event_wait(s->demand, w->gathering);
     }
-    dt_event_wait(x->freed, w->communication);
-    dt_event_wait(s->updated, w->communication);
+    dt_event_wait(x->freed, w->gathering);
+    dt_event_wait(s->updated, w->gathering);
     strategy_note(s, 'G', unit);
-    strategy_start(s, w->shard, DT_ALL_GATHER, s->type, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
-    dt_event_record(x->filled, w->communication);
+    strategy_gather(s, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
+    dt_event_record(x->filled, w->gathering);
     x->unit = unit;
 }
 

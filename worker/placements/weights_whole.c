@@ -51,12 +51,11 @@ static void publish(struct strategy *s)
         return;
     }
     dt_event_record(s->updated, s->world->compute);
-    dt_event_wait(s->updated, s->world->communication);
+    dt_event_wait(s->updated, s->world->gathering);
     for (int u = 0; u < s->chain->unit_count; u++) {
         strategy_note(s, 'P', u);
-        strategy_start(s, s->world->shard, DT_ALL_GATHER, s->type, slice(s, u), unit_at(s, u), s->chain->units[u].numel / s->shards,
-                       "publish weights");
-        dt_event_record(s->unit_ready[u], s->world->communication);
+        strategy_gather(s, slice(s, u), unit_at(s, u), s->chain->units[u].numel / s->shards, "publish weights");
+        dt_event_record(s->unit_ready[u], s->world->gathering);
     }
 }
 

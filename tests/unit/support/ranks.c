@@ -115,12 +115,11 @@ static int64_t started(const struct dt_comm *c, int64_t *of)
 static void count_collectives(struct trainer *t, struct ranks_outcome *out)
 {
     memset(out->collectives_of, 0, sizeof out->collectives_of);
-    out->collectives = started(t->world->comm, out->collectives_of);
-    if (t->world->shard != t->world->comm) {
-        out->collectives += started(t->world->shard, out->collectives_of);
-    }
-    if (t->world->replica) {
-        out->collectives += started(t->world->replica, out->collectives_of);
+    struct dt_comm *all[WORLD_COMMS_MAX];
+    int count = world_comms(t->world, all);
+    out->collectives = 0;
+    for (int i = 0; i < count; i++) {
+        out->collectives += started(all[i], out->collectives_of);
     }
 }
 
