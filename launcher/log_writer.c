@@ -1,5 +1,5 @@
 /* The queue is a list of blocks. Small pieces for the same sink are joined into one block, so a million lines a second cost few writes. The thread takes
- * the first block and writes it in pieces of a pipe's atomic size, outside the lock; every piece is a sign of progress. */
+ * the first block and writes it in pieces of at most a pipe's atomic size, outside the lock; every piece is a sign of progress. */
 #include "launcher/log_writer.h"
 
 #include "base/clock.h"
@@ -97,13 +97,20 @@ static size_t write_piece(int fd, const char *data, size_t size, int *error)
     }
 }
 
+/* Whole lines, so that those of others on the same pipe come between them. */
+static size_t next_piece(const char *data, size_t size)
+{
+    const char *last = size > PIECE_BYTES ? memrchr(data, '\n', PIECE_BYTES) : NULL;
+    return last != NULL ? (size_t)(last + 1 - data) : size < PIECE_BYTES ? size : PIECE_BYTES;
+}
+
 static void write_block(struct log_writer *w, struct block *b)
 {
     size_t at = 0;
     int error = 0;
     bool closed = b->sink->closed, abandoned = false;
     while (at < b->size && error == 0 && !closed && !abandoned) {
-        size_t n = b->size - at < PIECE_BYTES ? b->size - at : PIECE_BYTES;
+        size_t n = next_piece(b->data + at, b->size - at);
         n = write_piece(b->sink->fd, b->data + at, n, &error);
         at += n;
         (void)pthread_mutex_lock(&w->lock);
@@ -193,10 +200,10 @@ struct log_sink *log_writer_sink(struct log_writer *w, int fd, bool own)
     return s;
 }
 
-/* A block for `sink` with room, at the end of the queue. Called with the lock held. */
-static struct block *last_block(struct log_writer *w, struct log_sink *s)
+/* A block for `sink` with so much room, at the end of the queue. Called with the lock held. */
+static struct block *last_block(struct log_writer *w, struct log_sink *s, size_t room)
 {
-    if (w->last == NULL || w->last->sink != s || w->last->size == BLOCK_BYTES || w->last->end) {
+    if (w->last == NULL || w->last->sink != s || w->last->size + room > BLOCK_BYTES || w->last->end) {
         struct block *b = malloc(sizeof *b);
         if (b == NULL) {
             abort();
@@ -221,7 +228,7 @@ void log_writer_put(struct log_writer *w, struct log_sink *s, const void *data, 
     (void)pthread_mutex_lock(&w->lock);
     w->waiting_bytes += size;
     while (size > 0) {
-        struct block *b = last_block(w, s);
+        struct block *b = last_block(w, s, size <= PIECE_BYTES ? size : 1);
         size_t n = BLOCK_BYTES - b->size < size ? BLOCK_BYTES - b->size : size;
         memcpy(b->data + b->size, p, n);
         b->size += n;
@@ -234,7 +241,7 @@ void log_writer_put(struct log_writer *w, struct log_sink *s, const void *data, 
 void log_writer_end(struct log_writer *w, struct log_sink *s)
 {
     (void)pthread_mutex_lock(&w->lock);
-    last_block(w, s)->end = true;
+    last_block(w, s, 0)->end = true;
     (void)pthread_mutex_unlock(&w->lock);
 }
 

@@ -573,6 +573,33 @@ static void test_hanging_file(void **state)
     (void)close(ends[0]);
 }
 
+/* Each write ends with a line, so that one of another process comes between two: a packet of the pipe is one write. */
+static void test_whole_lines(void **state)
+{
+    (void)state;
+    int ends[2];
+    char line[100], packet[8192];
+    size_t got = 0, packets = 0;
+    memset(line, 'x', sizeof line);
+    line[sizeof line - 1] = '\n';
+    assert_int_equal(pipe2(ends, O_DIRECT | O_CLOEXEC), 0);
+    struct log_writer *w = log_writer_open();
+    struct log_sink *sink = log_writer_sink(w, ends[1], false);
+    for (int i = 0; i < 2000; i++) { /* six blocks */
+        log_writer_put(w, sink, line, sizeof line);
+    }
+    for (; got < 2000 * sizeof line; packets++) {
+        ssize_t n = read(ends[0], packet, sizeof packet);
+        assert_true(n > 0);
+        assert_int_equal(packet[n - 1], '\n');
+        got += (size_t)n;
+    }
+    assert_in_range(packets, 2000 * sizeof line / 4096, 2000);
+    assert_int_equal(log_writer_close(w, 60).bytes, 0);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -588,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_stopped_console),
         cmocka_unit_test(test_hanging_file),
+        cmocka_unit_test(test_whole_lines),
     };
     return cmocka_run_group_tests(tests, setup, folder_teardown);
 }
