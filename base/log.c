@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+static void (*_Atomic writer)(const char *line, size_t size);
 static const char *const names[] = {"error", "warn", "info", "debug"};
 static struct {
     enum dt_log_level level;
@@ -37,6 +39,11 @@ void dt_log_open(enum dt_log_level level, int rank, int fd)
     state.fd = fd;
 }
 
+void dt_log_to(void (*write)(const char *line, size_t size))
+{
+    atomic_store(&writer, write);
+}
+
 enum dt_log_level dt_log_level(void)
 {
     return state.level;
@@ -63,7 +70,11 @@ void dt_log(enum dt_log_level level, const char *module, const char *fmt, ...)
         size = sizeof line - 2;
     }
     line[size++] = '\n';
-    while (write(state.fd, line, size) < 0 && errno == EINTR) {
+    void (*to)(const char *, size_t) = atomic_load(&writer);
+    if (to != NULL) {
+        to(line, size);
+    }
+    while (to == NULL && write(state.fd, line, size) < 0 && errno == EINTR) {
     }
     errno = saved;
 }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "launcher/console.h"
 #include "launcher/leftovers.h"
 #include "launcher/process.h"
 #include "launcher/shared_files.h"
@@ -26,7 +27,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LOOK_S 0.2 /* the guard looks for what an earlier job has left, and the job is under way by then */
+#define CONSOLE_S 0.2 /* a console that does not read is tried again */
+#define LOOK_S 0.2    /* the guard looks for what an earlier job has left, and the job is under way by then */
 
 static pid_t guard_pid; /* written once, before the agent does anything */
 static struct lifetime {
@@ -238,9 +240,8 @@ static double end_overdue(pid_t agent)
     int killed = kill_descendants(agent);
     if (killed > 0 && said_ns != atomic_load(&lifetime->until_ns)) {
         said_ns = atomic_load(&lifetime->until_ns);
-        (void)dprintf(2,
-                      "dtrun: agent (pid %d): no word from the other hosts for so long that they may go on without this one: %d process%s killed\n",
-                      (int)agent, killed, killed == 1 ? "" : "es");
+        console_say("dtrun: agent (pid %d): no word from the other hosts for so long that they may go on without this one: %d process%s killed\n",
+                    (int)agent, killed, killed == 1 ? "" : "es");
     }
     return killed > 0 ? 0.05 : 1; /* some may just have forked */
 }
@@ -272,7 +273,8 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     bool suspending = false, gone = false;
     struct leftovers before = {.look_at_s = dt_now_s() + LOOK_S};
     while (!gone) {
-        struct timespec wait = dt_timespec(fmin(end_overdue(agent), leftovers_step(&before, agent, dt_now_s())));
+        double wait_s = fmin(end_overdue(agent), leftovers_step(&before, agent, dt_now_s()));
+        struct timespec wait = dt_timespec(console_turn() ? fmin(wait_s, CONSOLE_S) : wait_s);
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGCHLD) {
             gone = reap(agent, &suspending, &status);
@@ -287,18 +289,19 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     bool stopped = WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : stopped ? 128 + WTERMSIG(status) : DT_EXIT_TEMPORARY;
     if (WIFSIGNALED(status)) {
-        (void)dprintf(2, "dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n", (int)agent,
-                      WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
+        console_say("dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n", (int)agent,
+                    WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
     }
     if (code != 0) {
         leftovers_end(&before, agent);
     }
     if (!all_gone) {
-        (void)dprintf(2, "dtrun: guard: a process of this job does not die: %s\n",
-                      !process_numbers_are_ours()    ? "without a /proc of this PID namespace it cannot be found; look for it in ps"
-                      : guard_kill_descendants() > 0 ? "it hangs in the kernel; look for state D in ps"
-                                                     : "it belongs to another user; look for it in ps");
+        console_say("dtrun: guard: a process of this job does not die: %s\n",
+                    !process_numbers_are_ours()    ? "without a /proc of this PID namespace it cannot be found; look for it in ps"
+                    : guard_kill_descendants() > 0 ? "it hangs in the kernel; look for state D in ps"
+                                                   : "it belongs to another user; look for it in ps");
     }
+    console_close(CONSOLE_STALL_S);
     _exit(code);
 }
 
@@ -337,6 +340,7 @@ int guard_open(const bool handled[65], struct dt_error *err)
         (void)setpgid(agent, agent);
         (void)dt_file_raise_limit();    /* as the agent does: its descriptors are ours */
         (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody reads what we say */
+        console_open_alone();           /* a thread would keep the agent's descriptors open */
         keep(agent, &signals);
     }
     (void)setpgid(0, 0);

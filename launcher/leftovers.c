@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "launcher/console.h"
 #include "launcher/process.h"
 
 #include <ctype.h>
@@ -139,7 +140,7 @@ static bool look(pid_t agent, bool say)
     dt_text_init(&line);
     int count = find(agent, &line);
     if (say && count > 0) {
-        (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
+        console_write(dt_text_str(&line), line.size);
     }
     dt_text_clear(&line);
     return count > 0;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "launcher/console.h"
 #include "launcher/log_lines.h"
 #include "launcher/log_rate.h"
 #include "launcher/log_tree.h"
@@ -56,8 +57,7 @@ struct logs {
     const struct options *o;
     char *base;              /* the folder made by default, to be removed when it stays empty; or null */
     char *dir, *attempt_dir; /* null for /dev/null */
-    struct log_writer *files, *console;
-    struct log_sink *sides[2];    /* of the console */
+    struct log_writer *files;
     struct log_sink *filtered[2]; /* of the attempt */
     bool terminal[2], same_console, colours;
     struct stream *partial[2]; /* whose unfinished line stands on that side (slot 0 for both when they are one console) */
@@ -72,9 +72,9 @@ struct logs {
 
 /* ---- console ---- */
 
-static void tell(struct logs *l, const char *text)
+static void tell(const char *text)
 {
-    log_writer_put(l->console, l->sides[1], text, strlen(text));
+    console_write(text, strlen(text));
 }
 
 static bool may_show(struct logs *l)
@@ -82,14 +82,14 @@ static bool may_show(struct logs *l)
     if (!l->dropping) {
         return true;
     }
-    if (log_writer_size(l->console) > LOW) {
+    if (console_size() > LOW) {
         return false;
     }
     char text[128];
     (void)snprintf(text, sizeof text, "dtrun: %zu lines are missing here; the console did not read\n", l->dropped_count - l->reported_count);
     l->reported_count = l->dropped_count;
     l->dropping = false;
-    tell(l, text);
+    tell(text);
     return true;
 }
 
@@ -118,7 +118,7 @@ static void show(struct stream *s, const char *text, size_t size, bool ended)
         dt_text_puts(&l->scratch, "\n");
     }
     *partial = ended ? NULL : s;
-    log_writer_put(l->console, l->sides[s->which], l->scratch.data, l->scratch.size);
+    console_put(s->which, l->scratch.data, l->scratch.size);
 }
 
 static bool contains_any(const char *line, size_t size, char **filters)
@@ -182,15 +182,15 @@ static void set_paused(struct logs *l, bool paused)
     }
 }
 
-static bool console_stalled(struct logs *l)
+static bool console_stalled(const struct logs *l)
 {
-    return log_writer_stalled_s(l->console) > STALL_S / l->o->time_scale;
+    return console_stalled_s() > STALL_S / l->o->time_scale;
 }
 
 /* After something was queued, or time has passed: hold back, drop, or go on. */
 static void balance(struct logs *l)
 {
-    size_t waiting = log_writer_size(l->console);
+    size_t waiting = console_size();
     if (!l->dropping && waiting > (l->paused ? LOW : CONSOLE_HIGH) && console_stalled(l)) {
         l->dropping = true;
     }
@@ -207,7 +207,7 @@ static void check_files(struct logs *l)
     if (error != 0) {
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on, lost output is counted\n", l->dir, strerror(error));
-        tell(l, text);
+        tell(text);
         l->warned = true;
     }
 }
@@ -263,7 +263,7 @@ static void take(struct stream *s, const char *data, size_t size)
         char text[192];
         (void)snprintf(text, sizeof text, "dtrun: rank %d (local %d) floods its %s: %s\n", l->first_rank + s->local_rank, s->local_rank,
                        s->which == 0 ? "stdout" : "stderr", words);
-        tell(l, text);
+        tell(text);
     }
     if (s->file != NULL) {
         log_writer_put(l->files, s->file, data, size);
@@ -377,7 +377,7 @@ static struct log_sink *open_file(struct logs *l, const char *folder, const char
     if (fd < 0 && !l->warned) {
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on without this file\n", path, strerror(errno));
-        tell(l, text);
+        tell(text);
         l->warned = true;
     }
     free(path);
@@ -447,7 +447,7 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
     if (failed && !l->warned) { /* most likely a full disk: no reason to stop a job */
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s; the job goes on without log files\n", err->text);
-        tell(l, text);
+        tell(text);
         l->warned = true;
     }
     if (!failed && l->o->stdout_filters != NULL) {
@@ -529,23 +529,17 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
 
 /* ---- open, ask, close ---- */
 
-int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int out_fd, int err_fd, struct dt_error *err)
+int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struct dt_error *err)
 {
     struct logs *l = dt_alloc(sizeof *l);
-    struct stat a;
-    struct stat b;
     bool no_files = o->log_dir != NULL && strcmp(o->log_dir, "/dev/null") == 0;
     l->loop = loop;
     l->o = o;
     l->files = log_writer_open();
-    l->console = log_writer_open();
-    if (l->files == NULL || l->console == NULL || (!no_files && (l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err)) == NULL)) {
-        int result = l->files == NULL || l->console == NULL ? dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output") : -1;
+    if (l->files == NULL || (!no_files && (l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err)) == NULL)) {
+        int result = l->files == NULL ? dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output") : -1;
         if (l->files != NULL) {
             (void)log_writer_close(l->files, 1);
-        }
-        if (l->console != NULL) {
-            (void)log_writer_close(l->console, 1);
         }
         free(l->base);
         free(l);
@@ -554,19 +548,17 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int o
     l->timer = dt_alloc(sizeof *l->timer);
     l->timer->data = l;
     (void)uv_timer_init(loop, l->timer);
-    l->sides[0] = log_writer_sink(l->console, out_fd, false);
-    l->sides[1] = log_writer_sink(l->console, err_fd, false);
     const char *plain = getenv("NO_COLOR"), *kind = getenv("TERM");
     l->colours = (plain == NULL || plain[0] == '\0') && (kind == NULL || strcmp(kind, "dumb") != 0);
-    l->terminal[0] = isatty(out_fd) == 1;
-    l->terminal[1] = isatty(err_fd) == 1;
-    l->same_console = fstat(out_fd, &a) == 0 && fstat(err_fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    l->terminal[0] = isatty(console_fd(0)) == 1;
+    l->terminal[1] = isatty(console_fd(1)) == 1;
+    l->same_console = console_is_one();
     if (gethostname(l->host, sizeof l->host - 1) == 0) {
         l->host[strcspn(l->host, ".")] = '\0';
     }
     if (l->base != NULL && logs_has_files(l)) { /* nobody could guess it */
         dt_text_printf(&l->scratch, "dtrun: logs are in %s\n", l->dir);
-        tell(l, dt_text_str(&l->scratch));
+        tell(dt_text_str(&l->scratch));
     }
     *out = l;
     return 0;
@@ -633,11 +625,8 @@ int logs_tail(const struct logs *l, int local_rank, int line_count, struct dt_te
 
 void logs_flush(struct logs *l, double timeout_s)
 {
-    double until_s = dt_now_s() + timeout_s;
     (void)log_writer_flush(l->files, timeout_s);
     check_files(l);
-    double left_s = until_s - dt_now_s();
-    (void)log_writer_flush(l->console, left_s > 0 ? left_s : 0);
 }
 
 static void on_timer_closed(uv_handle_t *handle)
@@ -647,21 +636,9 @@ static void on_timer_closed(uv_handle_t *handle)
 
 void logs_close(struct logs *l, double timeout_s, struct dt_text *lost)
 {
-    double until_s = dt_now_s() + timeout_s;
     end_attempt(l);
     struct log_losses files = log_writer_close(l->files, timeout_s);
-    double left_s = until_s - dt_now_s();
-    struct log_losses console = log_writer_close(l->console, left_s > 0 ? left_s : 0);
-    size_t missed = l->dropped_count - l->reported_count + console.line_count;
-    if (lost != NULL && missed > 0 && !console.closed) {
-        bool one = missed == 1;
-        dt_text_printf(lost, "dtrun: %zu line%s not shown%s%s%s%s\n", missed, one ? " was" : "s were",
-                       console.error != 0 ? ": " : "; the console did not read", console.error != 0 ? strerror(console.error) : "",
-                       l->dir == NULL ? ""
-                       : one          ? "; it is in "
-                                      : "; they are in ",
-                       l->dir != NULL ? l->dir : "");
-    }
+    console_missed(l->dropped_count - l->reported_count, l->dir);
     if (lost != NULL && files.bytes > 0) {
         dt_text_printf(lost, "dtrun: %s: %zu lines (%zu bytes) of output were lost: %s\n", l->dir, files.line_count, files.bytes,
                        files.error != 0 ? strerror(files.error) : "the disk did not take them in time");

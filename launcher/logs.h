@@ -1,6 +1,6 @@
 /* Output of the workers: torchrun's folder tree, copies on the console with prefixes, the last lines for the report.
  * A stream without redirect, tee or filter is inherited: no pipe, nothing to do here. The others are pipes read on the loop; files
- * and console are written by two threads, so that neither a slow disk nor a stopped terminal holds up the loop. A full disk or
+ * are written by a thread, as the console is (console.h), so that neither a slow disk nor a stopped terminal holds up the loop. A full disk or
  * a console that does not read costs lines, never the job: they are counted and reported. All calls come from the loop's thread. */
 #ifndef DT_LAUNCHER_LOGS_H
 #define DT_LAUNCHER_LOGS_H
@@ -11,8 +11,8 @@
 
 struct logs;
 
-/* Makes LOG_DIR/RUNID_xxxxxxxx (mode 0700; nothing for /dev/null). out_fd and err_fd are the console (1 and 2; tests give pipes). */
-int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, int out_fd, int err_fd, struct dt_error *err);
+/* Makes LOG_DIR/RUNID_xxxxxxxx (mode 0700; nothing for /dev/null). The console must be open (console.h). */
+int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struct dt_error *err);
 /* The run's folder, or null for /dev/null. */
 const char *logs_dir(const struct logs *l);
 /* True when some stream goes to a file (so the start line and the report should name the folder). */
@@ -37,9 +37,9 @@ void logs_finish(struct logs *l, int local_rank);
 int logs_tail(const struct logs *l, int local_rank, int line_count, struct dt_text *out);
 /* dt_now_s() of the last byte that came from this worker through us; 0: none yet, or inherited. For --hang_timeout. */
 double logs_last_output_s(const struct logs *l, int local_rank);
-/* Waits until console and files have what was read so far, at most timeout_s. For the report to come after the output. */
+/* Waits until the files have what was read so far, at most timeout_s. For the report that names them. */
 void logs_flush(struct logs *l, double timeout_s);
-/* Finishes all, waits at most timeout_s for files and console, appends what was lost to `lost` (one line per cause; may be null). Handles close
+/* Finishes all, waits at most timeout_s for the files, appends what they lost to `lost` (a line, or nothing; may be null). Handles close
  * asynchronously: run the loop until they have. */
 void logs_close(struct logs *l, double timeout_s, struct dt_text *lost);
 

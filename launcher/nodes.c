@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "collectives/net.h"
 #include "launcher/claim.h"
+#include "launcher/console.h"
 #include "launcher/endpoint.h"
 #include "launcher/gather.h"
 #include "launcher/guard.h"
@@ -58,7 +59,7 @@ struct nodes {
 
 static void say(const char *line)
 {
-    (void)fprintf(stderr, "dtrun: %s\n", line);
+    console_say("dtrun: %s\n", line);
 }
 
 /* The member's deadlines may be others now: before anything is started by what it said. */
@@ -97,10 +98,9 @@ static void learn_address(struct nodes *n, uint64_t peer, const char *host)
     }
     if (others_reach) {
         n->place.by_name = false;
-        (void)fprintf(stderr,
-                      "dtrun: warning: %s is %s on this host, but another one came to %s: all are told that one; --local_addr=ADDRESS names "
-                      "another\n",
-                      n->o->master_addr, self->address, local);
+        console_say("dtrun: warning: %s is %s on this host, but another one came to %s: all are told that one; --local_addr=ADDRESS names "
+                    "another\n",
+                    n->o->master_addr, self->address, local);
     }
     memcpy(self->address, local, sizeof local);
 }
@@ -143,8 +143,8 @@ static void note_skew(struct nodes *n, uint64_t peer, const struct message *join
         return;
     }
     n->skewed[n->skewed_count++] = peer;
-    (void)fprintf(stderr, "dtrun: host %s: its clock is %.0f s %s that of host %s; times in its logs differ by this, nothing else depends on it\n",
-                  join->info.host, fabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind", n->member.options.self.host);
+    console_say("dtrun: host %s: its clock is %.0f s %s that of host %s; times in its logs differ by this, nothing else depends on it\n",
+                join->info.host, fabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind", n->member.options.self.host);
 }
 
 static void on_message(void *user, uint64_t peer, const void *bytes, size_t size)
@@ -181,7 +181,7 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
             say(n->wait.trouble);
         } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
             n->told_name = true;
-            (void)fprintf(stderr, "dtrun: endpoint %s; trying on\n", n->wait.trouble);
+            console_say("dtrun: endpoint %s; trying on\n", n->wait.trouble);
         }
     }
 }
@@ -425,7 +425,7 @@ static void on_claimed(void *user, int fd, const struct lookup_list *list)
         (void)close(fd);
         return;
     }
-    (void)fprintf(stderr, "dtrun: endpoint %s port %d: held by this host now\n", n->o->master_addr, n->o->master_port);
+    console_say("dtrun: endpoint %s port %d: held by this host now\n", n->o->master_addr, n->o->master_port);
     struct peer_info *self = &n->member.options.self;
     n->place.endpoint = *list;
     n->place.hosts = true;
@@ -478,7 +478,7 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
     if (!key->given && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
         bool nobody_else = nodes_is_loopback(o->master_addr) || strcmp(o->master_addr, "localhost") == 0;
         if (!nobody_else) {
-            (void)fprintf(stderr, "dtrun: %s\n", secure_no_key_warning());
+            console_say("dtrun: %s\n", secure_no_key_warning());
         }
     }
     return 0;

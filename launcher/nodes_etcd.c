@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "launcher/console.h"
 #include "launcher/etcd.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void end(struct nodes_etcd *n)
 static void say(void *user, const char *line)
 {
     (void)user;
-    (void)fprintf(stderr, "dtrun: %s\n", line);
+    console_say("dtrun: %s\n", line);
 }
 
 /* ---- answers ---- */
@@ -67,7 +67,7 @@ static void on_failed(struct nodes_etcd *n, const struct dt_error *err)
     }
     if (!n->said && n->witness.stored && now_s - n->answered_s >= say_after_dead * n->dead_s) {
         n->said = true;
-        (void)fprintf(stderr, "dtrun: %s; workers go on, a new round waits for it\n", err->text);
+        console_say("dtrun: %s; workers go on, a new round waits for it\n", err->text);
     }
     n->hooks.moved(n->hooks.user);
 }

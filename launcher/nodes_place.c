@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "launcher/console.h"
 
 #include <arpa/inet.h>
 #include <sodium.h>
@@ -98,10 +99,10 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
             if (p->endpoint.count > 0) {
                 (void)lookup_host((struct sockaddr *)&p->endpoint.addresses[0], here, sizeof here);
             }
-            (void)fprintf(stderr, "dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
+            console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
         } else if (warning != NULL && !(strcmp(options_source(o, "rdzv_endpoint"), "default") == 0 &&
                                         strcmp(options_source(o, "master_addr"), "default") == 0)) { /* said: not given */
-            (void)fprintf(stderr, "dtrun: %s\n", warning);
+            console_say("dtrun: %s\n", warning);
         }
         return 0;
     }
@@ -141,16 +142,14 @@ static void warn_elsewhere(const struct options *o)
 {
     const char *source = options_source(o, "node_rank");
     if (strcmp(source, "default") == 0) {
-        (void)fprintf(
-            stderr,
+        console_say(
             "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no address of it; give each host its "
             "own rank (0 to %d)\n",
             o->master_addr, o->nnodes_max - 1);
     } else {
-        (void)fprintf(stderr,
-                      "dtrun: warning: %s: is 0 right here? The others come to %s, which is no address of this host; going on, as it may be "
-                      "a translated one\n",
-                      source, o->master_addr);
+        console_say("dtrun: warning: %s: is 0 right here? The others come to %s, which is no address of this host; going on, as it may be "
+                    "a translated one\n",
+                    source, o->master_addr);
     }
 }
 
@@ -163,7 +162,7 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
         p->endpoint.count = 0;
         (void)snprintf(trouble, trouble_bytes, "%s", err->text);
         if (choice == ENDPOINT_HOST) {
-            (void)fprintf(stderr, "dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text, o->master_port);
+            console_say("dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text, o->master_port);
         }
         choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
@@ -183,7 +182,7 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     p->translated = p->hosts && !decided.ours && p->endpoint.count > 0;
     p->by_name = p->hosts && named && (o->local_addr == NULL || o->local_addr[0] == '\0');
     if (!decided.hosts && choice == ENDPOINT_HOST) {
-        (void)fprintf(stderr, "dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
+        console_say("dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
     }
     int fd = decided.fd;
     self->port = decided.port;

@@ -2,6 +2,7 @@
 #include "launcher/plan.h"
 
 #include "launcher/capture.h"
+#include "launcher/console.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
 
@@ -131,11 +132,11 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
                              .master_addr = o->master_addr,
                              .master_port = o->master_port};
     if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0 || env_build(o, &one, env, &arena, &envp, &err) != 0) {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         goto out;
     }
     if (!all && pipe2(ends, O_CLOEXEC) != 0) {
-        (void)fprintf(stderr, "dtrun: plan: no pipe: %s\n", strerror(errno));
+        console_say("dtrun: plan: no pipe: %s\n", strerror(errno));
         code = DT_EXIT_TEMPORARY;
         goto out;
     }
@@ -144,7 +145,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     s.envp = envp;
     s.stdout_fd = ends[1];
     if (workers_spawn_plain(w, &s, &pid, &err) != 0) {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
         goto out;
     }
@@ -159,8 +160,8 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     }
     code = workers_code(status);
     if (code < 0) {
-        (void)fprintf(stderr, "dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program, (int)pid, -code,
-                      sigabbrev_np(-code));
+        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program, (int)pid, -code,
+                    sigabbrev_np(-code));
         code = DT_EXIT_FAILED;
     }
     if (code != 0 || all) {

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "launcher/console.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
 #include "launcher/plan.h"
@@ -443,7 +444,7 @@ static int open_all(struct run *r, struct dt_error *err)
     if (r->o->leash_key) {
         leash_forget_key(r->o->key_file);
     }
-    if ((r->nodes == NULL && open_store(r, err) != 0) || logs_open(&r->logs, &r->loop, r->o, 1, 2, err) != 0) {
+    if ((r->nodes == NULL && open_store(r, err) != 0) || logs_open(&r->logs, &r->loop, r->o, err) != 0) {
         return -1;
     }
     if (r->output_dir != NULL) {
@@ -458,7 +459,7 @@ static int open_all(struct run *r, struct dt_error *err)
     run_starts_open(r);
     struct dt_error hidden;
     if (status_open(&r->status, &r->loop, r->o->run_id, run_status, r, &hidden) != 0) {
-        (void)fprintf(stderr, "dtrun: warning: --status will not find this job: %s\n", hidden.text);
+        console_say("dtrun: warning: --status will not find this job: %s\n", hidden.text);
     } else {
         status_set_prepare(r->status, run_status_ask);
     }
@@ -501,7 +502,7 @@ static void close_all(struct run *r)
         if (unasked && !r->failure_told) {
             (void)unlink(r->events_path); /* nobody looks for it, and the folder goes when it is empty */
         } else if (unasked) {             /* nobody could guess it */
-            (void)fprintf(stderr, "dtrun: the record of the failure is %s\n", r->events_path);
+            console_say("dtrun: the record of the failure is %s\n", r->events_path);
         }
         logs_close(r->logs, 5, &lost);
     }
@@ -519,7 +520,7 @@ static void close_all(struct run *r)
     if (r->nodes != NULL) {
         nodes_free(r->nodes);
     }
-    (void)fputs(dt_text_str(&lost), stderr);
+    console_write(dt_text_str(&lost), lost.size);
     dt_text_clear(&lost);
     failures_clear(&r->failures);
     workers_close(&r->workers);
@@ -535,7 +536,7 @@ static void close_all(struct run *r)
     free(r->bindings);
 }
 
-int run_job(const struct options *o, char *const *env)
+static int run_all(const struct options *o, char *const *env)
 {
     struct run *r = &run;
     struct dt_error err;
@@ -543,7 +544,7 @@ int run_job(const struct options *o, char *const *env)
     r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
     if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, o->nnodes_min - 1, &err) != 0) {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
     if (r->is_train) {
@@ -572,7 +573,7 @@ int run_job(const struct options *o, char *const *env)
                                                                     .watch_progress = r->is_train});
     int failed = uv_loop_init(&r->loop);
     if (failed != 0) {
-        (void)fprintf(stderr, "dtrun: event loop: %s\n", uv_strerror(failed));
+        console_say("dtrun: event loop: %s\n", uv_strerror(failed));
         free(r->bindings);
         workers_close(&r->workers);
         free(r->output_dir);
@@ -581,7 +582,7 @@ int run_job(const struct options *o, char *const *env)
     failures_begin(&r->failures);
     if (open_all(r, &err) == 0) {
         if (env_sets_omp(o, env) && !o->bundled) {
-            (void)fprintf(stderr, "%s\n", env_omp_warning());
+            console_say("%s\n", env_omp_warning());
         }
         do_one(r, AGENT_DO_TELL_JOIN);
         run_drain(r);
@@ -592,17 +593,29 @@ int run_job(const struct options *o, char *const *env)
         run_torch_end(r);
         run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round, run_restarts_used(r, false));
     } else {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
     close_all(r);
     bool asks = r->left ? o->here.node_count <= 1 : r->place.group_rank == 0; /* the others go on, perhaps in the same job of the scheduler */
     if (r->code == DT_EXIT_STOPPED && asks && requeue_wanted(o, r->stop_signal)) {
         if (requeue_ask(o, env, &err) != 0) {
-            (void)fprintf(stderr, "dtrun: %s\n", err.text);
+            console_say("dtrun: %s\n", err.text);
         } else {
-            (void)fprintf(stderr, "dtrun: asked %s to run job %s again (--requeue)\n", o->here.name, o->here.requeue.id);
+            console_say("dtrun: asked %s to run job %s again (--requeue)\n", o->here.name, o->here.requeue.id);
         }
     }
     return r->code == DT_EXIT_STOPPED ? o->requeue_exit_code : r->code;
+}
+
+int run_job(const struct options *o, char *const *env)
+{
+    struct dt_error err;
+    if (console_open(1, 2, &err) != 0) {
+        console_say("dtrun: %s\n", err.text);
+        return DT_EXIT_TEMPORARY;
+    }
+    int code = run_all(o, env);
+    console_close(CONSOLE_STALL_S);
+    return code;
 }

@@ -1,11 +1,11 @@
 /* --numa_binding: a mask for each worker, found once before the first round, so that a machine where it cannot be done starts nothing. Without GPUs, and
  * for bundled programs that use none, workers are spread evenly over the NUMA nodes; torchrun refuses there. */
 #include "base/log.h"
+#include "launcher/console.h"
 #include "launcher/gpus.h"
 #include "launcher/numa.h"
 #include "launcher/run_parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,13 +106,13 @@ int run_numa_open(struct run *r)
         share(gpus, o->local_first + o->nproc);
     }
     if (gpus->trouble[0] != '\0') {
-        (void)fprintf(stderr, "dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n", gpus->trouble);
+        console_say("dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n", gpus->trouble);
     }
     if (code < 0 && fill_masks(r, gpus, nodes, &err) != 0) {
         code = DT_EXIT_USAGE;
     }
     if (code >= 0 && err.text[0] != '\0') {
-        (void)fprintf(stderr, "dtrun: --numa_binding: %s\n", err.text);
+        console_say("dtrun: --numa_binding: %s\n", err.text);
     }
     free(gpus);
     free(nodes);

@@ -2,8 +2,8 @@
 #include "launcher/run_parts.h"
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "launcher/console.h"
 #include "launcher/report.h"
 
 #include <signal.h>
@@ -141,7 +141,7 @@ static void write_elsewhere(struct run *r, const char *cause, const char *here, 
     } else if (failed && r->agent.verdict && !is_permanent(r) && r->o->max_restarts > 0 && used >= r->o->max_restarts) {
         dt_text_printf(&line, "; no restart left (%d of %d used)", used, r->o->max_restarts);
     }
-    (void)fprintf(stderr, "%s\n", dt_text_str(&line));
+    console_say("%s\n", dt_text_str(&line));
     dt_text_clear(&line);
     note_elsewhere(r, r->cause_round, cause);
 }
@@ -274,8 +274,7 @@ void run_say_cause(struct run *r)
         }
         dt_text_puts(&line, "\n");
     }
-    (void)fflush(stdout);
-    (void)dt_file_write_all(2, dt_text_str(&line), line.size, "stderr", NULL);
+    console_write(dt_text_str(&line), line.size);
     dt_text_reset(&line);
     report_event_failure(&f->list[f->root], &line);
     run_event(r, "failure", "\"round\":%d,%s", r->cause_round, dt_text_str(&line));
@@ -292,7 +291,7 @@ void run_say_lost(struct run *r)
         return;
     }
     r->lost_round = r->place.round;
-    (void)fprintf(stderr, "dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end", r->failures.host);
+    console_say("dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end", r->failures.host);
     note_elsewhere(r, r->place.round, cause);
 }
 
@@ -315,8 +314,8 @@ void run_say_waiting(const struct run *r)
     struct dt_text ranks;
     dt_text_init(&ranks);
     add_running(r, &ranks);
-    (void)fprintf(stderr, "dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for %s\n", r->failures.host,
-                  r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, dt_text_str(&ranks));
+    console_say("dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for %s\n", r->failures.host,
+                r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, dt_text_str(&ranks));
     dt_text_clear(&ranks);
 }
 
@@ -331,9 +330,9 @@ void run_say_ending(const struct run *r)
     struct dt_text ranks;
     dt_text_init(&ranks);
     add_running(r, &ranks);
-    (void)fprintf(stderr, "dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s%s\n", r->failures.host, now_s - r->ending_since_s,
-                  dt_text_str(&ranks), r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
-                  r->killed ? "they are given up" : "KILL (--shutdown_timeout)", run_is_watched(r) && !r->killed ? "; Ctrl-C again kills now" : "");
+    console_say("dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s%s\n", r->failures.host, now_s - r->ending_since_s,
+                dt_text_str(&ranks), r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
+                r->killed ? "they are given up" : "KILL (--shutdown_timeout)", run_is_watched(r) && !r->killed ? "; Ctrl-C again kills now" : "");
     dt_text_clear(&ranks);
 }
 
@@ -346,7 +345,7 @@ void run_say_first_seen(const struct run *r)
     }
     dt_text_init(&line);
     report_cause(&f->list[f->root], 1, 0, &line);
-    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for the other hosts to say why\n", dt_text_str(&line), r->o->dead_after_s);
+    console_say("%s (first seen); waiting up to %g s for the other hosts to say why\n", dt_text_str(&line), r->o->dead_after_s);
     dt_text_clear(&line);
 }
 
@@ -367,7 +366,7 @@ void run_say_pause(struct run *r)
     const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
     if (cause != NULL) {
         r->lost_round = r->place.round;
-        (void)fprintf(stderr, "dtrun: %s\n", cause);
+        console_say("dtrun: %s\n", cause);
         note_elsewhere(r, r->place.round, cause);
     }
 }
@@ -384,7 +383,7 @@ static void say_no_progress(const struct run *r)
     if (best_step >= 0) {
         (void)snprintf(where, sizeof where, "no further than step %lld", (long long)best_step);
     }
-    (void)fprintf(stderr, "dtrun: no progress: %d restarts came %s; another try would fail the same way\n", restarts, where);
+    console_say("dtrun: no progress: %d restarts came %s; another try would fail the same way\n", restarts, where);
 }
 
 /* The job was stopped by a signal that came to another host, which is told by its end alone where nothing ran. 0: it was not. */
@@ -437,19 +436,18 @@ void run_say_end(const struct run *r)
                    elsewhere != 0 ? " at another host" : "");
     say_no_progress(r);
     if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
-        (void)fprintf(stderr, "dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);
+        console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);
     } else if (r->guard_gone) {
-        (void)fprintf(stderr, "dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
+        console_say("dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
     } else if (r->left) {
-        (void)fprintf(stderr, "dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,
-                      r->code == DT_EXIT_STOPPED ? "state saved"
-                      : r->is_train              ? what_stays(r, stays, sizeof stays)
-                                                 : "the workers here have ended");
+        console_say("dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,
+                    r->code == DT_EXIT_STOPPED ? "state saved"
+                    : r->is_train              ? what_stays(r, stays, sizeof stays)
+                                               : "the workers here have ended");
     } else if (r->code == DT_EXIT_STOPPED) {
-        (void)fprintf(stderr, "dtrun: stopped by %s: state saved%s; the same command continues\n", name,
-                      r->failures.saved_step >= 0 ? "" : " by the program");
+        console_say("dtrun: stopped by %s: state saved%s; the same command continues\n", name, r->failures.saved_step >= 0 ? "" : " by the program");
     } else if (r->code > 128 && number != 0) {
-        (void)fprintf(stderr, "dtrun: stopped by %s: all workers have ended%s%s\n", name, r->is_train ? "; " : "",
-                      r->is_train ? what_stays(r, stays, sizeof stays) : "");
+        console_say("dtrun: stopped by %s: all workers have ended%s%s\n", name, r->is_train ? "; " : "",
+                    r->is_train ? what_stays(r, stays, sizeof stays) : "");
     }
 }

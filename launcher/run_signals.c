@@ -2,11 +2,11 @@
  * of it is the agent's business (agent.h); a child's end is a signal, too. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "launcher/console.h"
 #include "launcher/guard.h"
 #include "launcher/run_parts.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -110,7 +110,7 @@ static void on_leash_gone(void *user, const char *cause)
     if (r->exiting) {
         return;
     }
-    (void)fprintf(stderr, "dtrun: host %s: the launching host is gone (%s): ending the workers here\n", r->failures.host, cause);
+    console_say("dtrun: host %s: the launching host is gone (%s): ending the workers here\n", r->failures.host, cause);
     r->wish = SIGHUP;
     run_post(r, AGENT_ON_NOW, SIGHUP);
     run_drain(r);

@@ -1,4 +1,5 @@
 /* A round's workers are started: with what surroundings, and what of the agent is made ready before. */
+#include "launcher/console.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
 #include "launcher/run_parts.h"
@@ -103,7 +104,7 @@ void run_spawn(struct run *r)
         dt_arena_clear(&arena);
     }
     if (result != 0) {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         (void)snprintf(r->no_start, sizeof r->no_start, "host %s: %s", r->failures.host, err.text);
         run_post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;

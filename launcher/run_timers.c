@@ -1,6 +1,7 @@
 /* What happens because time has passed: a worker's grace is over, a rank is silent, a round takes its time to end. */
 #include "base/clock.h"
 #include "launcher/run_parts.h"
+#include "launcher/console.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ static bool say_save_dropped(const struct run *r)
     }
     dt_text_printf(&line, "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
                    r->o->shutdown_timeout_s);
-    (void)fputs(dt_text_str(&line), stderr);
+    console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
     return count == r->workers.running_count;
 }
@@ -44,8 +45,8 @@ static void on_grace(uv_timer_t *timer)
 {
     struct run *r = timer->data;
     if (r->killed) {
-        (void)fprintf(stderr, "dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
-                      r->failures.host, r->workers.running_count, RUN_STUCK_S);
+        console_say("dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
+                    r->failures.host, r->workers.running_count, RUN_STUCK_S);
         r->code = r->agent.verdict || (r->agent.stop_wanted && !r->agent.pausing) ? r->agent.code : DT_EXIT_FAILED;
         r->exiting = true;
         uv_stop(&r->loop);
@@ -54,8 +55,8 @@ static void on_grace(uv_timer_t *timer)
     bool all_save = say_save_dropped(r);
     for (int i = 0; i < r->workers.count && !all_save; i++) {
         if (r->workers.list[i].running) {
-            (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n",
-                          r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
+            console_say("dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n", r->failures.host,
+                        r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
         }
     }
     run_post(r, AGENT_ON_GRACE, 0);
@@ -85,8 +86,8 @@ static void on_news(uv_timer_t *timer)
     }
     dt_text_init(&line);
     report_cause(r->failures.list, 1, 0, &line);
-    (void)fprintf(stderr, "%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), run_grace_s(r),
-                  r->workers.running_count, r->workers.running_count == 1 ? "" : "s");
+    console_say("%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), run_grace_s(r), r->workers.running_count,
+                r->workers.running_count == 1 ? "" : "s");
     dt_text_clear(&line);
 }
 

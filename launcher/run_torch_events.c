@@ -1,8 +1,8 @@
 /* --event_log_handler=console: torchrun's events, one JSON object per line on stderr, in its spelling: some sites parse them. Ours are in
  * events.jsonl, whatever this option says. */
 #include "base/clock.h"
-#include "base/file.h"
 #include "launcher/run_parts.h"
+#include "launcher/console.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -84,7 +84,7 @@ static void say(const struct run *r, const struct torch_event *e)
     } else {
         dt_text_puts(&line, ", \"duration_ms\": null}}\n");
     }
-    (void)dt_file_write_all(2, line.data, line.size, "stderr", NULL);
+    console_write(line.data, line.size);
     dt_text_clear(&line);
 }
 

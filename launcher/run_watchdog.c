@@ -1,5 +1,6 @@
 /* What torchrun watches when its variables ask for it: timers that workers set themselves, and the variables that have no effect here. */
 #include "launcher/run_parts.h"
+#include "launcher/console.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ static void on_expired(void *user, pid_t pid, int signal, const char *scope)
         return;
     }
     int i = (int)(one - r->workers.list);
-    (void)fprintf(stderr, "dtrun: host %s rank %d (local %d, pid %d): %s\n", r->failures.host, r->place.rank + i, i, (int)pid, words);
+    console_say("dtrun: host %s rank %d (local %d, pid %d): %s\n", r->failures.host, r->place.rank + i, i, (int)pid, words);
 }
 
 int run_watchdog_open(struct run *r, struct dt_error *err)
@@ -50,7 +51,7 @@ int run_watchdog_open(struct run *r, struct dt_error *err)
         r->watch_options.deaf_s = seconds / r->o->time_scale;
     }
     if (options_getenv(r->env, "TORCHELASTIC_HEALTH_CHECK_PORT") != NULL) {
-        (void)fprintf(stderr, "dtrun: TORCHELASTIC_HEALTH_CHECK_PORT: has no effect, as in torchrun's public version; ask with dtrun --status\n");
+        console_say("dtrun: TORCHELASTIC_HEALTH_CHECK_PORT: has no effect, as in torchrun's public version; ask with dtrun --status\n");
     }
     if (enabled == NULL || strcmp(enabled, "1") != 0) {
         return 0;

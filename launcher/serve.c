@@ -1,6 +1,7 @@
 /* A loop with the store server and two signals. The line on stdout is written when clients can connect. */
 #include "launcher/serve.h"
 
+#include "launcher/console.h"
 #include "launcher/store_server.h"
 
 #include <signal.h>
@@ -34,10 +35,15 @@ int serve_store(const struct options *o)
     struct serving s = {0};
     uv_loop_t loop;
     if (uv_loop_init(&loop) != 0) {
-        (void)fprintf(stderr, "dtrun: --serve_store: no event loop\n");
+        console_say("dtrun: --serve_store: no event loop\n");
         return DT_EXIT_TEMPORARY;
     }
     int code = DT_EXIT_DONE;
+    if (console_open(1, 2, &err) != 0) {
+        console_say("dtrun: --serve_store: %s\n", err.text);
+        (void)uv_loop_close(&loop);
+        return DT_EXIT_TEMPORARY;
+    }
     (void)signal(SIGPIPE, SIG_IGN); /* that nobody reads our warnings any more is no end of those whom we serve */
     for (int i = 0; i < 2; i++) {   /* before anybody can know us and send one */
         (void)uv_signal_init(&loop, &s.signals[i]);
@@ -46,7 +52,7 @@ int serve_store(const struct options *o)
     }
     struct store_server_options options = {.host = o->master_addr, .port = o->master_port};
     if (store_server_open(&s.server, &loop, &options, &err) != 0) {
-        (void)fprintf(stderr, "dtrun: --serve_store: %s\n", err.text);
+        console_say("dtrun: --serve_store: %s\n", err.text);
         s.server = NULL;
         code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     } else {
@@ -59,5 +65,6 @@ int serve_store(const struct options *o)
     }
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&loop);
+    console_close(CONSOLE_STALL_S);
     return code;
 }

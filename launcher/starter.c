@@ -3,15 +3,14 @@
 #include "launcher/starter.h"
 
 #include "base/clock.h"
+#include "launcher/console.h"
 #include "launcher/hostfile.h"
 #include "launcher/leash.h"
 #include "launcher/log_lines.h"
-#include "launcher/log_writer.h"
 #include "launcher/process.h"
 #include "launcher/secure.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -29,7 +28,7 @@ struct stream {
     struct remote *remote;
     uv_pipe_t pipe;
     struct log_lines lines;
-    struct log_sink *sink;
+    int side; /* of the console */
 };
 struct remote {
     struct starter *starter;
@@ -54,8 +53,6 @@ struct starter {
     bool hung_up;     /* all were told HUP: who ends with it does so because of that */
     int code;         /* the verdict; -1: none yet */
     int judge;        /* the host that it came from; -1: none */
-    struct log_writer *writer;
-    struct log_sink *sinks[2];
     size_t dropped;
     char *key_record; /* in memory of libsodium's, which no dump shows; null: all have it */
     int key_uses;     /* writes that still need it, and one while hosts are being started */
@@ -68,7 +65,7 @@ static void on_line(void *context, const char *line, size_t size)
     struct stream *s = context;
     struct starter *st = s->remote->starter;
     s->remote->spoke = true;
-    if (log_writer_size(st->writer) > KEEP_BYTES) {
+    if (console_size() > KEEP_BYTES) {
         st->dropped++;
         return;
     }
@@ -77,7 +74,7 @@ static void on_line(void *context, const char *line, size_t size)
     dt_text_printf(&text, "%s: ", s->remote->name);
     dt_text_add(&text, line, size);
     dt_text_puts(&text, "\n");
-    log_writer_put(st->writer, s->sink, text.data, text.size);
+    console_put(s->side, text.data, text.size);
     dt_text_clear(&text);
 }
 
@@ -203,7 +200,7 @@ static void on_end(uv_timer_t *timer)
         if (r->running && st->cut) {
             (void)uv_process_kill(&r->process, SIGKILL);
         } else if (r->running) {
-            (void)fprintf(stderr, "dtrun: host %s: has not ended with the others; cutting it off\n", r->name);
+            console_say("dtrun: host %s: has not ended with the others; cutting it off\n", r->name);
             unleash(r);
         }
     }
@@ -273,7 +270,7 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
     } else {
         dt_text_printf(&line, "too few hosts are left (minimum %d): stopping\n", st->o->nnodes_min);
     }
-    (void)fputs(dt_text_str(&line), stderr);
+    console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
 }
 
@@ -326,10 +323,10 @@ static void on_signal(uv_signal_t *handle, int number)
 
 /* ---- the beginning ---- */
 
-static int open_stream(struct stream *s, struct remote *r, struct log_sink *sink)
+static int open_stream(struct stream *s, struct remote *r, int side)
 {
     s->remote = r;
-    s->sink = sink;
+    s->side = side;
     s->pipe.data = s;
     return uv_pipe_init(&r->starter->loop, &s->pipe, 0);
 }
@@ -340,8 +337,8 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     char **words = hostfile_ssh(st->o, i);
     *r = (struct remote){.starter = st, .name = st->o->host_list[i].name, .code = SSH_FAILED};
     (void)uv_pipe_init(&st->loop, &r->input, 0);
-    (void)open_stream(&r->out, r, st->sinks[0]);
-    (void)open_stream(&r->err, r, st->sinks[1]);
+    (void)open_stream(&r->out, r, 0);
+    (void)open_stream(&r->err, r, 1);
     r->process.data = r;
     uv_stdio_container_t stdio[3] = {
         {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&r->input},
@@ -412,8 +409,7 @@ static int open_all(struct starter *st, struct dt_error *err)
     int failed = uv_loop_init(&st->loop);
     if (failed != 0) {
         (void)dt_fail(err, DT_IO, "event loop: %s", uv_strerror(failed));
-    } else if ((st->writer = log_writer_open()) == NULL) {
-        failed = dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output");
+    } else if ((failed = console_open(1, 2, err)) != 0) {
         (void)uv_loop_close(&st->loop);
     }
     if (failed != 0) {
@@ -454,8 +450,6 @@ static void begin(struct starter *st)
     (void)uv_timer_init(&st->loop, &st->end);
     st->beat.data = st->end.data = st;
     (void)uv_timer_start(&st->beat, on_beat, beat_ms, beat_ms);
-    st->sinks[0] = log_writer_sink(st->writer, 1, false);
-    st->sinks[1] = log_writer_sink(st->writer, 2, false);
 }
 
 int starter_run(struct options *o, char *const *env)
@@ -467,7 +461,7 @@ int starter_run(struct options *o, char *const *env)
     st->env = env;
     st->code = st->judge = -1;
     if (open_all(st, &err) != 0) {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         free(st);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
@@ -484,7 +478,7 @@ int starter_run(struct options *o, char *const *env)
     release_key(st);
     dt_text_clear(&opening);
     if (result != 0) {
-        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        console_say("dtrun: %s\n", err.text);
         st->ending = true;
         st->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
         for (int i = 0; i < st->count; i++) {
@@ -497,19 +491,17 @@ int starter_run(struct options *o, char *const *env)
     }
     (void)uv_run(&st->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&st->loop);
-    struct log_losses losses = log_writer_close(st->writer, 5);
-    if (st->dropped + losses.line_count > 0 && !losses.closed) {
-        (void)fprintf(stderr, "dtrun: %zu lines of output were lost: nobody read them in time\n", st->dropped + losses.line_count);
-    }
     int code = st->code < 0 ? DT_EXIT_TEMPORARY : st->code;
     if (code != DT_EXIT_DONE && st->judge >= 0 && !st->remotes[st->judge].spoke) { /* an agent would have said why */
-        (void)fprintf(stderr, "dtrun: host %s: ended with %d without a word: does --ssh run what it is given?\n", st->remotes[st->judge].name, code);
+        console_say("dtrun: host %s: ended with %d without a word: does --ssh run what it is given?\n", st->remotes[st->judge].name, code);
     }
     for (int i = 0; i < st->count; i++) {
         log_lines_clear(&st->remotes[i].out.lines);
         log_lines_clear(&st->remotes[i].err.lines);
     }
     free(st->remotes);
+    console_missed(st->dropped, NULL);
     free(st);
+    console_close(CONSOLE_STALL_S);
     return code;
 }

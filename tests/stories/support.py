@@ -182,6 +182,15 @@ class Job:
             self.process.communicate(timeout=DEADLINE_S)
 
 
+def fill_stderr(pid):
+    """Fills the pipe that is the standard error of the process: its next line waits for a reader."""
+    fd = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(fd, b"\n" * 4096)
+    os.close(fd)
+
+
 def run(args, env=None, cwd=None, timeout_s=DEADLINE_S, input=None, executable=None):
     """Runs dtrun (or `executable`) to its end; fails when something of it is left then."""
     with Job(args, env, cwd, subprocess.PIPE if input is not None else subprocess.DEVNULL, executable=executable) as job:

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -304,6 +305,23 @@ def test_a_dead_ssh_is_a_lost_host(place, tmp_path):
         result = job.finish()
     assert result.code == 0 and "going on with 1 of 2 hosts (minimum 1)" in result.err, result
     place.wait_gone()
+
+
+def test_a_console_that_nobody_reads_costs_no_host(reach, tmp_path):
+    """What the launching host says itself must not keep it from saying to the others that it is there."""
+    up = tmp_path / "up"
+    with start(reach, "sh", "-c", STAY, "x", up, tmp_path / "go",
+               options=["--nnodes=1:2", "--last_call=1", "--max_restarts=3", "--dead_after=3"]) as job:
+        wait_lines(up, 4)
+        support.fill_stderr(job.pid)
+        os.kill(reachers(job)[1], signal.SIGKILL)
+        wait_until(lambda: [line for line in lines_of(up) if line.endswith(" 2")], "a round of one host")
+        time.sleep(7)
+        (tmp_path / "go").touch()
+        result = job.finish()
+    assert result.code == 0 and "going on with 1 of 2 hosts (minimum 1)" in result.err, result
+    assert "a: dtrun: host a: the launching host is gone" not in result.err, result
+    reach.wait_gone()
 
 
 def test_hosts_that_cannot_be_reached(reach, tmp_path):

@@ -5,13 +5,14 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support import DEADLINE_S, DTRUN, PYTHON, clean_env, run
+from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, fill_stderr, run, wait_lines
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 WRITE = "import os\ndef write(b):\n    while b: b = b[os.write(1, b):]\n"
@@ -125,3 +126,21 @@ def test_a_prefix_cannot_be_forged(tmp_path):
         for line in re.split("[\n\r\v\f\x85\u2028]", text):
             assert not line.startswith("[default1]"), (end, text)
         assert "\x1b" not in text, (end, text)
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["late", "never"])
+@pytest.mark.parametrize("end, code, words", [("fails", 1, "FAILED"), ("killed", 111, "killed by signal 9 (KILL): its workers were ended with it")])
+def test_the_end_of_a_job_does_not_hang_on_its_console(tmp_path, end, code, words, read):
+    """What the agent and the guard say of a failure comes when it is read, and nobody waits for ever until it is."""
+    with Job(["sh", "-c", f"echo up >{tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 3"]) as job:
+        wait_lines(tmp_path / "up", 1)
+        fill_stderr(job.pid)
+        if end == "killed":
+            os.kill(job.agent, signal.SIGKILL)
+        else:
+            (tmp_path / "go").touch()
+        if not read:
+            assert job.process.wait(DEADLINE_S) == code
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == code and (words in result.err) == read, result

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from nodes import NUMBERS, STAY, c10d, finish, free_port, listens, static
-from support import DTRUN, Job, alive, children, lines_of, run, script, wait_lines, wait_until
+from support import DEADLINE_S, DTRUN, Job, alive, children, fill_stderr, lines_of, run, script, wait_lines, wait_until
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -398,3 +398,29 @@ def test_a_key_that_is_missing_is_said_once_and_as_the_end(tmp_path):
     said = [x for x in result.err.splitlines() if words in x]
     assert result.code == 2 and "waiting" in result.err, result
     assert said == [f"dtrun: 127.0.0.1:{port}: {words}", f"dtrun: endpoint 127.0.0.1 port {port}: {words}"], result
+
+
+@pytest.mark.parametrize("quiet", [0, 1], ids=["leader", "follower"])
+@pytest.mark.parametrize("env, own", [({}, "dtrun: host "), ({"DTRUN_LOG": "debug"}, " debug nodes: ")], ids=["says", "logs"])
+@pytest.mark.parametrize("read", [True, False], ids=["late", "never"])
+def test_a_console_that_nobody_reads_costs_lines_and_no_host(tmp_path, quiet, env, own, read):
+    """What a host says itself must not keep it from saying to the others that it is there."""
+    port = free_port()
+    program = ["--nproc_per_node=2", "--dead_after=3", "--exit_barrier=0.5", "sh", "-c", f'[ $LOCAL_RANK = 0 ] || exit 0; {STAY}', "x", tmp_path]
+    with Job(static(port, 0, 2, *program, "a"), env=env if quiet == 0 else None) as a, \
+         Job(static(port, 1, 2, *program, "b"), env=env if quiet == 1 else None) as b:
+        jobs = (a, b)
+        fill_stderr(jobs[quiet].pid)
+        wait_lines(tmp_path / "a", 1)
+        wait_lines(tmp_path / "b", 1)
+        time.sleep(7)
+        (tmp_path / "go").touch()
+        if not read:
+            assert [job.process.wait(DEADLINE_S) for job in jobs] == [0, 0]
+        results = finish(*jobs)
+    assert [r.code for r in results] == [0, 0], results
+    assert "no heartbeat" not in results[0].err + results[1].err, results
+    assert lines_of(tmp_path / "a") == [f"0 2 {port}"] and lines_of(tmp_path / "b") == [f"1 2 {port}"], results
+    assert (own in results[quiet].err) == read, results
+    if read and not env:
+        assert re.search(r"^dtrun: host \S+: 1 of 2 workers ended with exit code 0, the first 0.5 s ago; waiting for rank", results[quiet].err, re.M), results

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "launcher/console.h"
 #include "launcher/log_lines.h"
 #include "launcher/log_rate.h"
 #include "launcher/log_writer.h"
@@ -58,7 +59,7 @@ static void begin(int argc, char **argv)
             console[i] = open(in_folder(i == 0 ? "out" : "err"), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
         }
     }
-    if (logs_open(&logs, &loop, &o, console[0], console[1], &err) != 0) {
+    if (console_open(console[0], console[1], &err) != 0 || logs_open(&logs, &loop, &o, &err) != 0) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(logs_attempt(logs, 0, o.nproc, 0, 0, o.nproc, &err), 0);
@@ -74,6 +75,7 @@ static void finish(struct dt_text *lost)
     logs_close(logs, 0.2, lost);
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
     assert_int_equal(uv_loop_close(&loop), 0);
+    console_close(0.2);
     for (int i = 0; i < 2; i++) {
         if (!stuck || i == 1) {
             (void)close(console[i]);
@@ -116,9 +118,16 @@ static void file_is(const char *path, const char *text, size_t size)
     }
     dt_text_clear(&content);
 }
+static void wait_console(void)
+{
+    for (double until_s = dt_now_s() + 60; console_size() > 0; dt_sleep_s(0.001)) {
+        assert_true(dt_now_s() < until_s);
+    }
+}
 static void console_is(const char *name, const char *text)
 {
     logs_flush(logs, 60);
+    wait_console();
     file_is(in_folder(name), text, strlen(text));
 }
 
@@ -315,6 +324,8 @@ static void test_stopped_console(void **state)
     stuck = true;
     BEGIN("-t1", "--time_scale=20", "x");
     flood_through(8 << 20, &lost);
+    assert_string_equal(dt_text_str(&lost), "");
+    assert_int_equal(dt_file_read(in_folder("err"), 1 << 20, &lost, &err), 0);
     assert_non_null(strstr(dt_text_str(&lost), "lines were not shown; the console did not read; they are in /tmp/"));
     assert_int_not_equal(strtol(dt_text_str(&lost) + strlen("dtrun: "), NULL, 10), 0);
     dt_text_clear(&lost);
@@ -334,6 +345,7 @@ static void test_closed_console(void **state)
     BEGIN("-t1", "x");
     flood_through(6 << 20, &lost);
     assert_string_equal(dt_text_str(&lost), "");
+    file_is(in_folder("err"), "", 0);
     dt_text_clear(&lost);
 }
 
@@ -375,6 +387,7 @@ static void test_slow_console(void **state)
     logs_finish(logs, 0);
     logs_flush(logs, 60);
     free(path);
+    wait_console();
     finish(&lost);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(got[0], 12 << 20);
@@ -435,7 +448,7 @@ static void test_open_errors(void **state)
     char *env[] = {NULL};
     assert_int_equal(options_read(&o, 3, argv, env, &err), 0);
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(logs_open(&logs, &loop, &o, 1, 2, &err), -1);
+    assert_int_equal(logs_open(&logs, &loop, &o, &err), -1);
     assert_non_null(strstr(err.text, "--log_dir: "));
     assert_int_equal(uv_loop_close(&loop), 0);
     options_clear(&o);
