@@ -65,8 +65,6 @@ static struct matmul_cache *open_cache(struct dt_device *d)
 {
     struct matmul_cache *c = dt_alloc(sizeof *c);
     struct dt_error err = {0};
-    struct cudaDeviceProp device;
-    int driver = 0;
     c->device = d;
     c->lt = dt_lt_load(&err);
     if (c->lt != NULL && c->lt->cublasLtCreate(&c->handle) != CUBLAS_STATUS_SUCCESS) {
@@ -75,13 +73,12 @@ static struct matmul_cache *open_cache(struct dt_device *d)
     if (c->lt == NULL) {
         dt_log(DT_LOG_WARN, "matmul", "%s; products run on a slower kernel of our own", err.text);
     }
-    if (cudaGetDeviceProperties(&device, d->options.index) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
+    if (cudaDeviceGetAttribute(&c->sm_count, cudaDevAttrMultiProcessorCount, d->options.index) != cudaSuccess) {
         (void)cudaGetLastError();
-        memset(&device, 0, sizeof device);
+        c->sm_count = 0;
     }
-    c->sm_count = device.multiProcessorCount;
-    char *of = dt_format("%s, driver %d, cublasLt %zu", device.name, driver, c->lt != NULL ? c->lt->cublasLtGetVersion() : (size_t)0);
-    c->file = dt_matmul_file_open(of);
+    char *of = dt_plan_file_device(d->options.index, "cublasLt", c->lt != NULL ? c->lt->cublasLtGetVersion() : (size_t)0);
+    c->file = dt_plan_file_open(&dt_matmul_plans, of);
     free(of);
     c->next = caches;
     caches = c;
@@ -145,7 +142,7 @@ void dt_cuda_matmul_close(struct dt_device *d)
         }
         *at = c->next;
         matmul_cache_forget(c);
-        dt_matmul_file_close(c->file);
+        dt_plan_file_close(c->file);
         if (c->handle != NULL) {
             (void)c->lt->cublasLtDestroy(c->handle);
         }

@@ -14,8 +14,7 @@
 #define DT_KERNELS_CUDA_MATMUL_H
 
 #include "kernels/cuda/cuda.h"
-
-struct dt_text;
+#include "kernels/cuda/plan_file.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,27 +50,8 @@ void dt_cuda_random(const struct dt_cuda_launch *l, void *x, int64_t count, enum
 /* matmul_tune.c */
 extern const struct dt_device_plans dt_cuda_plans;
 
-/* matmul_file.c: the plan file of one device. `of` names device, driver and library: a file of another one does not count. */
-struct dt_matmul_file;
-/* Reads $DTRUN_CACHE, $XDG_CACHE_HOME/dtrun or ~/.cache/dtrun/matmul-HASH.plans; an empty one when there is none. A damaged or foreign file is said in one
- * line and counts as none. Never null. */
-struct dt_matmul_file *dt_matmul_file_open(const char *of);
-const struct dt_matmul_algo *dt_matmul_file_find(const struct dt_matmul_file *f, const struct dt_matmul_key *key); /* or null */
-void dt_matmul_file_put(struct dt_matmul_file *f, const struct dt_matmul_key *key, const struct dt_matmul_algo *algo);
-const char *dt_matmul_file_path(const struct dt_matmul_file *f); /* null: there is none */
-/* From now on it is empty and has no place. */
-void dt_matmul_file_forget(struct dt_matmul_file *f);
-/* Alone among processes until unlock (or close), and read anew. tick, which may be null, is called while another one has it. */
-int dt_matmul_file_lock(struct dt_matmul_file *f, void (*tick)(void *context), void *context, struct dt_error *err);
-void dt_matmul_file_unlock(struct dt_matmul_file *f);
-/* Writes it whole, under a passing name first; locked. */
-int dt_matmul_file_save(const struct dt_matmul_file *f, struct dt_error *err);
-/* The rows of these keys, as a file's text; and the other way: that text's rows in place of all in memory. False when it is damaged or of another device. */
-void dt_matmul_file_tell(const struct dt_matmul_file *f, const struct dt_matmul_key *keys, size_t count, struct dt_text *out);
-bool dt_matmul_file_take(struct dt_matmul_file *f, const char *told);
-/* Adds the rows in memory to the file on the disk, where it has none of their keys. */
-int dt_matmul_file_add(const struct dt_matmul_file *f, struct dt_error *err);
-void dt_matmul_file_close(struct dt_matmul_file *f);
+/* matmul_file.c: the plan file of products: struct dt_matmul_key and dt_matmul_algo */
+extern const struct dt_plan_kind dt_matmul_plans;
 
 #ifdef __cplusplus
 }

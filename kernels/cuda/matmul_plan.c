@@ -104,7 +104,7 @@ static bool apart(const struct dt_matmul_algo *a)
 /* What the file says counts when the library still takes it. */
 static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
 {
-    const struct dt_matmul_algo *known = dt_matmul_file_find(c->file, &p->key);
+    const struct dt_matmul_algo *known = dt_plan_file_find(c->file, &p->key);
     cublasLtMatmulHeuristicResult_t checked;
     if (known == NULL || apart(known)) {
         return false;

@@ -23,7 +23,7 @@ struct matmul_cache {
     struct dt_device *device;
     const struct dt_lt *lt;  /* null: not here */
     cublasLtHandle_t handle; /* null: it could not be started, and nothing is computed: another start would have other bits */
-    struct dt_matmul_file *file;
+    struct dt_plan_file *file;
     int sm_count; /* multiprocessors; 0: the device does not say */
     struct matmul_plan *buckets[MATMUL_BUCKETS];
 };

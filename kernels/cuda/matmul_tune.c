@@ -225,7 +225,7 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best)
         algo.workspace_bytes = (int64_t)t->all[best].found.workspaceSize;
         memcpy(algo.words, &t->all[best].found.algo, sizeof algo.words);
     }
-    dt_matmul_file_put(t->cache->file, key, &algo);
+    dt_plan_file_put(t->cache->file, key, &algo);
     dt_log(DT_LOG_INFO, "matmul",
            "(%lld, %lld, %lld), epilogue %d, multiprocessors for others %d: candidate %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m,
            (long long)key->n, (long long)key->k, key->epilogue, (int)key->busy_sms, best, t->count, (double)t->all[best].ms[2 + (TURNS - 2) / 2],
@@ -283,7 +283,7 @@ static int next_missing(const struct matmul_cache *c, const struct dt_matmul_arg
     for (int i = from; i < count; i++) {
         struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
         if ((each[i].epilogue == DT_EPILOGUE_NONE || matmul_epilogue_fits(&each[i])) && matmul_fits(c, &key) &&
-            dt_matmul_file_find(c->file, &key) == NULL) {
+            dt_plan_file_find(c->file, &key) == NULL) {
             return i;
         }
     }
@@ -320,13 +320,13 @@ static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int co
     *measured = 0;
     why->status = DT_OK;
     if (next_missing(c, each, 0, count) < count) {
-        if (dt_matmul_file_lock(c->file, tick, context, why) == 0) { /* what another process chose meanwhile has been read now */
+        if (dt_plan_file_lock(c->file, tick, context, why) == 0) { /* what another process chose meanwhile has been read now */
             rc = measure_missing(c, s, each, count, tick, context, measured, err);
-            if (rc == 0 && *measured > 0 && dt_matmul_file_save(c->file, why) != 0) {
+            if (rc == 0 && *measured > 0 && dt_plan_file_save(c->file, why) != 0) {
                 *measured = 0;
-                dt_matmul_file_forget(c->file);
+                dt_plan_file_forget(c->file);
             }
-            dt_matmul_file_unlock(c->file);
+            dt_plan_file_unlock(c->file);
         }
         matmul_cache_forget(c);
     }
@@ -340,7 +340,7 @@ static void tell(struct dt_device *d, const struct dt_matmul_args *each, int cou
         keys[i] = dt_matmul_key_of(&each[i]);
     }
     const struct matmul_cache *c = matmul_cache_enter(d);
-    dt_matmul_file_tell(c->file, keys, (size_t)count, out);
+    dt_plan_file_tell(c->file, keys, (size_t)count, out);
     matmul_cache_leave();
     free(keys);
 }
@@ -349,10 +349,10 @@ static bool take(struct dt_device *d, const char *text, bool keep)
 {
     struct matmul_cache *c = matmul_cache_enter(d);
     struct dt_error err;
-    bool taken = dt_matmul_file_take(c->file, text);
+    bool taken = dt_plan_file_take(c->file, text);
     if (taken) {
         matmul_cache_forget(c);
-        if (keep && dt_matmul_file_path(c->file) != NULL && dt_matmul_file_add(c->file, &err) != 0) {
+        if (keep && dt_plan_file_path(c->file) != NULL && dt_plan_file_add(c->file, &err) != 0) {
             dt_log(DT_LOG_WARN, "matmul", "%s; plans are not kept on this host", err.text);
         }
     }
@@ -363,7 +363,7 @@ static bool take(struct dt_device *d, const char *text, bool keep)
 static void none(struct dt_device *d)
 {
     struct matmul_cache *c = matmul_cache_enter(d);
-    dt_matmul_file_forget(c->file);
+    dt_plan_file_forget(c->file);
     matmul_cache_forget(c);
     matmul_cache_leave();
 }

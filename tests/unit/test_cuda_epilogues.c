@@ -205,12 +205,12 @@ static void adopt(struct gpu *g, const struct dt_matmul_args *a)
     g->d.ops->plans->tell(&g->d, a, 0, &text);
     char *of = strchr(text.data, '\n') + 1;
     *strchr(of, '\n') = '\0';
-    struct dt_matmul_file *f = dt_matmul_file_open(of);
-    dt_matmul_file_put(f, &key, &algo);
+    struct dt_plan_file *f = dt_plan_file_open(&dt_matmul_plans, of);
+    dt_plan_file_put(f, &key, &algo);
     dt_text_reset(&text);
-    dt_matmul_file_tell(f, &key, 1, &text);
+    dt_plan_file_tell(f, &key, 1, &text);
     assert_true(g->d.ops->plans->take(&g->d, text.data, false));
-    dt_matmul_file_close(f);
+    dt_plan_file_close(f);
     dt_text_clear(&text);
 }
 
@@ -502,16 +502,16 @@ static void a_strange_row_does_no_harm(void **unused)
         g.d.ops->plans->tell(&g.d, &a, 1, &text);
         char *of = strchr(text.data, '\n') + 1;
         *strchr(of, '\n') = '\0';
-        struct dt_matmul_file *f = dt_matmul_file_open(of);
-        struct dt_matmul_algo bad = *dt_matmul_file_find(f, &key);
+        struct dt_plan_file *f = dt_plan_file_open(&dt_matmul_plans, of);
+        struct dt_matmul_algo bad = *(const struct dt_matmul_algo *)dt_plan_file_find(f, &key);
         struct dt_matmul_key beyond = key;
         bad.words[0] = 99;
         beyond.epilogue = 16;
-        dt_matmul_file_put(f, kind == 0 ? &key : &beyond, &bad);
-        assert_int_equal(dt_matmul_file_lock(f, NULL, NULL, &err), 0); /* which reads it anew */
-        dt_matmul_file_put(f, kind == 0 ? &key : &beyond, &bad);
-        assert_int_equal(dt_matmul_file_save(f, &err), 0);
-        dt_matmul_file_close(f);
+        dt_plan_file_put(f, kind == 0 ? &key : &beyond, &bad);
+        assert_int_equal(dt_plan_file_lock(f, NULL, NULL, &err), 0); /* which reads it anew */
+        dt_plan_file_put(f, kind == 0 ? &key : &beyond, &bad);
+        assert_int_equal(dt_plan_file_save(f, &err), 0);
+        dt_plan_file_close(f);
         dt_text_clear(&text);
         close_gpu(&g);
         open_gpu(&g);
