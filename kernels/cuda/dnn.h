@@ -31,9 +31,11 @@ enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_D
 
 enum dt_dnn_descriptor { /* cudnnBackendDescriptorType_t */
                          DT_DNN_POINTWISE = 0,
+                         DT_DNN_ENGINE = 2,
                          DT_DNN_ENGINECFG = 3,
                          DT_DNN_ENGINEHEUR = 4,
                          DT_DNN_EXECUTION_PLAN = 5,
+                         DT_DNN_KNOB_CHOICE = 7,
                          DT_DNN_OPERATION_POINTWISE = 13,
                          DT_DNN_OPERATIONGRAPH = 15,
                          DT_DNN_VARIANT_PACK = 16,
@@ -54,10 +56,14 @@ enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
                         DT_DNN_ENGINEHEUR_OPERATION_GRAPH = 201,
                         DT_DNN_ENGINEHEUR_RESULTS = 202,
                         DT_DNN_ENGINEHEUR_DEVICEPROP = 204,
+                        DT_DNN_ENGINECFG_ENGINE = 300,
+                        DT_DNN_ENGINECFG_KNOB_CHOICES = 302,
                         DT_DNN_EXECUTION_PLAN_HANDLE = 400,
                         DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG = 401,
                         DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE = 402,
                         DT_DNN_EXECUTION_PLAN_DEVICEPROP = 407,
+                        DT_DNN_KNOB_CHOICE_KNOB_TYPE = 600,
+                        DT_DNN_KNOB_CHOICE_KNOB_VALUE = 601,
                         DT_DNN_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
                         DT_DNN_OPERATION_POINTWISE_XDESC = 751,
                         DT_DNN_OPERATION_POINTWISE_BDESC = 752,
@@ -75,6 +81,10 @@ enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
                         DT_DNN_VARIANT_PACK_UNIQUE_IDS = 1000,
                         DT_DNN_VARIANT_PACK_DATA_POINTERS = 1001,
                         DT_DNN_VARIANT_PACK_WORKSPACE = 1003,
+                        DT_DNN_ENGINE_OPERATION_GRAPH = 1300,
+                        DT_DNN_ENGINE_GLOBAL_INDEX = 1301,
+                        DT_DNN_ENGINE_NUMERICAL_NOTE = 1303,
+                        DT_DNN_ENGINE_DEVICEPROP = 1307,
                         DT_DNN_MATMUL_COMP_TYPE = 1500,
                         DT_DNN_OPERATION_MATMUL_ADESC = 1520,
                         DT_DNN_OPERATION_MATMUL_BDESC = 1521,
@@ -97,6 +107,8 @@ enum dt_dnn_kind { /* cudnnBackendAttributeType_t */
                    DT_DNN_TYPE_INT64 = 3,
                    DT_DNN_TYPE_VOID_PTR = 6,
                    DT_DNN_TYPE_HEUR_MODE = 8,
+                   DT_DNN_TYPE_KNOB_TYPE = 9,
+                   DT_DNN_TYPE_NUMERICAL_NOTE = 11,
                    DT_DNN_TYPE_POINTWISE_MODE = 14,
                    DT_DNN_TYPE_DESCRIPTOR = 15,
                    DT_DNN_TYPE_REDUCTION = 18,
@@ -117,6 +129,7 @@ enum dt_dnn_pointwise { /* cudnnPointwiseMode_t */
 };
 
 enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 };              /* cudnnReduceTensorOp_t */
+enum dt_dnn_note { DT_DNN_NONDETERMINISTIC = 4 };                      /* cudnnBackendNumericalNote_t */
 enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 }; /* cudnnBackendHeurMode_t */
 
 /* The library's functions under their names; a status is cudnnStatus_t, a descriptor cudnnBackendDescriptor_t, a handle cudnnHandle_t. */

@@ -33,6 +33,9 @@ void dt_dnn_graph_clear(struct dt_dnn_graph *g)
     if (g->api == NULL) {
         return;
     }
+    while (g->later_count > 0) {
+        dt_dnn_drop(g->api, g->later[--g->later_count]);
+    }
     dt_dnn_drop(g->api, g->graph);
     while (g->held_count > 0) {
         dt_dnn_drop(g->api, g->held[--g->held_count]);

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum { DT_DNN_DIMS = 4, DT_DNN_OPS = 32, DT_DNN_HELD = 128 };
+enum { DT_DNN_DIMS = 4, DT_DNN_OPS = 32, DT_DNN_HELD = 128, DT_DNN_LATER = 256 };
 
 /* uid: the caller's number of a tensor that it hands memory for; 0: it lies nowhere ("virtual"), and gets a number of its own.
  * alignment: bytes that its address is a multiple of; 0: 16. by_value: one number in host memory, which is read when a graph is executed. */
@@ -22,7 +22,8 @@ struct dt_dnn_shape {
 struct dt_dnn_graph {
     const struct dt_dnn *api;
     void *held[DT_DNN_HELD], *ops[DT_DNN_OPS]; /* descriptors, in the order in which they were made; ops are among them */
-    int held_count, op_count;
+    int held_count, op_count, later_count;
+    void *later[DT_DNN_LATER]; /* what refers to the graph, and goes before it (dnn_plan.c) */
     int64_t next_uid;
     void *graph; /* null until finished */
     int status;  /* the first refusal */

@@ -1,6 +1,8 @@
 /* Asks cuDNN's heuristics and makes plans. */
 #include "kernels/cuda/dnn_plan.h"
 
+#include <string.h>
+
 /* One question to the heuristics; configurations go to out. The library's status. */
 static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, enum dt_dnn_heuristic how,
                void *out[DT_DNN_CANDIDATES], int *count)
@@ -45,6 +47,138 @@ int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, co
     }
     int status = ask(api, g, place, DT_DNN_HEUR_A, out, count);
     return *count > 0 || dt_dnn_broke_down(status) ? status : ask(api, g, place, DT_DNN_HEUR_FALLBACK, out, count);
+}
+
+/* ---- configurations by their numbers ---- */
+
+static int get(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind, int64_t room, int64_t *count,
+               void *values)
+{
+    *count = 0;
+    return api->cudnnBackendGetAttribute(descriptor, (int)name, (int)kind, room, count, values);
+}
+
+static int read_engine(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, bool *ordered)
+{
+    void *engine = NULL;
+    int notes[16];
+    int64_t count = 0;
+    int status = dt_dnn_make(api, DT_DNN_ENGINE, &engine); /* the library fills it in */
+    if (status == DT_DNN_SUCCESS) {
+        status = get(api, config, DT_DNN_ENGINECFG_ENGINE, DT_DNN_TYPE_DESCRIPTOR, 1, &count, (void *)&engine);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = get(api, engine, DT_DNN_ENGINE_GLOBAL_INDEX, DT_DNN_TYPE_INT64, 1, &count, &out->engine);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = get(api, engine, DT_DNN_ENGINE_NUMERICAL_NOTE, DT_DNN_TYPE_NUMERICAL_NOTE, 16, &count, notes);
+    }
+    *ordered = true;
+    for (int i = 0; status == DT_DNN_SUCCESS && i < count && i < 16; i++) {
+        *ordered = *ordered && notes[i] != DT_DNN_NONDETERMINISTIC;
+    }
+    dt_dnn_drop(api, engine);
+    return status;
+}
+
+static int read_knobs(const struct dt_dnn *api, void *config, struct dt_dnn_config *out)
+{
+    void *knobs[DT_DNN_KNOBS + 1] = {NULL};
+    int64_t count = 0, one;
+    int status = DT_DNN_SUCCESS, type = 0;
+    for (int i = 0; i <= DT_DNN_KNOBS && status == DT_DNN_SUCCESS; i++) {
+        status = dt_dnn_make(api, DT_DNN_KNOB_CHOICE, &knobs[i]);
+    }
+    if (status == DT_DNN_SUCCESS) { /* asked with less room than it has knobs, it says as many as there is room for */
+        status = get(api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, DT_DNN_KNOBS + 1, &count, (void *)knobs);
+    }
+    if (status == DT_DNN_SUCCESS && count > DT_DNN_KNOBS) {
+        status = DT_DNN_NOT_SUPPORTED;
+    }
+    for (int i = 0; i < count && status == DT_DNN_SUCCESS; i++) {
+        status = get(api, knobs[i], DT_DNN_KNOB_CHOICE_KNOB_TYPE, DT_DNN_TYPE_KNOB_TYPE, 1, &one, &type);
+        out->knobs[i].type = type;
+        if (status == DT_DNN_SUCCESS) {
+            status = get(api, knobs[i], DT_DNN_KNOB_CHOICE_KNOB_VALUE, DT_DNN_TYPE_INT64, 1, &one, &out->knobs[i].value);
+        }
+    }
+    out->knob_count = count;
+    for (int i = 0; i <= DT_DNN_KNOBS; i++) {
+        dt_dnn_drop(api, knobs[i]);
+    }
+    return status;
+}
+
+int dt_dnn_config_read(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, bool *ordered)
+{
+    memset(out, 0, sizeof *out);
+    int status = read_engine(api, config, out, ordered);
+    return status == DT_DNN_SUCCESS ? read_knobs(api, config, out) : status;
+}
+
+/* A descriptor that the graph holds. */
+static int make_later(struct dt_dnn_graph *g, enum dt_dnn_descriptor type, void **out)
+{
+    *out = NULL;
+    if (g->later_count == DT_DNN_LATER) {
+        return DT_DNN_NOT_SUPPORTED;
+    }
+    int status = dt_dnn_make(g->api, type, out);
+    if (status == DT_DNN_SUCCESS) {
+        g->later[g->later_count++] = *out;
+    }
+    return status;
+}
+
+static int make_engine(struct dt_dnn_graph *g, const struct dt_dnn_place *place, int64_t index, void **out)
+{
+    int status = make_later(g, DT_DNN_ENGINE, out);
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(g->api, *out, DT_DNN_ENGINE_OPERATION_GRAPH, DT_DNN_TYPE_DESCRIPTOR, 1, &g->graph);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(g->api, *out, DT_DNN_ENGINE_GLOBAL_INDEX, DT_DNN_TYPE_INT64, 1, &index);
+    }
+    if (status == DT_DNN_SUCCESS && place->handle == NULL) {
+        status = dt_dnn_set(g->api, *out, DT_DNN_ENGINE_DEVICEPROP, DT_DNN_TYPE_DESCRIPTOR, 1, &place->described);
+    }
+    return status == DT_DNN_SUCCESS ? g->api->cudnnBackendFinalize(*out) : status;
+}
+
+static int make_knob(struct dt_dnn_graph *g, int64_t number, int64_t value, void **out)
+{
+    int status = make_later(g, DT_DNN_KNOB_CHOICE, out), type = (int)number;
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(g->api, *out, DT_DNN_KNOB_CHOICE_KNOB_TYPE, DT_DNN_TYPE_KNOB_TYPE, 1, &type);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(g->api, *out, DT_DNN_KNOB_CHOICE_KNOB_VALUE, DT_DNN_TYPE_INT64, 1, &value);
+    }
+    return status == DT_DNN_SUCCESS ? g->api->cudnnBackendFinalize(*out) : status;
+}
+
+int dt_dnn_config_make(struct dt_dnn_graph *g, const struct dt_dnn_place *place, const struct dt_dnn_config *numbers, void **out)
+{
+    void *engine = NULL, *knobs[DT_DNN_KNOBS] = {NULL}, *config = NULL;
+    *out = NULL;
+    int status = make_engine(g, place, numbers->engine, &engine);
+    for (int i = 0; i < numbers->knob_count && status == DT_DNN_SUCCESS; i++) {
+        status = make_knob(g, numbers->knobs[i].type, numbers->knobs[i].value, &knobs[i]);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = make_later(g, DT_DNN_ENGINECFG, &config);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_set(g->api, config, DT_DNN_ENGINECFG_ENGINE, DT_DNN_TYPE_DESCRIPTOR, 1, (const void *)&engine);
+    }
+    if (status == DT_DNN_SUCCESS && numbers->knob_count > 0) {
+        status = dt_dnn_set(g->api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, numbers->knob_count, (const void *)knobs);
+    }
+    if (status == DT_DNN_SUCCESS) {
+        status = g->api->cudnnBackendFinalize(config);
+    }
+    *out = status == DT_DNN_SUCCESS ? config : NULL;
+    return status;
 }
 
 int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_place *place, void **out, size_t *work_bytes)
