@@ -109,13 +109,15 @@ double bench_matmul_dw_bias(struct bench *b, bool go)
     return map_dw(b, go, DT_EPILOGUE_BIAS_BACKWARD);
 }
 
-/* Causal: half of each square. Forward two products, backward five. As at the start of a run its plan is made first, and says by what it is computed. */
+/* Causal: half of each square. Forward two products, backward five. As at the start of a run it is measured
+ * first if it was not yet, and its plan says by what it is computed. */
 static double attend(struct bench *b, bool go)
 {
     int64_t t = b->rows < b->positions ? b->rows : b->positions, batch = b->rows / t;
     int64_t d = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols, heads = b->cols / d;
     const struct dt_device_plans *plans = b->d.ops->plans;
-    struct dt_error err = {0};
+    struct dt_error why, err = {0};
+    int measured;
     struct dt_attention_args a = {.out = bench_buffer(b, 1, b->rows * b->cols, b->type),
                                   .lse = bench_buffer(b, 2, b->rows * heads, DT_F32),
                                   .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
@@ -128,6 +130,8 @@ static double attend(struct bench *b, bool go)
     if (go) {
         b->k->attention(b->s, &a);
     } else if (plans != NULL) {
+        const struct dt_attention_list all = {.forward = &a, .forward_count = 1};
+        (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
         (void)bench_ok(b, plans->attention(&b->d, &a, &b->by, &err), &err);
     }
     return 2.0 * (double)batch * (double)t * (double)t * (double)b->cols;
@@ -138,7 +142,8 @@ static double attend_backward(struct bench *b, bool go)
     int64_t t = b->rows < b->positions ? b->rows : b->positions, batch = b->rows / t;
     int64_t d = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols, heads = b->cols / d;
     const struct dt_device_plans *plans = b->d.ops->plans;
-    struct dt_error err = {0};
+    struct dt_error why, err = {0};
+    int measured;
     struct dt_attention_backward_args a = {.dqkv = bench_buffer(b, 4, 3 * b->rows * b->cols, b->type),
                                            .work = bench_buffer(b, 5, 2 * b->rows * b->cols, b->type), /* as much as a layer has to spare */
                                            .work_bytes = (size_t)(2 * b->rows * b->cols) * dt_dtype_size(b->type),
@@ -155,6 +160,8 @@ static double attend_backward(struct bench *b, bool go)
     if (go) {
         b->k->attention_backward(b->s, &a);
     } else if (plans != NULL) {
+        const struct dt_attention_list all = {.backward = &a, .backward_count = 1};
+        (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
         (void)bench_ok(b, plans->attention_backward(&b->d, &a, &b->by, &err), &err);
     }
     return 5.0 * (double)batch * (double)t * (double)t * (double)b->cols;

@@ -63,6 +63,14 @@ struct dt_device_sharing {
     void (*wait_word)(struct dt_stream *s, uint32_t *at, uint32_t value);
 };
 
+/* Attention that a job asks for; what the args point to counts for nothing. */
+struct dt_attention_list {
+    const struct dt_attention_args *forward;
+    int forward_count;
+    const struct dt_attention_backward_args *backward;
+    int backward_count;
+};
+
 /* Choosing how products and attention are computed, before a run's first ones; a device that has no choice says null. Nothing of it may run beside products, and
  * what `each` points to counts by its alignment only. */
 struct dt_device_plans {
@@ -75,12 +83,17 @@ struct dt_device_plans {
      * False: it is of another device or library, and nothing was changed. */
     void (*tell)(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out);
     bool (*take)(struct dt_device *d, const char *text, bool keep);
-    /* Chooses nothing, and forgets what was chosen earlier: the same on each start. */
+    /* Chooses nothing, attention included, and forgets what was chosen earlier: the same on each start. */
     void (*none)(struct dt_device *d);
     /* Makes what a pass of attention needs (a library compiles its kernel: a second), so that no step waits for it; what `a` points to counts for nothing.
      * *by: what will compute it, in words. */
     int (*attention)(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err);
     int (*attention_backward)(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by, struct dt_error *err);
+    /* As choose, tell and take do it for products: which of a library's ways computes a pass. tell adds nothing where there is no choice. */
+    int (*choose_attention)(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context), void *context, int *measured,
+                            struct dt_error *why, struct dt_error *err);
+    void (*tell_attention)(struct dt_device *d, const struct dt_attention_list *all, struct dt_text *out);
+    bool (*take_attention)(struct dt_device *d, const char *text, bool keep);
 };
 
 /* Work that is taken down once and put in as a whole again and again, at a fraction of the host's time; a device that has none of it says null. */

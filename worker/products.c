@@ -231,6 +231,44 @@ static int choose_together(struct trainer *t, const struct products *all, struct
     return rc;
 }
 
+/* The same of attention. */
+static int choose_attention(struct trainer *t, const struct dt_attention_list *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct dt_error why;
+    int measured = 0;
+    double begin_s = dt_now_s();
+    if (w->device->ops->plans->choose_attention(w->compute, all, tick, w, &measured, &why, err) != 0) {
+        return -1;
+    }
+    if (why.status != DT_OK) {
+        metrics_say(&t->metrics, "train: attention is not measured: %s", why.text);
+    } else if (measured > 0) {
+        metrics_say(&t->metrics, "train: attention measured in %.1f s, once for this kind of GPU", dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+static int choose_attention_together(struct trainer *t, const struct products *of, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    const struct dt_attention_list all = {of->attention, of->attention_count, of->attention_backward, of->attention_backward_count};
+    struct dt_text text;
+    struct dt_error failure;
+    dt_text_init(&text);
+    bool failed = t->rank == 0 && choose_attention(t, &all, &failure) != 0;
+    if (t->rank == 0 && !failed) {
+        plans->tell_attention(w->device, &all, &text);
+    }
+    int rc = trainer_share(t, "train/attention", &text, failed ? &failure : NULL, INFINITY, err);
+    if (rc == 0 && text.size > 0 && !plans->take_attention(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
+        metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cuDNN than rank 0: attention is computed by its own plans", t->rank);
+    }
+    dt_text_clear(&text);
+    return rc;
+}
+
 /* Each rank for itself: what attention needs beside memory. */
 static int make_ready(struct trainer *t, const struct products *all, struct dt_error *err)
 {
@@ -287,6 +325,7 @@ int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
         plans->none(w->device);
     } else {
         rc = choose_together(t, &all, err);
+        rc = rc == 0 && all.attention_count > 0 ? choose_attention_together(t, &all, err) : rc;
     }
     rc = rc == 0 ? make_ready(t, &all, err) : rc;
     products_clear(&all);

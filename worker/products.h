@@ -1,5 +1,5 @@
-/* Which products and attention a job computes, and how: devices that have a choice of products measure it at the start of a run, on rank 0 for all ranks; what
- * attention needs each rank makes for itself. */
+/* Which products and attention a job computes, and how: devices that have a choice of products measure it at the start of a run, on rank 0 for all ranks, and so
+ * with attention, whose plans each rank makes for itself. */
 #ifndef DT_WORKER_PRODUCTS_H
 #define DT_WORKER_PRODUCTS_H
 

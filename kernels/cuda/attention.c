@@ -138,3 +138,33 @@ int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attent
     *by = name_of(way, taken, dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type));
     return 0;
 }
+
+int dt_cuda_attention_choose(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context), void *context, int *measured,
+                             struct dt_error *why, struct dt_error *err)
+{
+    enum way way = way_of(s->device);
+    *measured = 0;
+    why->status = DT_OK;
+    dt_device_use(s->device);
+    return way <= FAST ? dt_cuda_attention_dnn_choose(s, all, way == FAST, tick, context, measured, why, err) : 0;
+}
+
+void dt_cuda_attention_tell(struct dt_device *d, const struct dt_attention_list *all, struct dt_text *out)
+{
+    enum way way = way_of(d);
+    if (way <= FAST) {
+        dt_cuda_attention_dnn_tell(d, all, way == FAST, out);
+    }
+}
+
+bool dt_cuda_attention_take(struct dt_device *d, const char *text, bool keep)
+{
+    return way_of(d) <= FAST && dt_cuda_attention_dnn_take(d, text, keep);
+}
+
+void dt_cuda_attention_none(struct dt_device *d)
+{
+    if (way_of(d) <= FAST) {
+        dt_cuda_attention_dnn_none(d);
+    }
+}

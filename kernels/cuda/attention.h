@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/cuda.h"
 
+struct dt_text;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -18,6 +20,12 @@ int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward);
 int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err);
 int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by, struct dt_error *err);
 
+int dt_cuda_attention_choose(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context), void *context, int *measured,
+                             struct dt_error *why, struct dt_error *err);
+void dt_cuda_attention_tell(struct dt_device *d, const struct dt_attention_list *all, struct dt_text *out);
+bool dt_cuda_attention_take(struct dt_device *d, const char *text, bool keep);
+void dt_cuda_attention_none(struct dt_device *d);
+
 /* attention_dnn.c: cuDNN, where it is here and takes the shape: bf16, head sizes up to 128 that are multiples of 8. False: nothing was done. sums: gradients
  * of queries may be added up in no order. */
 bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a);
@@ -26,6 +34,12 @@ bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_la
 int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken, struct dt_error *err);
 int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums, bool *taken,
                                          struct dt_error *err);
+/* attention_tune.c: which of cuDNN's engines, for the rows of dt_device_plans. */
+int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums, void (*tick)(void *context), void *context,
+                                 int *measured, struct dt_error *why, struct dt_error *err);
+void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums, struct dt_text *out);
+bool dt_cuda_attention_dnn_take(struct dt_device *d, const char *text, bool keep);
+void dt_cuda_attention_dnn_none(struct dt_device *d);
 /* device.c calls it when a device is closed: forgets its plans. */
 void dt_cuda_attention_dnn_close(struct dt_device *d);
 

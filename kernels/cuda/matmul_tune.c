@@ -362,6 +362,7 @@ static bool take(struct dt_device *d, const char *text, bool keep)
 
 static void none(struct dt_device *d)
 {
+    dt_cuda_attention_none(d);
     struct matmul_cache *c = matmul_cache_enter(d);
     dt_plan_file_forget(c->file);
     matmul_cache_forget(c);
@@ -373,4 +374,7 @@ const struct dt_device_plans dt_cuda_plans = {.choose = choose,
                                               .take = take,
                                               .none = none,
                                               .attention = dt_cuda_attention_ready,
-                                              .attention_backward = dt_cuda_attention_backward_ready};
+                                              .attention_backward = dt_cuda_attention_backward_ready,
+                                              .choose_attention = dt_cuda_attention_choose,
+                                              .tell_attention = dt_cuda_attention_tell,
+                                              .take_attention = dt_cuda_attention_take};

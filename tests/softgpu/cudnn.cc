@@ -1,9 +1,10 @@
 /* cuDNN for tests: the backend functions that kernels/cuda uses, under their own names, on the software GPU's streams. It takes descriptors apart as the
  * library does: attributes of the wrong type or count, tensors that do not fit together, operations that read what nothing wrote and packs that lack an address
- * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one has two
- * engines for every graph, and runs it operation by operation (dnn_run.cc).
- * SOFTGPU_CUDNN: a version (91000), "work N" (an engine wants N MiB for each sequence), "engines N" (so many for every graph, not two), or "WHERE N": what
- * gives status N, of create, graph, heuristics, plan (the plan of each graph's first engine) and execute. */
+ * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one makes two
+ * proposals for every graph, and runs it operation by operation (dnn_run.cc). Proposal i is engine i / 2 with its one knob at i % 2.
+ * SOFTGPU_CUDNN: a version (91000), "work N" (an engine wants N MiB for each sequence), "engines N" (so many proposals for every graph, not two), or "WHERE N":
+ * what gives status N, of create, graph, heuristics, plan (the plan of each graph's first proposal), last (that of its last one) and execute.
+ * SOFTGPU_CUDNN_FAST=i makes proposals but i slow, SOFTGPU_CUDNN_SHAKY=i gives i other bits each time, SOFTGPU_CUDNN_NOTED=i has its engine say so. */
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
@@ -18,7 +19,12 @@
 namespace
 {
 
-enum { BAD = DT_DNN_BAD_PARAM, NOT_FINALIZED = 2004, ENGINES = 2, MAGIC = 0x646e6e };
+enum { BAD = DT_DNN_BAD_PARAM, NOT_FINALIZED = 2004, PROPOSALS = 2, PROPOSALS_MOST = 8, KNOB = 24, KNOBS = 2, MAGIC = 0x646e6e };
+#ifdef SOFTGPU_TSAN /* everything is slow there */
+enum { SLOW_US = 50000 };
+#else
+enum { SLOW_US = 5000 };
+#endif
 
 struct descriptor;
 
@@ -40,7 +46,9 @@ struct descriptor {
     descriptor *of;           /* a question's graph; a plan's configuration */
     void *handle;
     size_t work_bytes;
-    int engine; /* of a configuration: which proposal it was */
+    int engine;                       /* of a configuration, and a plan: which proposal it is */
+    int64_t index, knob, value;       /* of an engine; of a knob's choice: which knob, and its value */
+    descriptor *made_of, *choices[8]; /* of a configuration that was not proposed: its engine and knobs */
     int64_t count;
     int64_t uids[SOFTGPU_DNN_TENSORS];
     void *addresses[SOFTGPU_DNN_TENSORS], *work;
@@ -54,6 +62,7 @@ struct handle {
 
 __thread char last_error[200];
 int executions, plans, late_plans; /* atomic */
+int ran[PROPOSALS_MOST];           /* atomic: of the executions, by proposal */
 
 int refuse(int status, const char *why)
 {
@@ -73,6 +82,20 @@ int wished_status(const char *where)
     char name[16];
     int status = 0;
     return sscanf(wish(), "%15s %d", name, &status) == 2 && strcmp(name, where) == 0 ? status : 0;
+}
+
+/* Is it the proposal that the variable names? */
+bool wished_proposal(const char *variable, int proposal)
+{
+    const char *text = getenv(variable);
+    return text != nullptr && atoi(text) == proposal;
+}
+
+int proposals(void)
+{
+    int count = PROPOSALS;
+    (void)sscanf(wish(), "engines %d", &count);
+    return count < PROPOSALS_MOST ? count : PROPOSALS_MOST;
 }
 
 descriptor *known(void *p)
@@ -276,6 +299,88 @@ int set_pack(descriptor *d, int name, int kind, int64_t count, const void *value
 
 /* ---- finalizing ---- */
 
+/* An engine's and a knob's numbers; a configuration's engine and knobs. */
+bool set_configuration(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    int knob = 0;
+    switch (name) {
+    case DT_DNN_ENGINE_OPERATION_GRAPH:
+        return d->type == DT_DNN_ENGINE && take_descriptor(&d->of, DT_DNN_OPERATIONGRAPH, kind, count, values);
+    case DT_DNN_ENGINE_GLOBAL_INDEX:
+        return d->type == DT_DNN_ENGINE && take(&d->index, kind, DT_DNN_TYPE_INT64, count, values);
+    case DT_DNN_KNOB_CHOICE_KNOB_TYPE:
+        if (d->type != DT_DNN_KNOB_CHOICE || !take(&knob, kind, DT_DNN_TYPE_KNOB_TYPE, count, values)) {
+            return false;
+        }
+        d->knob = knob;
+        return true;
+    case DT_DNN_KNOB_CHOICE_KNOB_VALUE:
+        return d->type == DT_DNN_KNOB_CHOICE && take(&d->value, kind, DT_DNN_TYPE_INT64, count, values);
+    case DT_DNN_ENGINECFG_ENGINE:
+        return d->type == DT_DNN_ENGINECFG && take_descriptor(&d->made_of, DT_DNN_ENGINE, kind, count, values);
+    case DT_DNN_ENGINECFG_KNOB_CHOICES:
+        d->count = count;
+        for (int64_t i = 0; i < count && count <= 8; i++) {
+            if (!take_descriptor(&d->choices[i], DT_DNN_KNOB_CHOICE, kind, 1, (void *const *)values + i)) {
+                return false;
+            }
+        }
+        return d->type == DT_DNN_ENGINECFG && count <= 8;
+    default:
+        return false;
+    }
+}
+
+/* A configuration by its numbers: what was proposed, and nothing else. */
+int finalize_configuration(descriptor *d)
+{
+    if (d->made_of == nullptr) {
+        return refuse(BAD, "a configuration has an engine");
+    }
+    int64_t value = d->count == 1 && d->choices[0]->knob == KNOB ? d->choices[0]->value : -1, proposal = d->made_of->index * KNOBS + value;
+    if (value < 0 || value >= KNOBS || d->made_of->index < 0 || proposal >= proposals()) {
+        return refuse(DT_DNN_NOT_SUPPORTED, "no such engine, or not with these knobs");
+    }
+    d->graph = new softgpu_dnn_graph(*d->made_of->of->graph);
+    d->engine = (int)proposal;
+    return 0;
+}
+
+/* What can be asked of a configuration, its engine and its knob: the library fills in descriptors that are there. */
+int tell_configuration(descriptor *d, int name, int kind, int64_t room, int64_t *count, void *values)
+{
+    int number = 0;
+    if (d->type == DT_DNN_ENGINECFG && name == DT_DNN_ENGINECFG_ENGINE && kind == DT_DNN_TYPE_DESCRIPTOR && room == 1) {
+        descriptor *to = known(*(void **)values);
+        to->index = d->engine / KNOBS;
+        to->engine = d->engine;
+        to->final = true;
+    } else if (d->type == DT_DNN_ENGINECFG && name == DT_DNN_ENGINECFG_KNOB_CHOICES && kind == DT_DNN_TYPE_DESCRIPTOR) {
+        if (room > 0) {
+            descriptor *to = known(*(void **)values);
+            to->knob = KNOB;
+            to->value = d->engine % KNOBS;
+            to->final = true;
+        }
+        *count = room > 0 ? 1 : 0;
+        return 0;
+    } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_GLOBAL_INDEX && kind == DT_DNN_TYPE_INT64 && room == 1) {
+        memcpy(values, &d->index, sizeof d->index);
+    } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_NUMERICAL_NOTE && kind == DT_DNN_TYPE_NUMERICAL_NOTE && room > 0) {
+        number = wished_proposal("SOFTGPU_CUDNN_NOTED", d->engine) ? (int)DT_DNN_NONDETERMINISTIC : 0; /* tensor cores */
+        memcpy(values, &number, sizeof number);
+    } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_TYPE && kind == DT_DNN_TYPE_KNOB_TYPE && room == 1) {
+        number = (int)d->knob;
+        memcpy(values, &number, sizeof number);
+    } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_VALUE && kind == DT_DNN_TYPE_INT64 && room == 1) {
+        memcpy(values, &d->value, sizeof d->value);
+    } else {
+        return refuse(BAD, "an attribute that cannot be asked for");
+    }
+    *count = 1;
+    return 0;
+}
+
 bool same_or_one(const softgpu_dnn_tensor *x, const softgpu_dnn_tensor *y)
 {
     for (int i = 0; i < 4; i++) {
@@ -386,9 +491,13 @@ int finalize_plan(descriptor *d)
     if (d->of->engine == 0 && wished_status("plan") != 0) {
         return refuse(wished_status("plan"), "cuLibraryLoadData");
     }
+    if (d->of->engine == proposals() - 1 && wished_status("last") != 0) {
+        return refuse(wished_status("last"), "cuLibraryLoadData");
+    }
     (void)__atomic_fetch_add(&plans, 1, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&late_plans, ((handle *)d->handle)->executed ? 1 : 0, __ATOMIC_RELAXED);
     d->graph = new softgpu_dnn_graph(*d->of->graph);
+    d->engine = d->of->engine;
     d->work_bytes = work_of(d->graph);
     return 0;
 }
@@ -421,6 +530,11 @@ extern "C" {
 int softgpu_dnn_executions(void)
 {
     return __atomic_load_n(&executions, __ATOMIC_RELAXED);
+}
+
+int softgpu_dnn_ran(int proposal)
+{
+    return __atomic_load_n(&ran[proposal], __ATOMIC_RELAXED);
 }
 
 int softgpu_dnn_plans(void)
@@ -522,6 +636,11 @@ int cudnnBackendSetAttribute(void *p, int name, int kind, int64_t count, const v
                    ? take_descriptor(&d->of, DT_DNN_OPERATIONGRAPH, kind, count, values)
                    : name == DT_DNN_ENGINEHEUR_MODE && take(&d->op.mode, kind, DT_DNN_TYPE_HEUR_MODE, count, values);
         break;
+    case DT_DNN_ENGINE:
+    case DT_DNN_ENGINECFG:
+    case DT_DNN_KNOB_CHOICE:
+        good = set_configuration(d, name, kind, count, values);
+        break;
     case DT_DNN_EXECUTION_PLAN:
         good = name == DT_DNN_EXECUTION_PLAN_HANDLE
                    ? take(&d->handle, kind, DT_DNN_TYPE_HANDLE, count, values)
@@ -563,6 +682,14 @@ int cudnnBackendFinalize(void *p)
     case DT_DNN_ENGINEHEUR:
         good = d->of != nullptr && d->of->handle != nullptr; /* without a description of a device */
         break;
+    case DT_DNN_ENGINE:
+        good = d->of != nullptr;
+        break;
+    case DT_DNN_ENGINECFG:
+        if (int status = finalize_configuration(d)) {
+            return status;
+        }
+        break;
     case DT_DNN_EXECUTION_PLAN:
         if (int status = finalize_plan(d)) {
             return status;
@@ -590,9 +717,7 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
             return refuse(wished_status("heuristics"), "no heuristics");
         }
         const softgpu_dnn_tensor *q = &d->of->graph->tensors[d->of->graph->ops[0].inputs[0]];
-        int engines = ENGINES;
-        (void)sscanf(wish(), "engines %d", &engines);
-        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0) ? engines : 0;
+        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0) ? proposals() : 0;
         for (int64_t i = 0; i < *count && i < room; i++) {
             descriptor *to = known(((void **)values)[i]);
             to->graph = new softgpu_dnn_graph(*d->of->graph);
@@ -606,7 +731,7 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
         *count = 1;
         return 0;
     }
-    return refuse(BAD, "an attribute that cannot be asked for");
+    return tell_configuration(d, name, kind, room, count, values);
 }
 
 int cudnnBackendExecute(void *h, void *plan, void *pack)
@@ -647,7 +772,10 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
         return refuse(wished_status("execute"), "cuLaunchKernelEx");
     }
     owner->executed = true;
-    (void)__atomic_fetch_add(&executions, 1, __ATOMIC_RELAXED);
+    int executed = __atomic_add_fetch(&executions, 1, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&ran[p->engine], 1, __ATOMIC_RELAXED);
+    j->slow_us = getenv("SOFTGPU_CUDNN_FAST") != nullptr && !wished_proposal("SOFTGPU_CUDNN_FAST", p->engine) ? SLOW_US : 0;
+    j->noise = wished_proposal("SOFTGPU_CUDNN_SHAKY", p->engine) ? 1 + (uint64_t)executed % 100 : 0;
     return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
                ? 0
                : refuse(DT_DNN_EXECUTION_FAILED, "the stream takes nothing");

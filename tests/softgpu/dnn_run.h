@@ -37,6 +37,8 @@ struct softgpu_dnn_job {
     double numbers[SOFTGPU_DNN_TENSORS]; /* of each that is by value, as it was when the job was given */
     void *work;
     size_t work_bytes;
+    int slow_us;    /* it takes so much longer */
+    uint64_t noise; /* not 0: added to a result's bits, as if its sums had no order */
 };
 
 /* Computes in double, operation by operation; each result is rounded to its tensor's type. Host functions: the argument is a job; the second deletes it. */

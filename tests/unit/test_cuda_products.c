@@ -23,7 +23,8 @@
 
 extern uint64_t softgpu_lt_products, softgpu_lt_proposals;
 int softgpu_dnn_plans(void);
-int softgpu_dnn_late_plans(void); /* those made after something had been executed on their device */
+int softgpu_dnn_ran(int proposal); /* executions, by proposal */
+int softgpu_dnn_late_plans(void);  /* those made after something had been executed on their device */
 
 enum { M = 65, N = 48, K = 72, COUNT = 3 };
 
@@ -477,8 +478,8 @@ static void train(const struct job *job, struct ranks_outcome *out)
     }
 }
 
-/* All products of a run are measured before it begins: with the plans at hand the library is asked for no proposal. So are attention's plans made, one for each
- * pass, except in F32, which cuDNN does not take, and where kernels of our own are wanted.
+/* All products of a run are measured before it begins: with the plans at hand the library is asked for no proposal. So are attention's engines measured and its plans
+ * made, one for each pass, except in F32, which cuDNN does not take, and where kernels of our own are wanted; later runs have the engines that were chosen.
  * Runs repeat the bits of the measured plans; a deterministic one those of the first proposals, whatever the file says. */
 static void a_run_has_all_its_plans(void **state)
 {
@@ -495,13 +496,21 @@ static void a_run_has_all_its_plans(void **state)
         job.text = NULL;
         use_cache("run", true);
         (void)setenv("SOFTGPU_LT_FAST", "1", 1);
+        (void)setenv("SOFTGPU_CUDNN_FAST", "1", 1);
         int plans = softgpu_dnn_plans(), late = softgpu_dnn_late_plans();
         train(&job, &cold);
-        assert_int_equal(softgpu_dnn_plans() - plans, p == 1 ? 2 : 0);
+        assert_int_equal(softgpu_dnn_plans() - plans, p == 1 ? 6 : 0); /* of each pass two are measured, and the better one is made */
         assert_int_equal(softgpu_dnn_late_plans() - late, 0);
         (void)setenv("SOFTGPU_LT_FAST", "2", 1);
         uint64_t proposals = softgpu_lt_proposals;
+        plans = softgpu_dnn_plans();
+        (void)setenv("SOFTGPU_CUDNN_FAST", "0", 1);
+        int ran[2] = {softgpu_dnn_ran(0), softgpu_dnn_ran(1)};
         train(&job, &warm);
+        assert_int_equal(softgpu_dnn_plans() - plans, p == 1 ? 2 : 0);
+        assert_int_equal(softgpu_dnn_ran(0) - ran[0], 0);
+        assert_true((softgpu_dnn_ran(1) - ran[1] > 0) == (p == 1));
+        (void)unsetenv("SOFTGPU_CUDNN_FAST");
         assert_int_equal(softgpu_lt_proposals - proposals, 0);
         assert_true(warm.hash == cold.hash);
         job.training.deterministic = true;

@@ -1,0 +1,67 @@
+/* The plan file of attention: a line per shape and pass, its numbers, the part, the engine and its knobs. */
+#include "kernels/cuda/attention_plan.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { SIZES = 9 };
+_Static_assert(sizeof(struct attention_key) == (SIZES + 1) * 8, "the key is compared whole");
+
+static void put_row(struct dt_text *out, const void *key, const void *value)
+{
+    const struct attention_key *k = key;
+    const struct attention_choice *c = value;
+    uint64_t scale;
+    memcpy(&scale, &k->scale, sizeof scale);
+    dt_text_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64,
+                   k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward, k->sums, scale);
+    dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->config.engine, c->config.knob_count);
+    for (int i = 0; i < c->config.knob_count; i++) {
+        dt_text_printf(out, " %" PRId64 " %" PRIx64, c->config.knobs[i].type, (uint64_t)c->config.knobs[i].value);
+    }
+}
+
+static bool take_one(char **at, int64_t most, int64_t *out)
+{
+    uint64_t x;
+    if (!dt_plan_file_number(at, 10, (uint64_t)most, &x)) {
+        return false;
+    }
+    *out = (int64_t)x;
+    return true;
+}
+
+static bool take_row(char **at, void *key, void *value)
+{
+    struct attention_key *k = key;
+    struct attention_choice *c = value;
+    struct dt_dnn_config *f = &c->config;
+    int64_t *const sizes[SIZES] = {&k->batch, &k->positions, &k->heads, &k->kv_heads, &k->head_size, &k->room, &k->causal, &k->backward, &k->sums};
+    uint64_t bits = 0;
+    for (int i = 0; i < SIZES; i++) {
+        if (!take_one(at, i < SIZES - 3 ? INT64_MAX : 1, sizes[i])) {
+            return false;
+        }
+    }
+    if (!dt_plan_file_number(at, 16, UINT64_MAX, &bits) || !take_one(at, INT64_MAX, &c->part) || !take_one(at, INT64_MAX, &f->engine) ||
+        !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
+        return false;
+    }
+    memcpy(&k->scale, &bits, sizeof bits);
+    for (int i = 0; i < f->knob_count; i++) {
+        if (!take_one(at, INT32_MAX, &f->knobs[i].type) || !dt_plan_file_number(at, 16, UINT64_MAX, &bits)) {
+            return false;
+        }
+        f->knobs[i].value = (int64_t)bits;
+    }
+    return true;
+}
+
+const struct dt_plan_kind attention_plans = {.name = "attention",
+                                             .head = "dtrun attention plans 1\n",
+                                             .key_bytes = sizeof(struct attention_key),
+                                             .value_bytes = sizeof(struct attention_choice),
+                                             .put = put_row,
+                                             .take = take_row};

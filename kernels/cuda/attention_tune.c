@@ -1,0 +1,488 @@
+/* Measuring attention by cuDNN at the start of a run: the library's proposals for a pass run in turns on random numbers, and the fastest is kept in the plan file,
+ * by its engine and knobs, of which it is made again: so what is measured is what later starts will have.
+ *   turns 0 and 1   each result's bits are compared: a proposal whose sums have no order is left out (but where that was asked for); code is loaded
+ *   turns 2 to 8    the median counts, and the first proposal stays unless another is 1 % faster
+ * A plan is compiled for half a second to a second, so few are looked at, and none begun after MOST_S. All is done with a handle of its own, which goes with
+ * what it took. */
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/matmul.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { PROPOSALS = 4, COMPARED = 2, TURNS = 9, LEAST_TURNS = COMPARED + 3, PARTS = 3 };
+static const double MOST_S = 10; /* for one pass */
+#define WINDOW_BYTES ((size_t)8 << 20)
+
+struct candidate {
+    struct attention_choice choice;
+    void *executable;
+    size_t work_bytes;
+    uint64_t bits;
+    float ms[TURNS];
+    bool out;
+};
+
+/* One pass of attention with its candidates, and what they run with. */
+struct trial {
+    struct attention_cache cache; /* the device's, but for the handle */
+    struct attention_plan plan;   /* of one part; gets the executable of each candidate in turn */
+    struct dt_stream *stream;
+    struct dt_cuda_launch launch;
+    struct attention_job job;
+    struct candidate all[PROPOSALS];
+    int count;
+    char *block, *window; /* operands; pinned: results on their way to be compared */
+    size_t block_bytes;
+    const char *results;
+    size_t result_bytes;
+    cudaEvent_t events[PROPOSALS + 1];
+    double until_s;
+};
+
+/* A pass that is asked for. */
+struct wanted {
+    struct attention_key key;
+    const struct dt_attention_args *forward; /* one of them is null */
+    const struct dt_attention_backward_args *backward;
+    bool callers;
+};
+
+/* ---- candidates ---- */
+
+/* The plan of a proposal, made of its numbers, where it fits. The library's status. */
+static int look_at(struct trial *t, void *proposal, struct candidate *x, bool *fits)
+{
+    const struct dt_dnn *api = t->cache.api;
+    struct dt_dnn_place place = {.handle = t->cache.handle};
+    const struct attention_key *k = &t->plan.key;
+    void *config = NULL;
+    bool ordered;
+    memset(x, 0, sizeof *x);
+    *fits = false;
+    int status = dt_dnn_config_read(api, proposal, &x->choice.config, &ordered);
+    if (status != DT_DNN_SUCCESS || (!ordered && !k->sums)) {
+        return status;
+    }
+    status = dt_dnn_config_make(&t->plan.graph, &place, &x->choice.config, &config);
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_plan(api, config, &place, &x->executable, &x->work_bytes);
+    }
+    *fits = status == DT_DNN_SUCCESS && x->work_bytes <= (size_t)k->room - attention_own_bytes(k, t->plan.part);
+    if (!*fits) {
+        dt_dnn_drop(api, x->executable);
+        x->executable = NULL;
+    }
+    x->choice.part = t->plan.part;
+    return status;
+}
+
+/* False: the library breaks down, which whoever makes the plan will say. */
+static bool look_at_part(struct trial *t, const struct attention_key *key, int64_t part)
+{
+    struct dt_dnn_place place = {.handle = t->cache.handle};
+    void *found[DT_DNN_CANDIDATES] = {NULL};
+    struct dt_error err;
+    int found_count = 0, status = attention_plan_begin(&t->cache, &t->plan, key, part, &err);
+    if (status == DT_DNN_SUCCESS) {
+        status = dt_dnn_candidates(t->cache.api, &t->plan.graph, &place, found, &found_count);
+    }
+    bool good = !dt_dnn_broke_down(status);
+    for (int i = 0; i < found_count && good && t->count < PROPOSALS && (t->count == 0 || dt_now_s() < t->until_s); i++) {
+        bool fits;
+        status = look_at(t, found[i], &t->all[t->count], &fits);
+        t->count += fits;
+        good = t->count > 0 || !dt_dnn_broke_down(status); /* one that breaks down after a good one is left out */
+    }
+    for (int i = 0; i < found_count; i++) {
+        dt_dnn_drop(t->cache.api, found[i]);
+    }
+    return good;
+}
+
+static void drop_candidates(struct trial *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        dt_dnn_drop(t->cache.api, t->all[i].executable);
+    }
+    t->count = 0;
+    t->plan.executable = NULL;
+    attention_plan_clear(t->cache.api, &t->plan);
+}
+
+static void find_candidates(struct trial *t, const struct attention_key *key)
+{
+    int64_t part = attention_part(&t->cache, key, key->batch);
+    bool good = true;
+    for (int tries = 0; tries < PARTS && part > 0 && good && t->count == 0; tries++) {
+        good = look_at_part(t, key, part);
+        if (t->count == 0 || !good) {
+            drop_candidates(t);
+            part = attention_part(&t->cache, key, part / 2);
+        }
+    }
+    t->plan.key.batch = t->plan.part; /* one part is timed */
+}
+
+/* ---- operands ---- */
+
+static size_t reserve(size_t *end, int64_t bytes)
+{
+    size_t at = *end;
+    *end += ((size_t)bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* Inputs and results of one part, and work memory where the caller has it. */
+static int open_operands(struct trial *t, const struct wanted *w, struct dt_error *err)
+{
+    const struct attention_key *k = &t->plan.key;
+    int64_t rows = k->batch * k->positions, qkv_bytes = rows * (k->heads + 2 * k->kv_heads) * k->head_size * 2;
+    int64_t out_bytes = rows * k->heads * k->head_size * 2, lse_bytes = rows * k->heads * 4;
+    size_t end = 0, work_bytes = 0, qkv = reserve(&end, qkv_bytes), dout = reserve(&end, w->backward != NULL ? out_bytes : 0);
+    size_t random = end, out = reserve(&end, out_bytes), results = out;
+    size_t random_bf16 = w->backward != NULL ? end : random, lse = reserve(&end, lse_bytes), random_f32 = end;
+    size_t dqkv = reserve(&end, w->backward != NULL ? qkv_bytes : 0);
+    for (int i = 0; i < t->count; i++) {
+        work_bytes = t->all[i].work_bytes > work_bytes ? t->all[i].work_bytes : work_bytes;
+    }
+    t->result_bytes = (w->backward != NULL ? end : random_f32) - (w->backward != NULL ? dqkv : results);
+    size_t work = reserve(&end, w->callers ? (int64_t)(attention_own_bytes(k, t->plan.part) + work_bytes) : 0);
+    void *block = NULL, *window = NULL;
+    if (dt_device_alloc(t->stream->device, DT_MEMORY_DEVICE, end, &block, err) != 0) {
+        return -1;
+    }
+    t->block = block;
+    t->block_bytes = end;
+    if (dt_device_alloc(t->stream->device, DT_MEMORY_PINNED, WINDOW_BYTES, &window, err) != 0) {
+        return -1;
+    }
+    t->window = window;
+    t->results = t->block + (w->backward != NULL ? dqkv : results);
+    dt_cuda_random(&t->launch, t->block, (int64_t)(random_bf16 / 2), DT_BF16);
+    if (w->backward != NULL) {
+        struct dt_attention_backward_args a = *w->backward;
+        dt_cuda_random(&t->launch, t->block + lse, (int64_t)((random_f32 - lse) / 4), DT_F32);
+        a.qkv = t->block + qkv;
+        a.dout = t->block + dout;
+        a.out = t->block + out;
+        a.lse = (float *)(void *)(t->block + lse);
+        a.dqkv = t->block + dqkv;
+        (void)attention_backward_job(k, &a, &t->job);
+    } else {
+        struct dt_attention_args a = *w->forward;
+        a.qkv = t->block + qkv;
+        a.out = t->block + out;
+        a.lse = (float *)(void *)(t->block + lse);
+        (void)attention_forward_job(k, &a, &t->job);
+    }
+    t->job.work = w->callers ? t->block + work : t->launch.work;
+    return 0;
+}
+
+/* ---- turns ---- */
+
+/* False: it was proposed, and refused after all; or the device failed. */
+static bool put(struct trial *t, struct candidate *x)
+{
+    struct attention_job j = t->job;
+    t->plan.executable = x->executable;
+    x->out = attention_plan_run(&t->launch, &t->cache, &t->plan, &j) != DT_DNN_SUCCESS;
+    return !x->out;
+}
+
+/* The bits of the results; -1: the device failed. */
+static int look_at_results(struct trial *t, uint64_t *bits)
+{
+    *bits = 0;
+    for (size_t at = 0; at < t->result_bytes; at += WINDOW_BYTES) {
+        size_t n = t->result_bytes - at < WINDOW_BYTES ? t->result_bytes - at : WINDOW_BYTES;
+        dt_stream_copy(t->stream, t->window, t->results + at, n);
+        if (cudaStreamSynchronize(t->launch.native) != cudaSuccess) {
+            return -1;
+        }
+        *bits = XXH3_64bits_withSeed(t->window, n, *bits);
+    }
+    return dt_stream_failed(t->stream, NULL) ? -1 : 0;
+}
+
+/* Each one's results in turn, against those of the turn before. */
+static int compare_results(struct trial *t, int turn)
+{
+    for (int i = 0; i < t->count; i++) {
+        struct candidate *x = &t->all[i];
+        uint64_t bits;
+        if (x->out || !put(t, x)) {
+            continue;
+        }
+        if (look_at_results(t, &bits) != 0) {
+            return -1;
+        }
+        if (turn > 0 && bits != x->bits && !t->plan.key.sums) {
+            x->out = true;
+            dt_log(DT_LOG_WARN, "attention", "cuDNN: engine %lld has other bits each time for the same%s; left out",
+                   (long long)x->choice.config.engine, t->plan.key.backward ? ", backward" : "");
+        }
+        x->bits = bits;
+    }
+    return 0;
+}
+
+/* One turn of all that are not out; their times go to ms[turn]. The first one goes twice, and its first time only fills the stream: on an idle one it would be
+ * charged for the host's work, too. */
+static int take_turn(struct trial *t, int turn)
+{
+    cudaStream_t stream = t->launch.native;
+    int ran[PROPOSALS], runs = 0;
+    bool begun = false, good = true;
+    for (int i = 0; i < t->count && good; i++) {
+        if (t->all[i].out || !put(t, &t->all[i])) {
+            continue;
+        }
+        if (!begun) {
+            begun = true;
+            good = cudaEventRecord(t->events[0], stream) == cudaSuccess;
+            i--;
+            continue;
+        }
+        ran[runs++] = i;
+        good = cudaEventRecord(t->events[runs], stream) == cudaSuccess;
+    }
+    good = good && (runs == 0 || cudaEventSynchronize(t->events[runs]) == cudaSuccess);
+    for (int r = 0; r < runs && good; r++) {
+        good = cudaEventElapsedTime(&t->all[ran[r]].ms[turn], t->events[r], t->events[r + 1]) == cudaSuccess;
+    }
+    return good && !dt_stream_failed(t->stream, NULL) ? 0 : -1;
+}
+
+static int compare_floats(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The place of the fastest, or -1: none of them ran. Its time and the first one's go to ms. */
+static int fastest(struct trial *t, int turns, float ms[2])
+{
+    int best = -1;
+    for (int i = 0; i < t->count; i++) {
+        struct candidate *x = &t->all[i];
+        if (x->out) {
+            continue;
+        }
+        qsort(x->ms + COMPARED, (size_t)(turns - COMPARED), sizeof x->ms[0], compare_floats);
+        float median = x->ms[COMPARED + (turns - COMPARED) / 2];
+        ms[1] = i == 0 ? median : ms[1];
+        if (best < 0 || median < (best == 0 ? 0.99F : 1.0F) * ms[0]) {
+            best = i;
+            ms[0] = median;
+        }
+    }
+    return best;
+}
+
+/* All turns; *best as `fastest` has it. -1: the device failed. */
+static int take_turns(struct trial *t, int *best, float ms[2])
+{
+    int rc = 0, turns = 0;
+    for (; turns < TURNS && rc == 0 && (turns < LEAST_TURNS || dt_now_s() < t->until_s); turns++) {
+        rc = turns < COMPARED ? compare_results(t, turns) : take_turn(t, turns);
+    }
+    *best = rc == 0 ? fastest(t, turns, ms) : -1;
+    return rc;
+}
+
+/* ---- one pass ---- */
+
+static int fail(struct trial *t, struct dt_error *err)
+{
+    cudaError_t last = cudaGetLastError();
+    struct dt_error why;
+    if (!dt_cuda_broken(t->stream, "measuring attention", &why)) {
+        (void)dt_fail(&why, DT_IO, "measuring attention: %s", cudaGetErrorString(last));
+    }
+    dt_stream_fail(t->stream, why.status, "%s", why.text);
+    (void)dt_stream_failed(t->stream, err);
+    return -1;
+}
+
+static void close_trial(struct trial *t)
+{
+    if (t->block != NULL) {
+        (void)cudaStreamSynchronize(t->launch.native);
+        dt_device_free(t->stream->device, DT_MEMORY_DEVICE, t->block, t->block_bytes);
+    }
+    if (t->window != NULL) {
+        dt_device_free(t->stream->device, DT_MEMORY_PINNED, t->window, WINDOW_BYTES);
+    }
+    for (int i = 0; i <= PROPOSALS; i++) {
+        if (t->events[i] != NULL) {
+            (void)cudaEventDestroy(t->events[i]);
+        }
+    }
+    drop_candidates(t);
+    if (t->cache.handle != NULL) {
+        (void)t->cache.api->cudnnDestroy(t->cache.handle);
+    }
+}
+
+static void keep(const struct trial *t, struct dt_plan_file *file, const struct attention_key *k, int best, const float ms[2])
+{
+    const struct attention_choice *c = &t->all[best].choice;
+    dt_plan_file_put(file, k, c);
+    dt_log(DT_LOG_INFO, "attention",
+           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d (engine %lld), %lld at a time in %.4f ms; the first one %.4f ms",
+           (long long)k->batch, (long long)k->positions, (long long)k->heads, (long long)k->head_size, k->backward ? ", backward" : "", best,
+           t->count, (long long)c->config.engine, (long long)c->part, (double)ms[0], (double)ms[1]);
+}
+
+/* Puts the fastest engine for a pass into the file; nothing where the library has none, or breaks down before it is measured. */
+static int measure(struct attention_cache *c, struct dt_stream *s, const struct wanted *w, int *measured, struct dt_error *err)
+{
+    struct trial *t = dt_alloc(sizeof *t);
+    int rc = 0, best = -1;
+    float ms[2] = {0, 0};
+    t->cache = (struct attention_cache){.device = c->device, .api = c->api, .file = c->file};
+    t->stream = s;
+    t->until_s = dt_now_s() + MOST_S;
+    if (!dt_cuda_begin(s, &t->launch)) {
+        (void)dt_stream_failed(s, err);
+        free(t);
+        return -1;
+    }
+    if (c->api->cudnnCreate(&t->cache.handle) != DT_DNN_SUCCESS) {
+        t->cache.handle = NULL;
+    } else {
+        find_candidates(t, &w->key);
+    }
+    for (int i = 0; i <= PROPOSALS && t->count > 0 && rc == 0; i++) {
+        rc = cudaEventCreateWithFlags(&t->events[i], cudaEventDefault) == cudaSuccess ? 0 : -1;
+    }
+    if (rc == 0 && t->count > 0 && open_operands(t, w, err) != 0) {
+        dt_log(DT_LOG_WARN, "attention", "%s; not measured", err->text);
+    } else if (rc == 0 && t->count > 0) {
+        rc = take_turns(t, &best, ms);
+    }
+    if (best >= 0) {
+        keep(t, c->file, &w->key, best, ms);
+        *measured += 1;
+    }
+    if (rc != 0) {
+        rc = fail(t, err);
+    }
+    close_trial(t);
+    free(t);
+    return rc;
+}
+
+/* ---- all of them ---- */
+
+/* Those of all that the library takes. The caller frees. */
+static struct wanted *list(const struct dt_attention_list *all, bool sums, int *count)
+{
+    struct wanted *out = dt_alloc((size_t)(all->forward_count + all->backward_count + 1) * sizeof *out);
+    *count = 0;
+    for (int i = 0; i < all->forward_count + all->backward_count; i++) {
+        struct wanted w = {.callers = false};
+        if (i < all->forward_count) {
+            w.forward = &all->forward[i];
+            w.key = attention_forward_key(w.forward);
+        } else {
+            w.backward = &all->backward[i - all->forward_count];
+            w.key = attention_backward_key(w.backward, sums, &w.callers);
+        }
+        if (attention_can(&w.key, w.forward != NULL ? w.forward->type : w.backward->type)) {
+            out[(*count)++] = w;
+        }
+    }
+    return out;
+}
+
+static int next_missing(const struct attention_cache *c, const struct wanted *each, int from, int count)
+{
+    while (from < count && (attention_part(c, &each[from].key, each[from].key.batch) == 0 || dt_plan_file_find(c->file, &each[from].key) != NULL)) {
+        from++;
+    }
+    return from;
+}
+
+static int measure_missing(struct attention_cache *c, struct dt_stream *s, const struct wanted *each, int count, void (*tick)(void *context),
+                           void *context, int *measured, struct dt_error *err)
+{
+    int rc = 0;
+    for (int i = next_missing(c, each, 0, count); i < count && rc == 0; i = next_missing(c, each, i + 1, count)) {
+        rc = measure(c, s, &each[i], measured, err);
+        if (tick != NULL) {
+            tick(context);
+        }
+    }
+    return rc;
+}
+
+int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums, void (*tick)(void *context), void *context,
+                                 int *measured, struct dt_error *why, struct dt_error *err)
+{
+    struct attention_cache *c = attention_cache_enter(s->device);
+    attention_cache_leave(); /* nobody else computes attention yet */
+    int rc = 0, count;
+    struct wanted *each = list(all, sums, &count);
+    *measured = 0;
+    why->status = DT_OK;
+    if (c->api != NULL && c->failed == DT_DNN_SUCCESS && next_missing(c, each, 0, count) < count) {
+        if (dt_plan_file_lock(c->file, tick, context, why) == 0) { /* what another process chose meanwhile has been read now */
+            rc = measure_missing(c, s, each, count, tick, context, measured, err);
+            if (rc == 0 && *measured > 0 && dt_plan_file_save(c->file, why) != 0) {
+                *measured = 0;
+                dt_plan_file_forget(c->file);
+            }
+            dt_plan_file_unlock(c->file);
+        }
+        attention_cache_forget(c);
+    }
+    free(each);
+    return rc;
+}
+
+void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums, struct dt_text *out)
+{
+    int count;
+    struct wanted *each = list(all, sums, &count);
+    struct attention_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
+    for (int i = 0; i < count; i++) {
+        keys[i] = each[i].key;
+    }
+    const struct attention_cache *c = attention_cache_enter(d);
+    dt_plan_file_tell(c->file, keys, (size_t)count, out);
+    attention_cache_leave();
+    free(keys);
+    free(each);
+}
+
+bool dt_cuda_attention_dnn_take(struct dt_device *d, const char *text, bool keep_it)
+{
+    struct attention_cache *c = attention_cache_enter(d);
+    struct dt_error err;
+    bool taken = dt_plan_file_take(c->file, text);
+    if (taken) {
+        attention_cache_forget(c);
+        if (keep_it && dt_plan_file_path(c->file) != NULL && dt_plan_file_add(c->file, &err) != 0) {
+            dt_log(DT_LOG_WARN, "attention", "%s; plans are not kept on this host", err.text);
+        }
+    }
+    attention_cache_leave();
+    return taken;
+}
+
+void dt_cuda_attention_dnn_none(struct dt_device *d)
+{
+    struct attention_cache *c = attention_cache_enter(d);
+    dt_plan_file_forget(c->file);
+    attention_cache_forget(c);
+    attention_cache_leave();
+}
