@@ -40,10 +40,19 @@ static inline dim3 dt_dim3(dim3 x)
     return x;
 }
 
+/* Each kernel that some DT_LAUNCH names is known before main, and loaded when the device is opened (table.c). */
+template <auto KERNEL> struct dt_known {
+    static const bool yes;
+};
+template <auto KERNEL> const bool dt_known<KERNEL>::yes = dt_cuda_kernel_known((const void *)KERNEL);
+
 #ifndef DT_SOFTGPU
 
 #define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                                    \
-    (kernel)<<<dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream>>>(__VA_ARGS__)
+    do {                                                                                                                                             \
+        (void)dt_known<(kernel)>::yes;                                                                                                               \
+        (kernel)<<<dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream>>>(__VA_ARGS__);                                                    \
+    } while (0)
 #define DT_SHARED(type, name, dims) __shared__ __align__(16) type name dims
 #define DT_SHARED_DYNAMIC(type, name)                                                                                                                \
     extern __shared__ __align__(128) unsigned char dt_shared_dynamic[];                                                                              \
@@ -52,7 +61,10 @@ static inline dim3 dt_dim3(dim3 x)
 #else
 
 #define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                                    \
-    softgpu_launch_kernel(#kernel, kernel, dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream, ##__VA_ARGS__)
+    do {                                                                                                                                             \
+        (void)dt_known<(kernel)>::yes;                                                                                                               \
+        softgpu_launch_kernel(#kernel, kernel, dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream, ##__VA_ARGS__);                        \
+    } while (0)
 #define DT_SHARED(type, name, dims)                                                                                                                  \
     static const char name##_key = 0;                                                                                                                \
     auto &name = *reinterpret_cast<type(*) dims>(softgpu_shared(&name##_key, sizeof(type dims)))

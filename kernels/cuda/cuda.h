@@ -52,7 +52,11 @@ void dt_cuda_end(struct dt_stream *s, const char *kernel);
 bool dt_cuda_broken(struct dt_stream *s, const char *what, struct dt_error *err);
 /* table.c: 0 when the device found no fault, else -1 with its text in err. */
 int dt_cuda_fault_read(const struct dt_cuda_fault *fault, struct dt_error *err);
-/* table.c: once per device, before the first kernel: asks for the shared memory that some kernels need. 0, or -1. */
+/* table.c: DT_LAUNCH calls it for each kernel before main. True. */
+bool dt_cuda_kernel_known(const void *kernel);
+/* table.c: loads the code of all known kernels to the calling thread's device, so that no first launch has to. A cudaError_t; what was loaded stays. */
+int dt_cuda_kernels_load(void);
+/* loss.cu: once per device, before the first kernel: asks for the shared memory that some kernels need. 0, or -1. */
 int dt_cuda_kernels_open(int shared_bytes, struct dt_error *err);
 
 #define DT_CUDA_ROW(kernel) void dt_cuda_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a);

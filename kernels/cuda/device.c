@@ -200,6 +200,11 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
     if (dt_cuda_kernels_open(c->shared_bytes, err) != 0 || dt_cuda_attention_open(err) != 0) {
         goto failed;
     }
+    rc = (cudaError_t)dt_cuda_kernels_load();
+    if (rc != cudaSuccess) {
+        (void)cuda_fail(c, err, rc, "loading kernels");
+        goto failed;
+    }
     return 0;
 failed:
     cuda_close(d);

@@ -1,5 +1,32 @@
-/* The table of CUDA kernels, and the text for what a device found wrong. */
+/* The table of CUDA kernels, their loading, and the text for what a device found wrong. */
 #include "kernels/cuda/cuda.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+enum { KERNELS = 1024 };
+static const void *kernels[KERNELS]; /* in the order in which initializers ran */
+static int kernel_count;
+
+bool dt_cuda_kernel_known(const void *kernel)
+{
+    if (kernel_count == KERNELS) {
+        abort(); /* before main: whoever adds kernels sees it */
+    }
+    kernels[kernel_count++] = kernel;
+    return true;
+}
+
+/* CUDA loads a kernel's code when something of it is first wanted: a launch, or its attributes, some of which only loaded code has. */
+int dt_cuda_kernels_load(void)
+{
+    struct cudaFuncAttributes unused;
+    cudaError_t rc = cudaSuccess;
+    for (int i = 0; i < kernel_count && rc == cudaSuccess; i++) {
+        rc = cudaFuncGetAttributes(&unused, kernels[i]);
+    }
+    return (int)rc;
+}
 
 int dt_cuda_fault_read(const struct dt_cuda_fault *fault, struct dt_error *err)
 {

@@ -55,6 +55,28 @@ static struct {
 } kernels[KERNELS_MAX];
 static int kernel_count;
 
+/* Kernels whose code is there: the first launch of any other loads it, which the driver does while all wait. */
+static const void *loaded[KERNELS_MAX];
+static int loaded_count;
+
+bool softgpu_load(const void *kernel)
+{
+    softgpu_lock(&kernel_lock);
+    int i = 0;
+    while (i < loaded_count && loaded[i] != kernel) {
+        i++;
+    }
+    bool fresh = i == loaded_count;
+    if (fresh && loaded_count == KERNELS_MAX) {
+        softgpu_die("more than %d kernels", KERNELS_MAX);
+    }
+    if (fresh) {
+        loaded[loaded_count++] = kernel;
+    }
+    softgpu_unlock(&kernel_lock);
+    return fresh;
+}
+
 size_t softgpu_shared_limit(const void *kernel)
 {
     size_t limit = SHARED_STATIC_MAX;
@@ -417,6 +439,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *kernel)
 {
     memset(a, 0, sizeof *a);
+    (void)softgpu_load(kernel);
     a->maxThreadsPerBlock = 1024;
     a->numRegs = 32;
     a->maxDynamicSharedSizeBytes = (int)softgpu_shared_limit(kernel);

@@ -125,6 +125,7 @@ void softgpu_set_bytes(void *dst, int value, size_t size_bytes);
 
 /* ---- the rest ---- */
 
+bool softgpu_load(const void *kernel);           /* its code; true: it was not there yet */
 size_t softgpu_shared_limit(const void *kernel); /* dynamic bytes that cudaFuncSetAttribute allowed, at least 48 KiB */
 void softgpu_delay(uint64_t *random);            /* a third of the calls sleep, see SOFTGPU_DELAY_US */
 

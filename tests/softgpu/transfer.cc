@@ -4,6 +4,7 @@
 
 extern "C" {
 uint64_t softgpu_launch_count; /* of this process, for tests that count */
+uint64_t softgpu_late_loads;   /* of these launches, those that had to load their kernel's code */
 }
 
 void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call, size_t call_bytes, dim3 grid, dim3 block,
@@ -36,6 +37,10 @@ void softgpu_launch(const char *name, const void *kernel, void (*run)(const void
         softgpu_die("kernel %s: %zu bytes of arguments", name, call_bytes);
     }
     (void)__atomic_add_fetch(&softgpu_launch_count, 1, __ATOMIC_RELAXED);
+    if (softgpu_load(kernel)) {
+        (void)__atomic_add_fetch(&softgpu_late_loads, 1, __ATOMIC_RELAXED);
+        softgpu_setup("a kernel's code");
+    }
     softgpu_put(s, &e, call, call_bytes);
 }
 

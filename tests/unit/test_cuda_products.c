@@ -22,6 +22,7 @@
 // clang-format on
 
 extern uint64_t softgpu_lt_products, softgpu_lt_proposals;
+extern uint64_t softgpu_launch_count, softgpu_late_loads; /* kernels that were launched; of these, whose code was not there yet */
 int softgpu_dnn_plans(void);
 int softgpu_dnn_ran(int proposal); /* executions, by proposal */
 int softgpu_dnn_late_plans(void);  /* those made after something had been executed on their device */
@@ -535,6 +536,30 @@ static void a_run_has_all_its_plans(void **state)
     }
 }
 
+/* No launch of a run loads a kernel's code: it is there since the device was opened, whatever the run computes. */
+static void kernels_are_loaded_before(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"32-true", "bf16-mixed"};
+    use_cache("loaded", true);
+    for (int p = 0; p < 2; p++) {
+        struct job job;
+        struct ranks_outcome out;
+        ranks_job(&job);
+        job.training.strategy = "single_device";
+        job.training.precision = precisions[p];
+        job.precision.compute = job.precision.reduce = p == 1 ? DT_BF16 : DT_F32;
+        job.training.max_steps = 2;
+        job.text = NULL;
+        uint64_t launches = softgpu_launch_count;
+        train(&job, &out);
+        assert_true(softgpu_launch_count - launches > 50);
+        assert_int_equal(softgpu_late_loads, 0); /* nor in any test before */
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 /* With a vocabulary that is no multiple of anything, all products of GPT-2 124M are read and written 16 bytes at a time on a device with memory of its own, and the
  * head goes by 8192 rows; the host's memory holds what it always did. */
 static void the_head_is_aligned(void **state)
@@ -597,6 +622,7 @@ int main(void)
         cmocka_unit_test(a_damaged_file_is_said_in_one_line),
         cmocka_unit_test(what_the_library_lacks_is_said),
         cmocka_unit_test(a_run_has_all_its_plans),
+        cmocka_unit_test(kernels_are_loaded_before),
         cmocka_unit_test(the_head_is_aligned),
     };
     return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);
