@@ -113,7 +113,7 @@ static void on_up(void *user, uint64_t peer, const char *host)
     (void)snprintf(who.address, sizeof who.address, "%s", host);
     learn_address(n, peer, host);
     n->wait.trouble[0] = '\0';
-    n->wait.wrong_key = false;
+    n->wait.key_refusals = 0;
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
     follow_up(n);
@@ -174,7 +174,7 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
     bool refused = err->status == DT_INVALID || err->status == DT_IN_USE; /* another key; another run or program */
     if (peer == 0 && (!n->place.hosts || refused)) {                      /* the endpoint that we hold is in no trouble */
         (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
-        n->wait.wrong_key = n->wait.wrong_key || err->status == DT_INVALID;
+        n->wait.key_refusals += err->status == DT_INVALID;
         bool denied = refused && strcmp(n->wait.trouble, n->wait.denied) != 0;
         if (denied) { /* waiting will hardly help */
             memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
@@ -264,7 +264,7 @@ static void act(void *user, const struct action *a, const struct record *record,
         nodes_wait_too_few(&n->wait, &n->member, n->o, &line);
         say(dt_text_str(&line));
         dt_text_clear(&line);
-        if (n->wait.wrong_key && record->round == 0) { /* whoever starts the same again finds the same */
+        if (n->wait.key_refusals >= NODES_WAIT_REFUSALS && record->round == 0) { /* whoever starts the same again finds the same */
             last = *a;
             last.code = DT_EXIT_USAGE;
             a = &last;

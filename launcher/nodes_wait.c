@@ -19,7 +19,7 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
     if (m->coordinator != NULL) {
-        const char *why = w->trouble[0] == '\0' && w->wrong_key ? w->denied : w->trouble;
+        const char *why = w->trouble[0] == '\0' && w->key_refusals >= NODES_WAIT_REFUSALS ? w->denied : w->trouble;
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         if (lost == NULL) { /* else that one is named */

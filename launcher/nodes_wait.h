@@ -5,11 +5,13 @@
 #include "launcher/member.h"
 #include "launcher/options.h"
 
+#define NODES_WAIT_REFUSALS 3 /* of so many the key is the cause */
+
 struct nodes_wait {
     double since_s;    /* our node waits for a round; -1: it does not */
     char trouble[256]; /* why the endpoint cannot be reached, newest */
     char denied[256];  /* what cannot get better by itself, and has been said; or "" */
-    bool wrong_key;    /* that is a key, and no other agent has been met since */
+    int key_refusals;  /* by the endpoint, since another agent was met: that a key differs, or somebody who is ending or has too much to do */
 };
 
 /* Appends the line that a wait is told with every few seconds. free_s: when the witness lets another run begin; 0: nothing is known of that. */
