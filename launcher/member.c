@@ -129,6 +129,9 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
         return;
     }
     if (!same && m->record.round > 0 && !member_leaves_run(m, member_find(m, peer), in, now_s)) {
+        if (m->role == MEMBER_FOLLOWING && peer == m->leader) { /* it gave our run up: what it says next is of its new one */
+            member_lose_leader(m, true, now_s);
+        }
         return;
     }
     if (same && (in->term < m->record.term || member_refuse_old_term(m, peer, in))) {

@@ -101,6 +101,7 @@ static const struct {
     {1253, SPARES, "who took the place of a leader began anew with hosts that only waited beside its round, before the survivors' call"},
     {906923, LATE, "one that led nobody and followed another counted a host that ended by a reset as one whose every record it knew"},
     {100395, STUBBORN, "the same while the others' workers took long"},
+    {17228, MIXED, "one whose leader gave their run up and began another took that one's end for its own run's"},
     {34533, STUBBORN, "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
 };
 
