@@ -6,17 +6,17 @@
  * what it took. */
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/turns.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-enum { PROPOSALS = 4, COMPARED = 2, TURNS = 9, LEAST_TURNS = COMPARED + 3, PARTS = 3 };
+enum { PROPOSALS = 4, COMPARED = 2, LEAST_TURNS = COMPARED + 3, PARTS = 3 };
 static const double MOST_S = 10; /* for one pass */
 #define WINDOW_BYTES ((size_t)8 << 20)
 
@@ -25,8 +25,6 @@ struct candidate {
     void *executable;
     size_t work_bytes;
     uint64_t bits;
-    float ms[TURNS];
-    bool out;
 };
 
 /* One pass of attention with its candidates, and what they run with. */
@@ -42,7 +40,7 @@ struct trial {
     size_t block_bytes;
     const char *results;
     size_t result_bytes;
-    cudaEvent_t events[PROPOSALS + 1];
+    struct turns turns;
     double until_s;
 };
 
@@ -188,13 +186,12 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
 
 /* ---- turns ---- */
 
-/* False: it was proposed, and refused after all; or the device failed. */
-static bool put(struct trial *t, struct candidate *x)
+static bool put(void *trial, int i)
 {
+    struct trial *t = trial;
     struct attention_job j = t->job;
-    t->plan.executable = x->executable;
-    x->out = attention_plan_run(&t->launch, &t->cache, &t->plan, &j) != DT_DNN_SUCCESS;
-    return !x->out;
+    t->plan.executable = t->all[i].executable;
+    return attention_plan_run(&t->launch, &t->cache, &t->plan, &j) == DT_DNN_SUCCESS;
 }
 
 /* The bits of the results; -1: the device failed. */
@@ -218,14 +215,16 @@ static int compare_results(struct trial *t, int turn)
     for (int i = 0; i < t->count; i++) {
         struct candidate *x = &t->all[i];
         uint64_t bits;
-        if (x->out || !put(t, x)) {
+        bool *out = &t->turns.each[i].out;
+        *out = *out || !put(t, i);
+        if (*out) {
             continue;
         }
         if (look_at_results(t, &bits) != 0) {
             return -1;
         }
         if (turn > 0 && bits != x->bits && !t->plan.key.sums) {
-            x->out = true;
+            *out = true;
             dt_log(DT_LOG_WARN, "attention", "cuDNN: engine %lld has other bits each time for the same%s; left out",
                    (long long)x->choice.config.engine, t->plan.key.backward ? ", backward" : "");
         }
@@ -234,83 +233,18 @@ static int compare_results(struct trial *t, int turn)
     return 0;
 }
 
-/* One turn of all that are not out; their times go to ms[turn]. The first one goes twice, and its first time only fills the stream: on an idle one it would be
- * charged for the host's work, too. */
-static int take_turn(struct trial *t, int turn)
-{
-    cudaStream_t stream = t->launch.native;
-    int ran[PROPOSALS], runs = 0;
-    bool begun = false, good = true;
-    for (int i = 0; i < t->count && good; i++) {
-        if (t->all[i].out || !put(t, &t->all[i])) {
-            continue;
-        }
-        if (!begun) {
-            begun = true;
-            good = cudaEventRecord(t->events[0], stream) == cudaSuccess;
-            i--;
-            continue;
-        }
-        ran[runs++] = i;
-        good = cudaEventRecord(t->events[runs], stream) == cudaSuccess;
-    }
-    good = good && (runs == 0 || cudaEventSynchronize(t->events[runs]) == cudaSuccess);
-    for (int r = 0; r < runs && good; r++) {
-        good = cudaEventElapsedTime(&t->all[ran[r]].ms[turn], t->events[r], t->events[r + 1]) == cudaSuccess;
-    }
-    return good && !dt_stream_failed(t->stream, NULL) ? 0 : -1;
-}
-
-static int compare_floats(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The place of the fastest, or -1: none of them ran. Its time and the first one's go to ms. */
-static int fastest(struct trial *t, int turns, float ms[2])
-{
-    int best = -1;
-    for (int i = 0; i < t->count; i++) {
-        struct candidate *x = &t->all[i];
-        if (x->out) {
-            continue;
-        }
-        qsort(x->ms + COMPARED, (size_t)(turns - COMPARED), sizeof x->ms[0], compare_floats);
-        float median = x->ms[COMPARED + (turns - COMPARED) / 2];
-        ms[1] = i == 0 ? median : ms[1];
-        if (best < 0 || median < (best == 0 ? 0.99F : 1.0F) * ms[0]) {
-            best = i;
-            ms[0] = median;
-        }
-    }
-    return best;
-}
-
-/* All turns; *best as `fastest` has it. -1: the device failed. */
+/* All turns; *best and ms as turns_fastest has them. -1: the device failed. */
 static int take_turns(struct trial *t, int *best, float ms[2])
 {
     int rc = 0, turns = 0;
-    for (; turns < TURNS && rc == 0 && (turns < LEAST_TURNS || dt_now_s() < t->until_s); turns++) {
-        rc = turns < COMPARED ? compare_results(t, turns) : take_turn(t, turns);
+    for (; turns < TURNS_MOST && rc == 0 && (turns < LEAST_TURNS || dt_now_s() < t->until_s); turns++) {
+        rc = turns < COMPARED ? compare_results(t, turns) : turns_take(&t->turns, turns, put, t);
     }
-    *best = rc == 0 ? fastest(t, turns, ms) : -1;
+    *best = rc == 0 ? turns_fastest(&t->turns, COMPARED, turns, ms) : -1;
     return rc;
 }
 
 /* ---- one pass ---- */
-
-static int fail(struct trial *t, struct dt_error *err)
-{
-    cudaError_t last = cudaGetLastError();
-    struct dt_error why;
-    if (!dt_cuda_broken(t->stream, "measuring attention", &why)) {
-        (void)dt_fail(&why, DT_IO, "measuring attention: %s", cudaGetErrorString(last));
-    }
-    dt_stream_fail(t->stream, why.status, "%s", why.text);
-    (void)dt_stream_failed(t->stream, err);
-    return -1;
-}
 
 static void close_trial(struct trial *t)
 {
@@ -321,11 +255,7 @@ static void close_trial(struct trial *t)
     if (t->window != NULL) {
         dt_device_free(t->stream->device, DT_MEMORY_PINNED, t->window, WINDOW_BYTES);
     }
-    for (int i = 0; i <= PROPOSALS; i++) {
-        if (t->events[i] != NULL) {
-            (void)cudaEventDestroy(t->events[i]);
-        }
-    }
+    turns_close(&t->turns);
     drop_candidates(t);
     if (t->cache.handle != NULL) {
         (void)t->cache.api->cudnnDestroy(t->cache.handle);
@@ -361,8 +291,8 @@ static int measure(struct attention_cache *c, struct dt_stream *s, const struct 
     } else {
         find_candidates(t, &w->key);
     }
-    for (int i = 0; i <= PROPOSALS && t->count > 0 && rc == 0; i++) {
-        rc = cudaEventCreateWithFlags(&t->events[i], cudaEventDefault) == cudaSuccess ? 0 : -1;
+    if (t->count > 0) {
+        rc = turns_open(&t->turns, s, t->launch.native, "measuring attention", t->count);
     }
     if (rc == 0 && t->count > 0 && open_operands(t, w, err) != 0) {
         dt_log(DT_LOG_WARN, "attention", "%s; not measured", err->text);
@@ -374,7 +304,7 @@ static int measure(struct attention_cache *c, struct dt_stream *s, const struct 
         *measured += 1;
     }
     if (rc != 0) {
-        rc = fail(t, err);
+        rc = turns_fail(&t->turns, err);
     }
     close_trial(t);
     free(t);
@@ -467,13 +397,9 @@ void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_l
 bool dt_cuda_attention_dnn_take(struct dt_device *d, const char *text, bool keep_it)
 {
     struct attention_cache *c = attention_cache_enter(d);
-    struct dt_error err;
-    bool taken = dt_plan_file_take(c->file, text);
+    bool taken = dt_plan_file_take(c->file, text, keep_it);
     if (taken) {
         attention_cache_forget(c);
-        if (keep_it && dt_plan_file_path(c->file) != NULL && dt_plan_file_add(c->file, &err) != 0) {
-            dt_log(DT_LOG_WARN, "attention", "%s; plans are not kept on this host", err.text);
-        }
     }
     attention_cache_leave();
     return taken;

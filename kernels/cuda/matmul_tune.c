@@ -1,27 +1,24 @@
 /* Measuring products at the start of a run: the library's proposals for a shape run in turns on random numbers, the fastest is kept in the plan file.
  *   turn 0          all of them, not counted: code is loaded, clocks rise
  *   turn 1          all of them; who takes a third longer than the fastest goes, and of the others all but KEPT
- *   turns 2 to 8    those that are left; the median counts, and the first proposal stays unless another is 1 % faster
- * Within a turn the host waits once, at its end.
+ *   turns 2 to 8    those that are left; their medians count
  * Of a product with an epilogue the first candidate is the two apart, the product as it was chosen before; the library's proposals for both in one follow. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/turns.h"
 
 #include "base/log.h"
 #include "base/text.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROPOSALS = 32, KEPT = 6, TURNS = 9, COPIES = 4 };
+enum { PROPOSALS = TURNS_CANDIDATES, KEPT = 6, COUNTED = 2, COPIES = 4 };
 #define COPIES_BYTES ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what a cache holds */
 
 struct candidate {
     bool apart; /* not as found, but product and epilogue one after the other */
     cublasLtMatmulHeuristicResult_t found;
-    float ms[TURNS];
-    bool out;
 };
 
 /* One product's operands, in several copies. */
@@ -41,8 +38,8 @@ struct trial {
     struct matmul_plan *plan; /* gets the algorithm of each candidate in turn; null: the library takes no such product */
     struct operands operands;
     struct candidate all[PROPOSALS];
-    int count;
-    cudaEvent_t *events; /* PROPOSALS + 1 */
+    int count, runs; /* runs: so far, which says whose copy of the operands is next */
+    struct turns turns;
 };
 
 static size_t round_up(size_t n)
@@ -86,12 +83,12 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     return 0;
 }
 
-/* The product with its operands in copy number i. */
-static struct dt_matmul_args in_copy(const struct trial *t, int i)
+/* The product with the operands of the next copy. */
+static struct dt_matmul_args next_copy(struct trial *t)
 {
     const struct operands *o = &t->operands;
     struct dt_matmul_args a = *t->product;
-    char *at = o->block + (size_t)(i % o->copies) * o->step_bytes;
+    char *at = o->block + (size_t)(t->runs++ % o->copies) * o->step_bytes;
     a.a = at + o->a;
     a.b = at + o->b;
     a.c = at + o->c;
@@ -101,106 +98,52 @@ static struct dt_matmul_args in_copy(const struct trial *t, int i)
     return a;
 }
 
-/* False: it was proposed, and refused after all. */
-static bool run(struct trial *t, const struct candidate *x, const struct dt_matmul_args *a)
+static bool run(void *trial, int i)
 {
+    struct trial *t = trial;
+    const struct candidate *x = &t->all[i];
+    struct dt_matmul_args a = next_copy(t);
     if (x->apart) {
-        dt_matmul_parts(&dt_kernels_cuda, t->stream, a);
+        dt_matmul_parts(&dt_kernels_cuda, t->stream, &a);
         return true;
     }
     t->plan->algo = x->found.algo;
     t->plan->workspace_bytes = x->found.workspaceSize;
-    return matmul_run(t->cache, t->plan, &t->launch, a) == CUBLAS_STATUS_SUCCESS;
-}
-
-/* One turn of all that are not out; their times go to ms[turn]. -1: the device failed. */
-static int take_turn(struct trial *t, int turn)
-{
-    cudaStream_t stream = t->launch.native;
-    int ran[PROPOSALS], runs = 0;
-    bool begun = false, good = true;
-    for (int i = 0; i < t->count && good; i++) {
-        if (t->all[i].out) {
-            continue;
-        }
-        struct dt_matmul_args a = in_copy(t, turn + i + (begun ? 0 : t->operands.copies - 1));
-        if (!run(t, &t->all[i], &a)) {
-            t->all[i].out = true;
-            continue;
-        }
-        if (!begun) { /* that one only fills the stream: on an idle one the first would be charged for the host's work, too */
-            begun = true;
-            good = cudaEventRecord(t->events[0], stream) == cudaSuccess;
-            i--;
-            continue;
-        }
-        ran[runs++] = i;
-        good = cudaEventRecord(t->events[runs], stream) == cudaSuccess;
-    }
-    good = good && (runs == 0 || cudaEventSynchronize(t->events[runs]) == cudaSuccess);
-    for (int r = 0; r < runs && good; r++) {
-        good = cudaEventElapsedTime(&t->all[ran[r]].ms[turn], t->events[r], t->events[r + 1]) == cudaSuccess;
-    }
-    return good && !dt_stream_failed(t->stream, NULL) ? 0 : -1;
-}
-
-static int compare_floats(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
+    return matmul_run(t->cache, t->plan, &t->launch, &a) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* After turn 1. */
-static void thin_out(struct candidate *all, int count)
+static void thin_out(struct turns *t)
 {
     float times[PROPOSALS];
     int n = 0;
-    for (int i = 0; i < count; i++) {
-        if (!all[i].out) {
-            times[n++] = all[i].ms[1];
+    for (int i = 0; i < t->count; i++) {
+        if (!t->each[i].out) {
+            times[n++] = t->each[i].ms[1];
         }
     }
     if (n == 0) {
         return;
     }
-    qsort(times, (size_t)n, sizeof *times, compare_floats);
-    for (int i = 1; i < count; i++) { /* the first stays in: it is what the others are compared with */
-        all[i].out = all[i].out || all[i].ms[1] > times[0] * 4 / 3 || (n > KEPT && all[i].ms[1] > times[KEPT - 1]);
+    qsort(times, (size_t)n, sizeof *times, turns_compare);
+    for (int i = 1; i < t->count; i++) { /* the first stays in: it is what the others are compared with */
+        float ms = t->each[i].ms[1];
+        t->each[i].out = t->each[i].out || ms > times[0] * 4 / 3 || (n > KEPT && ms > times[KEPT - 1]);
     }
 }
 
-static float median(struct candidate *x)
+/* All turns; *best and ms as turns_fastest has them. -1: the device failed. */
+static int take_turns(struct trial *t, int *best, float ms[2])
 {
-    qsort(x->ms + 2, TURNS - 2, sizeof x->ms[0], compare_floats);
-    return x->ms[2 + (TURNS - 2) / 2];
-}
-
-/* The place of the fastest, or -1: none of them ran. */
-static int fastest(struct candidate *all, int count)
-{
-    int best = -1;
-    float best_ms = 0, first_ms = 0;
-    for (int i = 0; i < count; i++) {
-        if (all[i].out) {
-            continue;
-        }
-        float ms = median(&all[i]);
-        first_ms = i == 0 ? ms : first_ms;
-        if (best < 0 || ms < best_ms) {
-            best = i;
-            best_ms = ms;
+    int rc = 0;
+    for (int turn = 0; turn < TURNS_MOST && rc == 0; turn++) {
+        rc = turns_take(&t->turns, turn, run, t);
+        if (turn == 1 && rc == 0) {
+            thin_out(&t->turns);
         }
     }
-    return best > 0 && !all[0].out && best_ms > 0.99F * first_ms ? 0 : best;
-}
-
-static void close_events(cudaEvent_t *events)
-{
-    for (int i = 0; i <= PROPOSALS; i++) {
-        if (events[i] != NULL) {
-            (void)cudaEventDestroy(events[i]);
-        }
-    }
+    *best = rc == 0 ? turns_fastest(&t->turns, COUNTED, TURNS_MOST, ms) : -1;
+    return rc;
 }
 
 static void find_candidates(struct trial *t, const struct dt_matmul_key *key)
@@ -212,13 +155,13 @@ static void find_candidates(struct trial *t, const struct dt_matmul_key *key)
     }
     int count = t->plan != NULL ? matmul_plan_propose(t->cache, t->plan, found, PROPOSALS - t->count) : 0;
     for (int i = 0; i < count; i++) {
-        struct candidate *x = &t->all[t->count++];
-        x->found = found[i];
-        x->out = found[i].state != CUBLAS_STATUS_SUCCESS;
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) {
+            t->all[t->count++].found = found[i];
+        }
     }
 }
 
-static void keep(struct trial *t, const struct dt_matmul_key *key, int best)
+static void keep(struct trial *t, const struct dt_matmul_key *key, int best, const float ms[2])
 {
     struct dt_matmul_algo algo = {0};
     if (!t->all[best].apart) {
@@ -228,51 +171,43 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best)
     dt_plan_file_put(t->cache->file, key, &algo);
     dt_log(DT_LOG_INFO, "matmul",
            "(%lld, %lld, %lld), epilogue %d, multiprocessors for others %d: candidate %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m,
-           (long long)key->n, (long long)key->k, key->epilogue, (int)key->busy_sms, best, t->count, (double)t->all[best].ms[2 + (TURNS - 2) / 2],
-           (double)t->all[0].ms[2 + (TURNS - 2) / 2]);
+           (long long)key->n, (long long)key->k, key->epilogue, (int)key->busy_sms, best, t->count, (double)ms[0], (double)ms[1]);
 }
 
 /* Puts the fastest way to compute a product into the file; nothing where the library has none. */
-static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product, const struct dt_matmul_key *key,
-                   cudaEvent_t *events, int *measured, struct dt_error *err)
+static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product, const struct dt_matmul_key *key, int *measured,
+                   struct dt_error *err)
 {
-    struct trial t = {.cache = c, .stream = s, .product = product, .events = events};
-    int rc = 0;
+    struct trial t = {.cache = c, .stream = s, .product = product};
+    int rc = 0, best = -1;
+    float ms[2];
     if (!dt_cuda_begin(s, &t.launch)) {
         (void)dt_stream_failed(s, err);
         return -1;
     }
     find_candidates(&t, key);
-    if (t.count > 0 && open_operands(s->device, &t.launch, key, &t.operands, err) != 0) {
+    if (t.count > 0) {
+        rc = turns_open(&t.turns, s, t.launch.native, "measuring products", t.count);
+    }
+    if (rc == 0 && t.count > 0 && open_operands(s->device, &t.launch, key, &t.operands, err) != 0) {
         dt_log(DT_LOG_WARN, "matmul", "%s; not measured", err->text);
-        t.count = 0;
+    } else if (rc == 0 && t.count > 0) {
+        rc = take_turns(&t, &best, ms);
     }
-    for (int turn = 0; turn < TURNS && t.count > 0 && rc == 0; turn++) {
-        rc = take_turn(&t, turn);
-        if (turn == 1 && rc == 0) {
-            thin_out(t.all, t.count);
-        }
-    }
-    int best = rc == 0 && t.count > 0 ? fastest(t.all, t.count) : -1;
     if (best >= 0) {
-        keep(&t, key, best);
+        keep(&t, key, best, ms);
         *measured += 1;
+    }
+    if (rc != 0) {
+        rc = turns_fail(&t.turns, err);
     }
     if (t.operands.block != NULL) {
         (void)cudaStreamSynchronize(t.launch.native);
         dt_device_free(s->device, DT_MEMORY_DEVICE, t.operands.block, t.operands.size_bytes);
     }
+    turns_close(&t.turns);
     if (t.plan != NULL) {
         matmul_plan_free(c, t.plan);
-    }
-    if (rc != 0) {
-        cudaError_t last = cudaGetLastError();
-        struct dt_error why;
-        if (!dt_cuda_broken(s, "measuring products", &why)) {
-            (void)dt_fail(&why, DT_IO, "measuring products: %s", cudaGetErrorString(last));
-        }
-        dt_stream_fail(s, why.status, "%s", why.text);
-        (void)dt_stream_failed(s, err);
     }
     return rc;
 }
@@ -294,20 +229,15 @@ static int next_missing(const struct matmul_cache *c, const struct dt_matmul_arg
 static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
                            void *context, int *measured, struct dt_error *err)
 {
-    cudaEvent_t events[PROPOSALS + 1] = {NULL};
     int rc = 0;
     matmul_cache_forget(c); /* what was made without a choice, and might be timed as a part */
-    for (int i = 0; i <= PROPOSALS && rc == 0; i++) {
-        rc = cudaEventCreateWithFlags(&events[i], cudaEventDefault) == cudaSuccess ? 0 : dt_fail(err, DT_IO, "measuring products: no events");
-    }
     for (int i = next_missing(c, each, 0, count); i < count && rc == 0; i = next_missing(c, each, i + 1, count)) {
         struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
-        rc = measure(c, s, &each[i], &key, events, measured, err);
+        rc = measure(c, s, &each[i], &key, measured, err);
         if (tick != NULL) {
             tick(context);
         }
     }
-    close_events(events);
     return rc;
 }
 
@@ -348,13 +278,9 @@ static void tell(struct dt_device *d, const struct dt_matmul_args *each, int cou
 static bool take(struct dt_device *d, const char *text, bool keep)
 {
     struct matmul_cache *c = matmul_cache_enter(d);
-    struct dt_error err;
-    bool taken = dt_plan_file_take(c->file, text);
+    bool taken = dt_plan_file_take(c->file, text, keep);
     if (taken) {
         matmul_cache_forget(c);
-        if (keep && dt_plan_file_path(c->file) != NULL && dt_plan_file_add(c->file, &err) != 0) {
-            dt_log(DT_LOG_WARN, "matmul", "%s; plans are not kept on this host", err.text);
-        }
     }
     matmul_cache_leave();
     return taken;

@@ -197,11 +197,6 @@ struct dt_plan_file *dt_plan_file_open(const struct dt_plan_kind *kind, const ch
     return f;
 }
 
-const char *dt_plan_file_path(const struct dt_plan_file *f)
-{
-    return f->path;
-}
-
 void dt_plan_file_forget(struct dt_plan_file *f)
 {
     f->count = 0;
@@ -290,7 +285,26 @@ void dt_plan_file_tell(const struct dt_plan_file *f, const void *keys, size_t co
     end(out);
 }
 
-bool dt_plan_file_take(struct dt_plan_file *f, const char *told)
+/* Adds the rows in memory to the file on the disk, where it has none of their keys. */
+static int add(const struct dt_plan_file *f, struct dt_error *err)
+{
+    struct dt_plan_file *disk = new_file(f->kind, f->of);
+    disk->path = dt_strdup(f->path);
+    disk->said = f->said;
+    int rc = dt_plan_file_lock(disk, NULL, NULL, err);
+    bool more = false;
+    for (size_t i = 0; rc == 0 && i < f->count; i++) {
+        if (dt_plan_file_find(disk, row_of(f, i)) == NULL) {
+            dt_plan_file_put(disk, row_of(f, i), row_of(f, i) + f->kind->key_bytes);
+            more = true;
+        }
+    }
+    rc = rc == 0 && more ? dt_plan_file_save(disk, err) : rc;
+    dt_plan_file_close(disk);
+    return rc;
+}
+
+bool dt_plan_file_take(struct dt_plan_file *f, const char *told, bool keep)
 {
     struct dt_plan_file *other = new_file(f->kind, f->of);
     struct dt_text text;
@@ -306,25 +320,11 @@ bool dt_plan_file_take(struct dt_plan_file *f, const char *told)
         other->rows = NULL;
     }
     dt_plan_file_close(other);
-    return good;
-}
-
-int dt_plan_file_add(const struct dt_plan_file *f, struct dt_error *err)
-{
-    struct dt_plan_file *disk = new_file(f->kind, f->of);
-    disk->path = f->path != NULL ? dt_strdup(f->path) : NULL;
-    disk->said = f->said;
-    int rc = dt_plan_file_lock(disk, NULL, NULL, err);
-    bool more = false;
-    for (size_t i = 0; rc == 0 && i < f->count; i++) {
-        if (dt_plan_file_find(disk, row_of(f, i)) == NULL) {
-            dt_plan_file_put(disk, row_of(f, i), row_of(f, i) + f->kind->key_bytes);
-            more = true;
-        }
+    struct dt_error err;
+    if (good && keep && f->path != NULL && add(f, &err) != 0) {
+        dt_log(DT_LOG_WARN, f->kind->name, "%s; plans are not kept on this host", err.text);
     }
-    rc = rc == 0 && more ? dt_plan_file_save(disk, err) : rc;
-    dt_plan_file_close(disk);
-    return rc;
+    return good;
 }
 
 void dt_plan_file_close(struct dt_plan_file *f)

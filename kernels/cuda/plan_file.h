@@ -33,7 +33,6 @@ char *dt_plan_file_device(int index, const char *library, size_t version);
 struct dt_plan_file *dt_plan_file_open(const struct dt_plan_kind *kind, const char *of);
 const void *dt_plan_file_find(const struct dt_plan_file *f, const void *key); /* the value, until the file is changed; or null */
 void dt_plan_file_put(struct dt_plan_file *f, const void *key, const void *value);
-const char *dt_plan_file_path(const struct dt_plan_file *f); /* null: there is none */
 /* From now on it is empty and has no place. */
 void dt_plan_file_forget(struct dt_plan_file *f);
 /* Alone among processes until unlock (or close), and read anew. tick, which may be null, is called while another one has it. */
@@ -42,11 +41,9 @@ void dt_plan_file_unlock(struct dt_plan_file *f);
 /* Writes it whole, under a passing name first; locked. */
 int dt_plan_file_save(const struct dt_plan_file *f, struct dt_error *err);
 /* The rows of these keys, one after the other, as a file's text; and the other way: that text's rows in place of all in memory. False when it is damaged or of
- * another device. */
+ * another device. keep: the file on the disk gets those that it has no key of; why it can't is said in one line. */
 void dt_plan_file_tell(const struct dt_plan_file *f, const void *keys, size_t count, struct dt_text *out);
-bool dt_plan_file_take(struct dt_plan_file *f, const char *told);
-/* Adds the rows in memory to the file on the disk, where it has none of their keys. */
-int dt_plan_file_add(const struct dt_plan_file *f, struct dt_error *err);
+bool dt_plan_file_take(struct dt_plan_file *f, const char *told, bool keep);
 void dt_plan_file_close(struct dt_plan_file *f); /* null is harmless */
 
 /* For `take`: one number of base `base`, at most `most`; moves *at behind it and the blank or newline after it. */
