@@ -109,22 +109,35 @@ double bench_matmul_dw_bias(struct bench *b, bool go)
     return map_dw(b, go, DT_EPILOGUE_BIAS_BACKWARD);
 }
 
+struct shape {
+    int64_t batch, positions, heads, head_size;
+};
+
+/* Of (rows, cols), as far as positions reach; rows beyond whole samples are left out. */
+static struct shape shape_of(const struct bench *b)
+{
+    struct shape n = {.positions = b->rows < b->positions ? b->rows : b->positions};
+    n.head_size = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols;
+    n.batch = b->rows / n.positions;
+    n.heads = b->cols / n.head_size;
+    return n;
+}
+
 /* Causal: half of each square. Forward two products, backward five. As at the start of a run it is measured
  * first if it was not yet, and its plan says by what it is computed. */
-static double attend(struct bench *b, bool go)
+double bench_attention(struct bench *b, bool go)
 {
-    int64_t t = b->rows < b->positions ? b->rows : b->positions, batch = b->rows / t;
-    int64_t d = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols, heads = b->cols / d;
+    const struct shape n = shape_of(b);
     const struct dt_device_plans *plans = b->d.ops->plans;
     struct dt_error why, err = {0};
     int measured;
     struct dt_attention_args a = {.out = bench_buffer(b, 1, b->rows * b->cols, b->type),
-                                  .lse = bench_buffer(b, 2, b->rows * heads, DT_F32),
+                                  .lse = bench_buffer(b, 2, b->rows * n.heads, DT_F32),
                                   .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
-                                  .batch = batch,
-                                  .positions = t,
-                                  .heads = heads,
-                                  .head_size = d,
+                                  .batch = n.batch,
+                                  .positions = n.positions,
+                                  .heads = n.heads,
+                                  .head_size = n.head_size,
                                   .causal = true,
                                   .type = b->type};
     if (go) {
@@ -134,13 +147,12 @@ static double attend(struct bench *b, bool go)
         (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
         (void)bench_ok(b, plans->attention(&b->d, &a, &b->by, &err), &err);
     }
-    return 2.0 * (double)batch * (double)t * (double)t * (double)b->cols;
+    return 2.0 * (double)n.batch * (double)n.positions * (double)n.positions * (double)b->cols;
 }
 
-static double attend_backward(struct bench *b, bool go)
+double bench_attention_backward(struct bench *b, bool go)
 {
-    int64_t t = b->rows < b->positions ? b->rows : b->positions, batch = b->rows / t;
-    int64_t d = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols, heads = b->cols / d;
+    const struct shape n = shape_of(b);
     const struct dt_device_plans *plans = b->d.ops->plans;
     struct dt_error why, err = {0};
     int measured;
@@ -150,11 +162,11 @@ static double attend_backward(struct bench *b, bool go)
                                            .dout = bench_buffer(b, 3, b->rows * b->cols, b->type),
                                            .out = bench_buffer(b, 1, b->rows * b->cols, b->type),
                                            .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
-                                           .lse = bench_buffer(b, 2, b->rows * heads, DT_F32),
-                                           .batch = batch,
-                                           .positions = t,
-                                           .heads = heads,
-                                           .head_size = d,
+                                           .lse = bench_buffer(b, 2, b->rows * n.heads, DT_F32),
+                                           .batch = n.batch,
+                                           .positions = n.positions,
+                                           .heads = n.heads,
+                                           .head_size = n.head_size,
                                            .causal = true,
                                            .type = b->type};
     if (go) {
@@ -164,15 +176,5 @@ static double attend_backward(struct bench *b, bool go)
         (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
         (void)bench_ok(b, plans->attention_backward(&b->d, &a, &b->by, &err), &err);
     }
-    return 5.0 * (double)batch * (double)t * (double)t * (double)b->cols;
-}
-
-double bench_attention(struct bench *b, bool go)
-{
-    return attend(b, go);
-}
-
-double bench_attention_backward(struct bench *b, bool go)
-{
-    return attend_backward(b, go);
+    return 5.0 * (double)n.batch * (double)n.positions * (double)n.positions * (double)b->cols;
 }
