@@ -1,23 +1,20 @@
 /* How cuDNN's engines are chosen at a start: measured once, kept in the plan file, the same for all who share it. On the software GPU, one of whose proposals is made
  * fast.   run: timeout 120 */
 #include "base/file.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "kernels/cuda/attention_plan.h"
 #include "tests/unit/support/attention_shape.h"
 #include "tests/unit/support/child.h"
 #include "tests/unit/support/folder.h"
+#include "tests/unit/support/plan_cache.h"
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 // clang-format off: needs the headers above
 #include <cmocka.h>
 // clang-format on
@@ -132,58 +129,6 @@ static int compute(struct gpu *g)
     return count == 2 ? which : -1;
 }
 
-/* The place of plan files: a folder of that name, new if `fresh`. */
-static void use_cache(const char *name, bool fresh)
-{
-    char path[4096];
-    struct dt_error err;
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (fresh) {
-        assert_int_equal(dt_file_remove_tree(path, &err), 0);
-    }
-    (void)setenv("DTRUN_CACHE", path, 1);
-}
-
-static void find_file(char *out, size_t size)
-{
-    char command[4200];
-    (void)snprintf(command, sizeof command, "ls -d \"$DTRUN_CACHE\"/attention-*.plans");
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    assert_non_null(fgets(out, (int)size, f));
-    assert_int_equal(pclose(f), 0);
-    out[strcspn(out, "\n")] = '\0';
-}
-
-static void read_whole(const char *path, struct dt_text *out)
-{
-    struct dt_error err;
-    dt_text_reset(out);
-    if (dt_file_read(path, 1 << 20, out, &err) != 0) {
-        fail_msg("%s", err.text);
-    }
-}
-
-/* What is said while `fd` is the log: opened here, and read by log_end. */
-static int log_begin(void)
-{
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/log", folder);
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    dt_log_open(DT_LOG_WARN, -1, fd);
-    return fd;
-}
-
-static void log_end(int fd, struct dt_text *said)
-{
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/log", folder);
-    dt_log_open(DT_LOG_WARN, -1, 2);
-    (void)close(fd);
-    read_whole(path, said);
-}
-
 static void set_number(const char *variable, int value)
 {
     char text[12];
@@ -198,7 +143,7 @@ static void the_fastest_is_kept(void **state)
     for (int fast = 0; fast < 4; fast++) {
         struct gpu g;
         struct dt_error why;
-        use_cache("fastest", true);
+        plan_cache_use("fastest", true);
         set_number("SOFTGPU_CUDNN_FAST", fast);
         open_gpu(&g);
         assert_int_equal(choose(&g, &why), 2);
@@ -232,7 +177,7 @@ static void few_are_looked_at(void **state)
     struct dt_error why;
     (void)setenv("SOFTGPU_CUDNN", "engines 8", 1);
     set_number("SOFTGPU_CUDNN_FAST", 6);
-    use_cache("few", true);
+    plan_cache_use("few", true);
     open_gpu(&g);
     int plans = softgpu_dnn_plans();
     assert_int_equal(choose(&g, &why), 2);
@@ -263,11 +208,11 @@ static void what_has_no_order_is_left_out(void **state)
         struct dt_error why;
         (void)setenv(cases[i].variable, cases[i].value, 1);
         set_number("SOFTGPU_CUDNN_FAST", 1);
-        use_cache("order", true);
+        plan_cache_use("order", true);
         open_gpu(&g);
-        int fd = log_begin();
+        int fd = plan_cache_log_begin();
         assert_int_equal(choose(&g, &why), 2);
-        log_end(fd, &said);
+        plan_cache_log_end(fd, &said);
         if (cases[i].said != NULL ? strstr(dt_text_str(&said), cases[i].said) == NULL : said.size > 0) {
             fail_msg("%s=%s: %s", cases[i].variable, cases[i].value, dt_text_str(&said));
         }
@@ -288,7 +233,7 @@ static int choose_without_order(void)
     (void)setenv("SOFTGPU_CUDNN_NOTED", "1", 1);
     (void)setenv("SOFTGPU_CUDNN_SHAKY", "1", 1);
     set_number("SOFTGPU_CUDNN_FAST", 1);
-    use_cache("fast", true);
+    plan_cache_use("fast", true);
     open_gpu(&g);
     int measured = choose(&g, &why), before = softgpu_dnn_ran(1);
     (void)compute(&g);
@@ -304,7 +249,7 @@ static int choose_without_library(void)
     struct dt_error why;
     struct dt_text text;
     (void)setenv("DTRUN_ATTENTION", "own", 1);
-    use_cache("own", true);
+    plan_cache_use("own", true);
     dt_text_init(&text);
     open_gpu(&g);
     int measured = choose(&g, &why);
@@ -335,7 +280,7 @@ static void parts_are_measured(void **state)
     four.batch = 4;
     four.positions = 32;
     (void)setenv("SOFTGPU_CUDNN", "work 40", 1);
-    use_cache("parts", true);
+    plan_cache_use("parts", true);
     for (int again = 0; again < 2; again++) {
         open_gpu_of(&g, &four, (size_t)90 << 20);
         assert_int_equal(choose(&g, &why), again == 0 ? 1 : 0);
@@ -362,30 +307,30 @@ static void ranks_take_what_rank_0_chose(void **state)
     dt_text_init(&text);
     dt_text_init(&kept);
     (void)setenv("SOFTGPU_CUDNN", "engines 4", 1);
-    use_cache("one", true);
+    plan_cache_use("one", true);
     set_number("SOFTGPU_CUDNN_FAST", 3);
     open_gpu(&a);
     assert_int_equal(choose(&a, &why), 2);
     tell(&a, &text);
-    use_cache("two", true);
+    plan_cache_use("two", true);
     set_number("SOFTGPU_CUDNN_FAST", 2);
     open_gpu(&b);
     assert_int_equal(choose(&b, &why), 2);
     assert_int_equal(compute(&b), 2);
-    find_file(path, sizeof path);
-    read_whole(path, &kept);
+    plan_cache_find("attention", path, sizeof path);
+    plan_cache_read(path, &kept);
     assert_true(b.d.ops->plans->take_attention(&b.d, dt_text_str(&text), true));
     assert_int_equal(compute(&b), 3);
     close_gpu(&b);
     struct dt_text now;
     dt_text_init(&now);
-    read_whole(path, &now); /* the file had a choice, and keeps it */
+    plan_cache_read(path, &now); /* the file had a choice, and keeps it */
     assert_string_equal(dt_text_str(&now), dt_text_str(&kept));
-    use_cache("three", true);
+    plan_cache_use("three", true);
     open_gpu(&b);
     assert_true(b.d.ops->plans->take_attention(&b.d, dt_text_str(&text), true));
-    find_file(path, sizeof path);
-    read_whole(path, &now);
+    plan_cache_find("attention", path, sizeof path);
+    plan_cache_read(path, &now);
     assert_string_equal(dt_text_str(&now), dt_text_str(&text));
     assert_int_equal(compute(&b), 3);
     b.d.ops->plans->none(&b.d);
@@ -410,7 +355,7 @@ static void what_cannot_be_kept_is_not_measured(void **state)
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/file", folder);
     assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
-    use_cache("file/below", false);
+    plan_cache_use("file/below", false);
     set_number("SOFTGPU_CUDNN_FAST", 1);
     int executions = softgpu_dnn_executions();
     open_gpu(&g);
@@ -427,58 +372,44 @@ static void what_a_file_should_not_say(void **state)
 {
     (void)state;
     struct gpu g;
-    struct dt_error why, err;
+    struct dt_error why;
     struct dt_text text, said;
     char path[4096];
     dt_text_init(&text);
     dt_text_init(&said);
     (void)setenv("SOFTGPU_CUDNN", "engines 4", 1);
     set_number("SOFTGPU_CUDNN_FAST", 3);
-    use_cache("damaged", true);
+    plan_cache_use("damaged", true);
     open_gpu(&g);
     assert_int_equal(choose(&g, &why), 2);
     close_gpu(&g);
-    find_file(path, sizeof path);
-    read_whole(path, &text);
-    for (int kind = 0; kind < 4; kind++) { /* a byte changed, cut short, of another device, a line that is none */
-        struct dt_text other;
-        dt_text_init(&other);
-        dt_text_puts(&other, dt_text_str(&text));
-        if (kind == 0) {
-            other.data[other.size / 2] ^= 1;
-        } else if (kind == 1) {
-            other.size /= 2;
-        } else {
-            size_t lines = (size_t)(strchr(strchr(text.data, '\n') + 1, '\n') + 1 - text.data);
-            dt_text_reset(&other);
-            if (kind == 2) {
-                dt_text_puts(&other, "dtrun attention plans 1\nNVIDIA B200, driver 13000, cuDNN 91900\n");
-            } else {
-                dt_text_printf(&other, "%.*s2 33 2 2 16 33554432 1 0 0 0 2 1 17 24 1\n", (int)lines, text.data);
-            }
-            dt_text_printf(&other, "sum %016llx\n", (unsigned long long)XXH3_64bits(other.data, other.size));
-        }
-        assert_int_equal(dt_file_write(path, other.data, other.size, &err), 0);
-        int fd = log_begin();
+    plan_cache_find("attention", path, sizeof path);
+    plan_cache_read(path, &text);
+    int head = (int)(strchr(strchr(text.data, '\n') + 1, '\n') + 1 - text.data);
+    char *no_row = dt_format("%.*s2 33 2 2 16 33554432 1 0 0 0 2 1 17 24 1\n", head, text.data);
+    for (int kind = 0; kind < 4; kind++) { /* the last two: of another device, a line that is none */
+        plan_cache_damage(path, &text, kind < 2 ? (enum plan_cache_damage)kind : PLAN_CACHE_INSTEAD,
+                          kind == 2 ? "dtrun attention plans 1\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
+        int fd = plan_cache_log_begin();
         open_gpu(&g);
         assert_int_equal(compute(&g), 0);
         assert_int_equal(choose(&g, &why), 2);
-        log_end(fd, &said);
+        plan_cache_log_end(fd, &said);
         assert_non_null(strstr(dt_text_str(&said), "damaged, or of another device; not used\n"));
         assert_true(strchr(said.data, '\n') == said.data + said.size - 1);
         assert_int_equal(compute(&g), 3);
         close_gpu(&g);
-        read_whole(path, &said);
+        plan_cache_read(path, &said);
         assert_string_equal(dt_text_str(&said), dt_text_str(&text));
-        dt_text_clear(&other);
     }
+    free(no_row);
     (void)setenv("SOFTGPU_CUDNN", "engines 2", 1);
-    int fd = log_begin();
+    int fd = plan_cache_log_begin();
     open_gpu(&g);
     assert_int_equal(choose(&g, &why), 0);
     assert_int_equal(compute(&g), 0);
     close_gpu(&g);
-    log_end(fd, &said);
+    plan_cache_log_end(fd, &said);
     assert_non_null(strstr(dt_text_str(&said), "cuDNN refuses the engine that was measured for 2 x 33 positions, 2 heads of size 16; its first "
                                                "proposal is taken\n"));
     (void)unsetenv("SOFTGPU_CUDNN_FAST");
@@ -495,7 +426,7 @@ static void a_breakdown_is_nothing_to_choose(void **state)
     struct dt_error why, err = {0};
     const char *by;
     (void)setenv("SOFTGPU_CUDNN", "plan 4001", 1);
-    use_cache("broken", true);
+    plan_cache_use("broken", true);
     open_gpu(&g);
     assert_int_equal(choose(&g, &why), 0);
     assert_int_equal(why.status, DT_OK);

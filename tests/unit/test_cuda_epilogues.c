@@ -1,11 +1,11 @@
 /* Products with their epilogues on the GPU: what they compute, what is refused and done apart, and that the faster way is chosen once for all. On the software
  * GPU, whose cublasLt is told which one is slow; on a real one what its library's proposals compute.   run: timeout 600 */
-#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "tests/unit/support/kernel_cases.h"
+#include "tests/unit/support/plan_cache.h"
 #include "tests/unit/support/ranks.h"
 
 #include <math.h>
@@ -36,17 +36,11 @@ static void close_gpu(struct gpu *g)
     case_close(&g->d, g->s);
 }
 
-/* The place of plan files: a folder of that name, new if `fresh`. `faster`: "fast" or "slow" products with epilogues, or null. */
+/* "fast" or "slow" products with epilogues, or null, and where the plan files are. */
 static void use_cache(const char *name, bool fresh, const char *faster)
 {
-    struct dt_error err;
-    char *path = dt_format("%s/%s", folder, name);
-    if (fresh) {
-        assert_int_equal(dt_file_remove_tree(path, &err), 0);
-    }
-    (void)setenv("DTRUN_CACHE", path, 1);
+    plan_cache_use(name, fresh);
     (void)(faster != NULL ? setenv("SOFTGPU_LT_EPILOGUE", faster, 1) : unsetenv("SOFTGPU_LT_EPILOGUE"));
-    free(path);
 }
 
 /* ---- a product's memory ---- */

@@ -1,13 +1,13 @@
 /* How products are chosen at a start: measured once, kept in the plan file, the same for all who share it. On the software GPU, whose three algorithms have bits
  * of their own, and one of which is made fast.   run: timeout 120 */
 #include "base/file.h"
-#include "base/log.h"
+#include "base/text.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/matmul.h"
+#include "tests/unit/support/plan_cache.h"
 #include "tests/unit/support/ranks.h"
 #include "worker/products.h"
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 // clang-format off: needs the headers above
 #include <cmocka.h>
 // clang-format on
@@ -82,36 +81,12 @@ static int choose(struct gpu *g, struct dt_error *why)
     return choose_beside(g, 0, why);
 }
 
-/* The place of plan files: a folder of that name, new if `fresh`. */
-static void use_cache(const char *name, bool fresh)
-{
-    char path[4096];
-    struct dt_error err;
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (fresh) {
-        assert_int_equal(dt_file_remove_tree(path, &err), 0);
-    }
-    (void)setenv("DTRUN_CACHE", path, 1);
-}
-
-/* The plan file in the place. */
-static void find_file(char *out, size_t size)
-{
-    char command[4200];
-    (void)snprintf(command, sizeof command, "ls -d \"$DTRUN_CACHE\"/*.plans");
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    assert_non_null(fgets(out, (int)size, f));
-    assert_int_equal(pclose(f), 0);
-    out[strcspn(out, "\n")] = '\0';
-}
-
 /* The algorithms that the file names, in the order of its lines: "2 2 2 ". */
 static void read_choice(char *out, size_t size)
 {
     char path[4096], line[1024];
     size_t used = 0;
-    find_file(path, sizeof path);
+    plan_cache_find("matmul", path, sizeof path);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
     out[0] = '\0';
@@ -176,7 +151,7 @@ static void the_fastest_is_kept(void **state)
         char text[8], choice[64], expected[64];
         struct gpu g;
         struct dt_error why;
-        use_cache("fastest", true);
+        plan_cache_use("fastest", true);
         (void)snprintf(text, sizeof text, "%d", fast);
         (void)snprintf(expected, sizeof expected, "%d %d %d ", fast, fast, fast);
         (void)setenv("SOFTGPU_LT_FAST", text, 1);
@@ -228,7 +203,7 @@ static void beside_others_there_are_other_plans(void **state)
     (void)snprintf(log, sizeof log, "%s/products", folder);
     (void)setenv("SOFTGPU_SM", "6", 1);
     (void)setenv("SOFTGPU_LT_LOG", log, 1);
-    use_cache("beside", true);
+    plan_cache_use("beside", true);
     (void)setenv("SOFTGPU_LT_FAST", "1", 1);
     open_gpu(&g);
     assert_int_equal(choose(&g, &why), COUNT);
@@ -283,13 +258,13 @@ static void ranks_take_what_rank_0_chose(void **state)
     char choice[64];
     dt_text_init(&text);
     make_products(each, (void *)((uintptr_t)1 << 40));
-    use_cache("one", true);
+    plan_cache_use("one", true);
     (void)setenv("SOFTGPU_LT_FAST", "1", 1);
     open_gpu(&a);
     assert_int_equal(choose(&a, &why), COUNT);
     a.d.ops->plans->tell(&a.d, each, 2, &text); /* two of three */
     float expected = compute(&a, false);
-    use_cache("two", true);
+    plan_cache_use("two", true);
     (void)setenv("SOFTGPU_LT_FAST", "2", 1);
     open_gpu(&b);
     assert_int_equal(choose(&b, &why), COUNT);
@@ -300,7 +275,7 @@ static void ranks_take_what_rank_0_chose(void **state)
     read_choice(choice, sizeof choice); /* the file had a choice for all of them, and keeps it */
     assert_string_equal(choice, "2 2 2 ");
     close_gpu(&b);
-    use_cache("three", true);
+    plan_cache_use("three", true);
     open_gpu(&b);
     assert_true(b.d.ops->plans->take(&b.d, text.data, true));
     read_choice(choice, sizeof choice);
@@ -327,7 +302,7 @@ static void processes_share_one_choice(void **state)
     (void)state;
     pid_t pids[2];
     int ready[2], measured[2] = {0, 0};
-    use_cache("shared", true);
+    plan_cache_use("shared", true);
     assert_int_equal(pipe(ready), 0);
     for (int i = 0; i < 2; i++) {
         pids[i] = fork();
@@ -345,7 +320,7 @@ static void processes_share_one_choice(void **state)
             close_gpu(&g);
             char choice[64];
             read_choice(choice, sizeof choice);
-            use_cache("alone", true);
+            plan_cache_use("alone", true);
             _exit(n | (choice[0] - '0') << 2 | (sum != sum) << 6);
         }
     }
@@ -373,7 +348,7 @@ static void what_cannot_be_kept_is_not_measured(void **state)
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/file", folder);
     assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
-    use_cache("file/below", false);
+    plan_cache_use("file/below", false);
     uint64_t products = softgpu_lt_products;
     open_gpu(&g);
     assert_int_equal(choose(&g, &why), 0);
@@ -387,53 +362,33 @@ static void a_damaged_file_is_said_in_one_line(void **state)
 {
     (void)state;
     struct gpu g;
-    struct dt_error why, err;
-    struct dt_text text;
-    char path[4096], log[4096];
+    struct dt_error why;
+    struct dt_text text, said;
+    char path[4096];
     dt_text_init(&text);
-    use_cache("damaged", true);
+    dt_text_init(&said);
+    plan_cache_use("damaged", true);
     (void)setenv("SOFTGPU_LT_FAST", "1", 1); /* so that both files have the same size */
     open_gpu(&g);
     assert_int_equal(choose(&g, &why), COUNT);
     close_gpu(&g);
-    find_file(path, sizeof path);
-    assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
-    (void)snprintf(log, sizeof log, "%s/log", folder);
-    for (int kind = 0; kind < 3; kind++) { /* a byte changed, cut short, of another device */
-        struct dt_text other;
-        dt_text_init(&other);
-        dt_text_puts(&other, text.data);
-        if (kind == 0) {
-            other.data[other.size / 2] ^= 1;
-        } else if (kind == 1) {
-            other.size /= 2;
-        } else {
-            dt_text_reset(&other);
-            dt_text_puts(&other, "dtrun matmul plans 2\nNVIDIA B200, driver 13000, cublasLt 130000\n");
-            dt_text_printf(&other, "sum %016llx\n", (unsigned long long)XXH3_64bits(other.data, other.size));
-        }
-        assert_int_equal(dt_file_write(path, other.data, other.size, &err), 0);
-        int fd = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-        assert_true(fd >= 0);
-        dt_log_open(DT_LOG_WARN, -1, fd);
+    plan_cache_find("matmul", path, sizeof path);
+    plan_cache_read(path, &text);
+    for (int kind = 0; kind < 3; kind++) { /* the last: of another device */
+        plan_cache_damage(path, &text, (enum plan_cache_damage)kind, "dtrun matmul plans 2\nNVIDIA B200, driver 13000, cublasLt 130000\n");
+        int fd = plan_cache_log_begin();
         open_gpu(&g);
         (void)compute(&g, false);                  /* a product before anything is chosen: the file is read */
         assert_int_equal(choose(&g, &why), COUNT); /* it is read once more, under its lock */
-        dt_log_open(DT_LOG_WARN, -1, 2);
-        struct dt_text said;
-        dt_text_init(&said);
-        assert_int_equal(dt_file_read(log, 1 << 16, &said, &err), 0);
+        plan_cache_log_end(fd, &said);
         assert_non_null(strstr(dt_text_str(&said), "damaged, or of another device"));
         assert_true(strchr(said.data, '\n') == said.data + said.size - 1);
-        (void)close(fd);
         close_gpu(&g);
-        dt_text_reset(&said);
-        assert_int_equal(dt_file_read(path, 1 << 20, &said, &err), 0);
+        plan_cache_read(path, &said);
         assert_int_equal(said.size, text.size);
-        dt_text_clear(&said);
-        dt_text_clear(&other);
     }
     (void)unsetenv("SOFTGPU_LT_FAST");
+    dt_text_clear(&said);
     dt_text_clear(&text);
 }
 
@@ -442,25 +397,18 @@ static void what_the_library_lacks_is_said(void **state)
 {
     (void)state;
     struct gpu g;
-    struct dt_error err;
     struct dt_text said;
-    char log[4096];
-    use_cache("lacking", true);
-    (void)snprintf(log, sizeof log, "%s/log", folder);
-    int fd = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
+    plan_cache_use("lacking", true);
     (void)setenv("SOFTGPU_LT_NONE", "1", 1);
-    dt_log_open(DT_LOG_WARN, -1, fd);
+    int fd = plan_cache_log_begin();
     open_gpu(&g);
     float first = compute(&g, false);
     assert_true(compute(&g, false) == first);
     (void)compute(&g, true);
     close_gpu(&g);
-    dt_log_open(DT_LOG_WARN, -1, 2);
     (void)unsetenv("SOFTGPU_LT_NONE");
-    (void)close(fd);
     dt_text_init(&said);
-    assert_int_equal(dt_file_read(log, 1 << 16, &said, &err), 0);
+    plan_cache_log_end(fd, &said);
     int lines = 0;
     for (const char *at = dt_text_str(&said); (at = strchr(at, '\n')) != NULL; at++) {
         lines++;
@@ -495,7 +443,7 @@ static void a_run_has_all_its_plans(void **state)
         job.precision.compute = job.precision.reduce = p == 1 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
         job.training.max_steps = 2;
         job.text = NULL;
-        use_cache("run", true);
+        plan_cache_use("run", true);
         (void)setenv("SOFTGPU_LT_FAST", "1", 1);
         (void)setenv("SOFTGPU_CUDNN_FAST", "1", 1);
         int plans = softgpu_dnn_plans(), late = softgpu_dnn_late_plans();
@@ -518,7 +466,7 @@ static void a_run_has_all_its_plans(void **state)
         plans = softgpu_dnn_plans();
         train(&job, &fixed);
         assert_int_equal(softgpu_dnn_plans() - plans, 0);
-        use_cache("fixed", true);
+        plan_cache_use("fixed", true);
         train(&job, &again);
         assert_true(fixed.hash == again.hash);
         job.training.deterministic = false;
@@ -541,7 +489,7 @@ static void kernels_are_loaded_before(void **state)
 {
     (void)state;
     static const char *const precisions[] = {"32-true", "bf16-mixed"};
-    use_cache("loaded", true);
+    plan_cache_use("loaded", true);
     for (int p = 0; p < 2; p++) {
         struct job job;
         struct ranks_outcome out;

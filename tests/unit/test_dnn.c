@@ -97,6 +97,31 @@ static void *describe(const struct library *l, int device)
 enum pass { FORWARD, BACKWARD, BACKWARD_SUMS, PASSES };
 static const char *const pass_names[] = {"forward", "backward", "backward that sums"};
 
+/* The graph of a pass, to be cleared, and the engines that are proposed for it, each to be dropped: how many; -1: the graph itself is refused. */
+static int propose(const struct library *l, const struct dt_dnn_place *place, const struct dt_attention_shape *s, enum pass pass,
+                   struct dt_dnn_graph *g, void *found[DT_DNN_CANDIDATES], struct dt_error *err)
+{
+    int count = -1;
+    dt_dnn_graph_init(g, &l->api);
+    if (pass == FORWARD) {
+        dt_attention_forward_graph(g, s);
+    } else {
+        dt_attention_backward_graph(g, s, pass == BACKWARD_SUMS);
+    }
+    if (dt_dnn_graph_finish(g, NULL, err) == 0) {
+        (void)dt_dnn_candidates(&l->api, g, place, found, &count);
+    }
+    return count;
+}
+
+static void drop_all(const struct library *l, struct dt_dnn_graph *g, void *found[DT_DNN_CANDIDATES])
+{
+    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
+        dt_dnn_drop(&l->api, found[i]);
+    }
+    dt_dnn_graph_clear(g);
+}
+
 /* How many engines are proposed; -1: the graph itself is refused. work_bytes given: also the plan of the first one, and what it wants. */
 static int engines(const struct library *l, void *described, const struct dt_attention_shape *s, enum pass pass, size_t *work_bytes, char *why,
                    size_t why_bytes)
@@ -105,16 +130,7 @@ static int engines(const struct library *l, void *described, const struct dt_att
     struct dt_error err = {0};
     struct dt_dnn_place place = {.described = described};
     void *found[DT_DNN_CANDIDATES] = {NULL}, *plan = NULL;
-    int count = -1;
-    dt_dnn_graph_init(&g, &l->api);
-    if (pass == FORWARD) {
-        dt_attention_forward_graph(&g, s);
-    } else {
-        dt_attention_backward_graph(&g, s, pass == BACKWARD_SUMS);
-    }
-    if (dt_dnn_graph_finish(&g, NULL, &err) == 0) {
-        (void)dt_dnn_candidates(&l->api, &g, &place, found, &count);
-    }
+    int count = propose(l, &place, s, pass, &g, found, &err);
     (void)snprintf(why, why_bytes, "%s", err.text);
     if (count > 0 && work_bytes != NULL) {
         int status = dt_dnn_plan(&l->api, found[0], &place, &plan, work_bytes);
@@ -124,10 +140,7 @@ static int engines(const struct library *l, void *described, const struct dt_att
         }
     }
     dt_dnn_drop(&l->api, plan);
-    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
-        dt_dnn_drop(&l->api, found[i]);
-    }
-    dt_dnn_graph_clear(&g);
+    drop_all(l, &g, found);
     return count;
 }
 
@@ -250,16 +263,7 @@ static bool made_again(const struct library *l, int device, void *described, con
     struct dt_dnn_place place = {.described = described};
     struct dt_dnn_config numbers[DT_DNN_CANDIDATES];
     void *found[DT_DNN_CANDIDATES] = {NULL};
-    int count = 0, good = 0;
-    dt_dnn_graph_init(&g, &l->api);
-    if (pass == FORWARD) {
-        dt_attention_forward_graph(&g, s);
-    } else {
-        dt_attention_backward_graph(&g, s, pass == BACKWARD_SUMS);
-    }
-    if (dt_dnn_graph_finish(&g, NULL, &err) == 0) {
-        (void)dt_dnn_candidates(&l->api, &g, &place, found, &count);
-    }
+    int count = propose(l, &place, s, pass, &g, found, &err), good = 0;
     for (int i = 0; i < count; i++) {
         void *config = NULL, *plans[2] = {NULL, NULL};
         size_t work[2] = {0, 1};
@@ -280,10 +284,7 @@ static bool made_again(const struct library *l, int device, void *described, con
         dt_dnn_drop(&l->api, plans[0]);
         dt_dnn_drop(&l->api, plans[1]);
     }
-    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
-        dt_dnn_drop(&l->api, found[i]);
-    }
-    dt_dnn_graph_clear(&g);
+    drop_all(l, &g, found);
     return count > 0 && good == count;
 }
 
