@@ -796,7 +796,7 @@ static void start_agent(int i)
                                 .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
                                 .retry_s = 0.5,
                                 .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i, .machine = sim.o.filters ? 1 + (uint64_t)i : 1},
-                                .nonce = {a->id, 1}};
+                                .nonce = {a->id, a->id * 0x9e3779b97f4a7c15ull}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
     struct member_hooks hooks = {
