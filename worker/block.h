@@ -13,8 +13,8 @@
  * sums are the same. Gaps between tensors and the padding of a unit are never written: whoever owns the memory keeps them zero.
  *
  * What a pass may overlay. y_residual may be x_residual and y_branch may be x_branch (both dead once the pair was added into
- * `kept`); dx may be dy. All bits are the same with and without recomputing. PASS_EVAL needs kept, saved and scratch too, but nothing of
- * them is used later: one set serves all blocks.
+ * `kept`); dx may be dy. All bits are the same with and without recomputing. PASS_EVAL needs kept, saved, again and scratch too, but
+ * nothing of them is used later: one set serves all blocks.
  *
  * Letters: B batch, T tokens, C channels (n_embd), V vocabulary, L layers, H heads. */
 #ifndef DT_WORKER_BLOCK_H
@@ -30,6 +30,10 @@
 #include <stdint.h>
 
 enum { BLOCK_TENSORS_MAX = 24, TENSOR_DIMS_MAX = 4 };
+
+/* What of a layer's activations is made again in backward, least memory last: nothing; norms and the activation; the first product of the MLP as well; all but
+ * the layer's input. */
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_MLP, RECOMPUTE_BLOCK };
 
 enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
@@ -57,6 +61,8 @@ struct model_spec { /* sizes of a model for one job */
     double norm_epsilon, init_std;
     int64_t batch_size, sequence_length; /* B, T of a micro-batch */
     bool own_memory;                     /* the device has memory of its own, and products there want aligned rows and many of them */
+    enum recompute recompute;            /* of every recompute_every-th layer, the first one among them; of others RECOMPUTE_CHEAP */
+    int64_t recompute_every;             /* 0: as 1 */
     enum dt_dtype type; /* of weights and activations: DT_F32, DT_BF16 (DT_F64 on the twin device); statistics have dt_dtype_wide(type) */
 };
 
@@ -78,7 +84,8 @@ struct pass { /* everything for one call of one block */
     const void *dy;              /* (B,T,C) gradient of the output pair's sum; null for the last block */
     void *dx;                    /* (B,T,C) gradient of the input pair's sum; null for the first block. May alias dy */
     void *kept;                  /* kept_bytes, from forward to backward, also when recomputing */
-    void *saved;                 /* saved_bytes, from forward (or recompute) to backward */
+    void *saved;                 /* saved_bytes, from forward to backward */
+    void *again;                 /* again_bytes: forward leaves nothing there that counts; from PASS_RECOMPUTE to backward */
     void *scratch;               /* scratch_bytes, during this call only */
     int busy_sms;                /* as in struct dt_matmul_args; PASS_RECOMPUTE has its PASS_FORWARD's, or their bits would differ */
     double loss_scale; /* backward of the last block: the factor on each target's loss before gradients (1/valid for a local mean, 1 for sums) */
@@ -90,7 +97,7 @@ struct pass { /* everything for one call of one block */
 struct block;
 struct block_ops {
     const char *name;
-    /* Names the tensors through block_tensor(), sets branch_out and the three byte sizes. */
+    /* Names the tensors through block_tensor(), sets branch_out, residual_saved and the byte sizes. */
     int (*declare)(struct block *b, const struct model_spec *m, struct dt_error *err);
     void (*forward)(const struct block *b, const struct pass *p);
     void (*backward)(const struct block *b, const struct pass *p);
@@ -108,8 +115,10 @@ struct block {
     int64_t offsets[BLOCK_TENSORS_MAX];            /* elements from the unit's start, same order */
     bool adds[BLOCK_TENSORS_MAX];                  /* a later block uses the tensor as well: backward always adds */
     bool branch_out;                               /* forward writes y_branch; otherwise the next block's x_branch is null */
+    enum recompute recompute;                      /* as the spec has it for this layer */
+    bool residual_saved;                           /* y_residual of PASS_FORWARD has to be `saved`: backward reads it there */
     size_t kept_bytes, saved_bytes, scratch_bytes; /* for batches up to the spec's B * T; multiples of 64, or 0 */
-    bool recompute;                                /* saved is shared scratch: forward's is lost, backward is preceded by PASS_RECOMPUTE */
+    size_t again_bytes;                            /* the same; not 0: backward is preceded by PASS_RECOMPUTE */
 };
 
 #endif

@@ -97,6 +97,8 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
     c->blocks = grow(c->blocks, c->block_count, sizeof *c->blocks);
     struct block *b = &c->blocks[c->block_count];
     *b = (struct block){.ops = ops, .chain = c, .spec = &c->spec, .index = c->block_count, .layer = layer, .unit = unit};
+    bool chosen = layer >= 0 && layer % (c->spec.recompute_every > 0 ? c->spec.recompute_every : 1) == 0;
+    b->recompute = chosen ? c->spec.recompute : RECOMPUTE_CHEAP;
     c->block_count++;
     struct unit *u = &c->units[unit];
     u->shared = u->first_use >= 0;

@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "worker/block.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -80,7 +81,7 @@ struct job {
     struct job_recompute { /* activation_checkpointing */
         bool enabled;
         int64_t every_n_layers;
-        const char *level;
+        enum recompute level;
     } recompute;
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */

@@ -64,7 +64,7 @@ static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|tru
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
-static const struct dt_rule level = {.type = DT_RULE_CHOICE, .choices = "block", .later = "attention|full|selective"};
+static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = "none|cheap|mlp|block", .later = "attention|full|selective"};
 
 static const struct dt_field top_fields[] = {
     {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir),
@@ -173,7 +173,8 @@ static const struct dt_field bf16_fields[] = {
 static const struct dt_field recompute_fields[] = {
     {"enabled", "false", "compute activations again in backward instead of keeping them", offsetof(struct job_recompute, enabled), &boolean},
     {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers), &layers},
-    {"level", "\"block\"", "what is computed again", offsetof(struct job_recompute, level), &level},
+    {"level", "\"block\"", "what is computed again; cheap (norms and the activation) while not enabled", offsetof(struct job_recompute, level),
+     &level},
     {0},
 };
 #define AT(member) offsetof(struct job_checkpointing, member)

@@ -157,13 +157,14 @@ void products_add(struct products *to, const struct chain *c, enum dt_dtype grad
                              .grad_type = grad_type,
                              .kept = nowhere(4),
                              .saved = nowhere(5),
+                             .again = nowhere(14),
                              .scratch = nowhere(6),
                              .busy_sms = last ? beside->last[phases[phase]] : beside->blocks[phases[phase]],
                              .loss_scale = 1,
                              .loss_sum = nowhere(7)};
             p.x_residual = forward && !first ? nowhere(8) : NULL;
             p.x_branch = forward && !first && c->blocks[i - 1].branch_out ? nowhere(9) : NULL;
-            p.y_residual = forward ? nowhere(10) : NULL;
+            p.y_residual = !forward ? NULL : b->residual_saved ? p.saved : nowhere(10);
             p.y_branch = forward ? nowhere(11) : NULL;
             p.dy = last ? NULL : nowhere(12);
             p.dx = first ? NULL : nowhere(13);

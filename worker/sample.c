@@ -32,7 +32,7 @@ static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct
     const struct model_ops *model = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
     const cJSON *t = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "data"), "sequence_length");
     int result = -1;
-    *spec = (struct model_spec){.batch_size = 1, .type = DT_F32};
+    *spec = (struct model_spec){.batch_size = 1, .recompute = RECOMPUTE_CHEAP, .type = DT_F32};
     if (model == NULL) {
         (void)dt_fail(err, DT_INVALID, "the checkpoint names no model that can be run");
     } else {

@@ -86,9 +86,9 @@ struct trainer {
     struct pace_news *pace_news;
 
     /* pieces of the plan, then their addresses */
-    int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_saved, piece_loss, piece_batch, piece_host_batch, piece_progress;
-    int *piece_kept, *piece_own;
-    void *residual, *branch, *gradient, *scratch;
+    int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_again, piece_loss, piece_batch, piece_host_batch, piece_progress;
+    int *piece_kept, *piece_saved;
+    void *residual, *branch, *gradient, *scratch, *again;
     void **kept, **saved;
     double *loss_sum;  /* one per micro-step */
     int64_t *progress; /* host memory that a device with memory of its own marks (trainer_step.c) */

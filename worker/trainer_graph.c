@@ -29,7 +29,7 @@ struct call {
     enum pass_phase phase;
     enum dt_dtype grad_type;
     bool accumulate;
-    const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *scratch;
+    const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *again, *scratch;
     const void *ids, *labels, *logits, *loss_sum;
     int64_t batch_size, sequence_length, logits_row, busy_sms;
     double loss_scale;
@@ -114,6 +114,7 @@ static struct call call_of(const struct pass *p)
     c.dx = p->dx;
     c.kept = p->kept;
     c.saved = p->saved;
+    c.again = p->again;
     c.scratch = p->scratch;
     c.ids = p->batch->ids;
     c.labels = p->batch->labels;

@@ -28,9 +28,34 @@ static double needed(const struct plan *p, bool on_device)
 
 enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7 };
 
+/* The least that is computed again beyond what the job does, in all layers; beyond RECOMPUTE_BLOCK: it does all. */
+static enum recompute next_level(const struct job *job)
+{
+    const struct job_recompute *r = &job->recompute;
+    return !r->enabled ? RECOMPUTE_MLP : r->every_n_layers > 1 && r->level > RECOMPUTE_CHEAP ? r->level : r->level + 1;
+}
+
+static void put_level(const struct job_recompute *r, enum recompute level, struct dt_text *out)
+{
+    static const char *const names[] = {"none", "cheap", "mlp", "block"};
+    const char *comma = out->size > 0 ? ", " : "";
+    if (!r->enabled) {
+        dt_text_printf(out, "%sactivation_checkpointing.enabled=true", comma);
+        comma = ", ";
+    }
+    if (level != r->level) {
+        dt_text_printf(out, "%sactivation_checkpointing.level=%s", comma, names[level]);
+        comma = ", ";
+    }
+    if (r->every_n_layers > 1) {
+        dt_text_printf(out, "%sactivation_checkpointing.checkpoint_every_n_layers=1", comma);
+    }
+}
+
 /* Bytes of one rank with some changes, on `size` ranks; infinite when the job cannot be so. Batches become `divisor` times smaller, and
- * micro-steps as many times more. `out`: the changes as they are written. */
-static double changed_bytes(const struct trainer *t, bool on_device, int changes, int64_t divisor, int size, int local_size, struct dt_text *out)
+ * micro-steps as many times more; `level` is computed again. `out`: the changes as they are written. */
+static double changed_bytes(const struct trainer *t, bool on_device, int changes, int64_t divisor, enum recompute level, int size, int local_size,
+                            struct dt_text *out)
 {
     struct job job = *t->job;
     struct trainer other;
@@ -40,9 +65,8 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
         dt_text_puts(out, "training.strategy=full_shard");
     }
     if (changes & CHANGE_RECOMPUTE) {
-        job.recompute.enabled = true;
-        job.recompute.every_n_layers = 1;
-        dt_text_printf(out, "%sactivation_checkpointing.enabled=true", out->size > 0 ? ", " : "");
+        put_level(&t->job->recompute, level, out);
+        job.recompute = (struct job_recompute){.enabled = true, .every_n_layers = 1, .level = level};
     }
     if (changes & CHANGE_BATCH) {
         job.training.gradient_accumulation_steps *= divisor;
@@ -58,8 +82,25 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
     return bytes;
 }
 
-/* holders: ranks that share what is to hold them, `have` bytes. The fewest changes that make the job fit, each with what it then needs; otherwise how far all of them together get, and on how many hosts
- * that would fit. */
+/* The same with the largest batch and the least recomputing that make all `holders` of them fit into `have`; more than `have` when nothing does. */
+static double fitting_bytes(const struct trainer *t, bool on_device, int changes, int local_size, int holders, double have, struct dt_text *out)
+{
+    int64_t batch = t->job->training.batch_size_per_gpu, last = changes & CHANGE_BATCH ? batch : 1;
+    double need = INFINITY;
+    for (int64_t d = changes & CHANGE_BATCH ? 2 : 1; d <= last; d++) {
+        enum recompute level = changes & CHANGE_RECOMPUTE ? next_level(t->job) : RECOMPUTE_BLOCK;
+        for (; batch % d == 0 && level <= RECOMPUTE_BLOCK; level++) {
+            need = changed_bytes(t, on_device, changes, d, level, t->size, local_size, out) * holders;
+            if (need <= have) {
+                return need;
+            }
+        }
+    }
+    return need;
+}
+
+/* holders: ranks that share what is to hold them, `have` bytes. The fewest changes that make the job fit, each with what it then needs; otherwise how far all of
+ * them together get, and on how many hosts that would fit. */
 static void add_advice(const struct trainer *t, bool on_device, int local_size, int holders, double have, struct dt_text *out)
 {
     const struct job *job = t->job;
@@ -68,31 +109,29 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
     struct dt_text what;
     dt_text_init(&what);
     open |= job->training.batch_size_per_gpu > 1 ? CHANGE_BATCH : 0;
-    open |= !job->recompute.enabled || job->recompute.every_n_layers > 1 ? CHANGE_RECOMPUTE : 0;
+    open |= next_level(job) <= RECOMPUTE_BLOCK ? CHANGE_RECOMPUTE : 0;
     open |= t->size > 1 && (t->strategy.weights == &weights_whole || t->shards < t->size) ? CHANGE_SHARD : 0;
     for (int count = 1; count <= 3 && found == 0; count++) {
         for (int changes = 1; changes <= CHANGE_ALL; changes++) {
             if (__builtin_popcount((unsigned)changes) != count || (changes & ~open) != 0) {
                 continue;
             }
-            int64_t batch = job->training.batch_size_per_gpu, last = changes & CHANGE_BATCH ? batch : 1;
-            double need = INFINITY;
-            for (int64_t d = changes & CHANGE_BATCH ? 2 : 1; d <= last && need > have; d++) {
-                need = batch % d == 0 ? changed_bytes(t, on_device, changes, d, t->size, local_size, &what) * holders : need;
-            }
+            double need = fitting_bytes(t, on_device, changes, local_size, holders, have, &what);
             if (need <= have) {
                 dt_text_printf(out, "%s%s (%s)", found++ ? " or " : "fits with ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
             }
         }
     }
     if (found == 0) {
-        double need = open ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, t->size, local_size, &what) * holders : INFINITY;
+        double need = open
+                          ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, RECOMPUTE_BLOCK, t->size, local_size, &what) * holders
+                          : INFINITY;
         if (isfinite(need)) {
             dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
         }
         dt_text_puts(out, "use a smaller model (model.n_layer, model.n_embd) or data.sequence_length");
         for (int hosts = 2; hosts <= 1024; hosts *= 2) {
-            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, hosts * local_size, local_size, &what) * holders <= have) {
+            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, &what) * holders <= have) {
                 dt_text_printf(out, ", or %d hosts like this one and %s", hosts, dt_text_str(&what));
                 break;
             }

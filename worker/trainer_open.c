@@ -16,32 +16,22 @@ static size_t pair_bytes(const struct trainer *t)
     return (size_t)(m->batch_size * m->sequence_length * m->channels) * dt_dtype_size(m->type);
 }
 
-static void mark_recompute(struct trainer *t)
-{
-    const struct job_recompute *r = &t->job->recompute;
-    int64_t every = r->every_n_layers > 0 ? r->every_n_layers : 1;
-    for (int i = 0; i < t->chain.block_count; i++) {
-        struct block *b = &t->chain.blocks[i];
-        b->recompute = r->enabled && b->layer >= 0 && b->saved_bytes > 0 && b->layer % every == 0;
-    }
-}
-
-/* Activations: what each block keeps, what it saves (one buffer for all that compute it again), scratch of the largest. */
+/* Activations: what each block keeps and saves, one buffer for what they make again, scratch of the largest. */
 static void plan_activations(struct trainer *t)
 {
     const struct chain *c = &t->chain;
     struct plan *p = &t->plan;
-    size_t scratch = 0, shared = 0;
+    size_t scratch = 0, again = 0;
     t->piece_kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_kept);
-    t->piece_own = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_own);
+    t->piece_saved = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_saved);
     for (int i = 0; i < c->block_count; i++) {
         const struct block *b = &c->blocks[i];
         t->piece_kept[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->kept_bytes);
-        t->piece_own[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->recompute ? 0 : b->saved_bytes);
-        shared = b->recompute && b->saved_bytes > shared ? b->saved_bytes : shared;
+        t->piece_saved[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->saved_bytes);
+        again = b->again_bytes > again ? b->again_bytes : again;
         scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
     }
-    t->piece_saved = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, shared);
+    t->piece_again = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, again);
     t->piece_residual = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
     t->piece_branch = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
     t->piece_gradient = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
@@ -167,11 +157,12 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = t->train.sequence_length,
                               .own_memory = own_memory,
+                              .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
+                              .recompute_every = job->recompute.every_n_layers,
                               .type = type == DT_F32 ? job->precision.compute : type};
     if (chain_open(&t->chain, &spec, t->shards, err) != 0) {
         return -1;
     }
-    mark_recompute(t);
     if (strategy_init(&t->strategy, row, job, &t->chain, rank, size, t->shards, err) != 0) {
         return -1;
     }
@@ -279,6 +270,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     t->residual = plan_at(&t->plan, t->piece_residual);
     t->branch = plan_at(&t->plan, t->piece_branch);
     t->gradient = plan_at(&t->plan, t->piece_gradient);
+    t->again = plan_at(&t->plan, t->piece_again);
     t->scratch = plan_at(&t->plan, t->piece_scratch);
     t->loss_sum = plan_at(&t->plan, t->piece_loss);
     t->progress = plan_at(&t->plan, t->piece_progress);
@@ -286,7 +278,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     t->saved = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->saved);
     for (int i = 0; i < c->block_count; i++) {
         t->kept[i] = plan_at(&t->plan, t->piece_kept[i]);
-        t->saved[i] = plan_at(&t->plan, c->blocks[i].recompute ? t->piece_saved : t->piece_own[i]);
+        t->saved[i] = plan_at(&t->plan, t->piece_saved[i]);
     }
     t->micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->micro);
     if (trainer_batch_open(t, err) != 0) {

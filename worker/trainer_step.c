@@ -143,16 +143,23 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
         .batch = t->chain.blocks[block].layer >= 0 ? &t->shape : batch,
         .kept = t->kept[block],
         .saved = t->saved[block],
+        .again = t->again,
         .scratch = t->scratch,
         .grad_type = t->strategy.grad_type,
         .busy_sms = busy_sms(t, phase, block, micro),
     };
 }
 
-/* The pair of the block before `block`: one pair of buffers serves all blocks, each overwrites what it has read. */
-static void set_input(struct trainer *t, struct pass *p, int block)
+/* Where a block's residual goes: one pair of buffers serves all blocks, each overwrites what it has read, but for those that keep theirs. */
+static void *residual_of(const struct trainer *t, int block)
 {
-    p->x_residual = block > 0 ? t->residual : NULL;
+    return t->chain.blocks[block].residual_saved ? t->saved[block] : t->residual;
+}
+
+/* The pair of the block before `block`. */
+static void set_input(const struct trainer *t, struct pass *p, int block)
+{
+    p->x_residual = block > 0 ? residual_of(t, block - 1) : NULL;
     p->x_branch = block > 0 && t->chain.blocks[block - 1].branch_out ? t->branch : NULL;
 }
 
@@ -172,7 +179,7 @@ static void forward(struct trainer *t, enum pass_phase phase, const struct batch
         }
         struct pass p = new_pass(t, phase, i, batch, micro);
         p.weights = weights->get(s, b->unit);
-        p.y_residual = t->residual;
+        p.y_residual = residual_of(t, i);
         p.y_branch = t->branch;
         p.loss_sum = loss_sum;
         set_input(t, &p, i);
@@ -207,7 +214,7 @@ static void backward(struct trainer *t, const struct batch *batch, struct micro 
         struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch, micro);
         p.weights = weights->get(s, b->unit);
         strategy_note(s, 'B', b->unit);
-        if (b->recompute) {
+        if (b->again_bytes > 0) {
             trainer_run_block(t, b, &p);
         }
         p.phase = PASS_BACKWARD;

@@ -56,9 +56,10 @@ def test_all_strategies_are_the_same_bits(place, ranks):
 def test_recomputing_changes_nothing(place):
     folder, job = place
     plain = finished(job, folder / "recompute-no", 2, "full_shard")
-    for every in (1, 2):
-        sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.checkpoint_every_n_layers={every}"]
-        assert finished(job, folder / f"recompute-{every}", 2, "full_shard", sets) == plain
+    for every, level in ((1, "block"), (2, "block"), (1, "none"), (2, "none"), (1, "cheap"), (1, "mlp")):
+        sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}",
+                f"activation_checkpointing.checkpoint_every_n_layers={every}"]
+        assert finished(job, folder / f"recompute-{every}-{level}", 2, "full_shard", sets) == plain
 
 
 def test_accumulation(place):

@@ -1,5 +1,5 @@
 /* Blocks: backward equals finite differences in double, each block on its own, on ragged sizes and with ignored labels; the same
- * bits with and without recomputing; overwriting and adding of gradients; the CPU's floats near the twin's doubles. */
+ * bits whatever is computed again; overwriting and adding of gradients; the CPU's floats near the twin's doubles. */
 #include "support/model_run.h"
 
 static uint64_t random_state;
@@ -11,7 +11,7 @@ static double noise(void)
     return (double)(int32_t)(random_state >> 32) / 2147483648.0;
 }
 
-static struct model_spec ragged(void)
+static struct model_spec ragged(enum recompute level)
 {
     return (struct model_spec){.name = "gpt2",
                                .layers = 2,
@@ -20,6 +20,7 @@ static struct model_spec ragged(void)
                                .positions = 7,
                                .vocabulary = 17,
                                .inner = 20,
+                               .recompute = level,
                                .norm_epsilon = 1e-5,
                                .init_std = 0.02,
                                .batch_size = 3,
@@ -77,12 +78,15 @@ static struct pass bench_pass(const struct bench *b, enum pass_phase phase, cons
                          .grads = back ? r->grads[b->block->unit] : NULL,
                          .x_residual = i > 0 && !back ? b->x_residual : NULL,
                          .x_branch = i > 0 && !back ? b->x_branch : NULL,
-                         .y_residual = back ? NULL : b->y_residual,
+                         .y_residual = back                                                ? NULL
+                                       : phase == PASS_FORWARD && b->block->residual_saved ? r->saved[i]
+                                                                                           : b->y_residual,
                          .y_branch = back || !b->block->branch_out ? NULL : b->y_branch,
                          .dy = back && i < last ? b->dy : NULL,
                          .dx = back && i > 0 ? b->dx : NULL,
                          .kept = r->kept[i],
                          .saved = r->saved[i],
+                         .again = r->again,
                          .scratch = r->scratch,
                          .loss_scale = b->loss_scale,
                          .loss_sum = r->loss_sum};
@@ -129,6 +133,10 @@ static void check_block(struct model_run *r, int index)
     struct batch batch = run_batch(r);
     struct pass p = bench_pass(&b, PASS_FORWARD, &batch);
     b.block->ops->forward(b.block, &p);
+    if (b.block->again_bytes > 0) {
+        p.phase = PASS_RECOMPUTE;
+        b.block->ops->forward(b.block, &p);
+    }
     p = bench_pass(&b, PASS_BACKWARD, &batch);
     for (int i = 0; i < b.block->tensor_count; i++) { /* tied: what a later block left is kept and added to */
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
@@ -154,13 +162,15 @@ static void check_block(struct model_run *r, int index)
 static void test_finite_differences(void **state)
 {
     (void)state;
-    struct model_run r;
-    run_open(&r, "twin64", ragged());
-    fill(&r);
-    for (int i = 0; i < r.chain.block_count; i += i == 1 ? 2 : 1) {
-        check_block(&r, i);
+    for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        struct model_run r;
+        run_open(&r, "twin64", ragged((enum recompute)level));
+        fill(&r);
+        for (int i = 0; i < r.chain.block_count; i += i == 1 ? 2 : 1) {
+            check_block(&r, i);
+        }
+        run_close(&r);
     }
-    run_close(&r);
 }
 
 /* All gradients, unit after unit. */
@@ -169,25 +179,39 @@ static size_t grads_bytes(const struct model_run *r, int u)
     return (size_t)r->chain.units[u].numel * dt_dtype_size(r->type);
 }
 
+/* All levels, also mixed: the same bits, and less memory the more is made again. */
 static void test_recompute(void **state)
 {
     (void)state;
     static const char *const devices[] = {"cpu", "twin64"};
     for (int d = 0; d < 2; d++) {
         struct model_run a, b;
-        run_open(&a, devices[d], ragged());
-        run_open(&b, devices[d], ragged());
+        size_t saved = SIZE_MAX;
+        run_open(&a, devices[d], ragged(RECOMPUTE_CHEAP));
         fill(&a);
-        fill(&b);
-        double x = run_train(&a, false, false, 0.25), y = run_train(&b, false, true, 0.25);
-        assert_true(x == y);
-        for (int u = 0; u < a.chain.unit_count; u++) {
-            assert_memory_equal(a.grads[u], b.grads[u], grads_bytes(&a, u));
+        double x = run_train(&a, false, 0.25);
+        for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+            for (int every = 2; every > 0; every--) {
+                struct model_spec spec = ragged((enum recompute)level);
+                spec.recompute_every = every;
+                run_open(&b, devices[d], spec);
+                fill(&b);
+                assert_true(run_train(&b, false, 0.25) == x);
+                for (int u = 0; u < a.chain.unit_count; u++) {
+                    assert_memory_equal(a.grads[u], b.grads[u], grads_bytes(&a, u));
+                }
+                assert_true(fabs(run_eval(&b) - x) <= 1e-6 * x);
+                assert_int_equal(b.chain.blocks[1].recompute, level);
+                assert_int_equal(b.chain.blocks[2].recompute, every == 1 ? level : RECOMPUTE_CHEAP);
+                if (every == 1) {
+                    assert_true(b.chain.blocks[1].saved_bytes < saved);
+                    saved = b.chain.blocks[1].saved_bytes;
+                }
+                run_close(&b);
+            }
         }
-        double z = run_eval(&b);
-        assert_true(fabs(z - x) <= 1e-6 * x);
+        assert_int_equal(saved, 0);
         run_close(&a);
-        run_close(&b);
     }
 }
 
@@ -195,18 +219,18 @@ static void test_overwrite_and_accumulate(void **state)
 {
     (void)state;
     struct model_run once, more;
-    run_open(&once, "twin64", ragged());
-    run_open(&more, "twin64", ragged());
+    run_open(&once, "twin64", ragged(RECOMPUTE_CHEAP));
+    run_open(&more, "twin64", ragged(RECOMPUTE_CHEAP));
     fill(&once);
     fill(&more);
-    (void)run_train(&once, false, false, 1);
+    (void)run_train(&once, false, 1);
     const double mark = 123456;
     for (int u = 0; u < more.chain.unit_count; u++) {
         for (int64_t e = 0; e < more.chain.units[u].numel; e++) {
             run_set(&more, more.grads[u], e, mark);
         }
     }
-    (void)run_train(&more, false, false, 1); /* overwrites all tensors, touches nothing between them */
+    (void)run_train(&more, false, 1); /* overwrites all tensors, touches nothing between them */
     for (int u = 0; u < more.chain.unit_count; u++) {
         double *got = more.grads[u], *expected = once.grads[u];
         bool *tensor = test_calloc((size_t)more.chain.units[u].numel, sizeof *tensor);
@@ -219,7 +243,7 @@ static void test_overwrite_and_accumulate(void **state)
         }
         test_free(tensor);
     }
-    (void)run_train(&more, true, false, 1);
+    (void)run_train(&more, true, 1);
     for (int i = 0; i < more.chain.tensor_count; i++) {
         for (int64_t e = 0; e < more.chain.tensors[i].numel; e++) {
             double one = run_value(&once, once.grads, i, e), two = run_value(&more, more.grads, i, e);
@@ -230,7 +254,7 @@ static void test_overwrite_and_accumulate(void **state)
     for (int u = 0; u < more.chain.unit_count; u++) {
         memset(more.grads[u], 0, grads_bytes(&more, u));
     }
-    (void)run_train(&more, true, false, 1);
+    (void)run_train(&more, true, 1);
     for (int i = 0; i < more.chain.tensor_count; i++) {
         for (int64_t e = 0; e < more.chain.tensors[i].numel; e++) {
             assert_true(run_value(&more, more.grads, i, e) == run_value(&once, once.grads, i, e));
@@ -248,7 +272,7 @@ static void check_float(struct model_spec spec, double tolerance)
     run_open(&b, "twin64", spec);
     fill(&a);
     fill(&b);
-    double x = run_train(&a, false, false, 0.125), y = run_train(&b, false, false, 0.125);
+    double x = run_train(&a, false, 0.125), y = run_train(&b, false, 0.125);
     assert_true(fabs(x - y) <= 1e-6 * fabs(y));
     for (int i = 0; i < a.chain.tensor_count; i++) {
         double most = 0, difference = 0;
@@ -268,7 +292,7 @@ static void check_float(struct model_spec spec, double tolerance)
 static void test_float(void **state)
 {
     (void)state;
-    check_float(ragged(), 2e-5);
+    check_float(ragged(RECOMPUTE_CHEAP), 2e-5);
     struct model_spec wide = {.name = "gpt2",
                               .layers = 1,
                               .heads = 2,
@@ -305,10 +329,10 @@ static void test_head_chunks(void **state)
     fill(&whole);
     fill(&half);
     assert_true(whole.chain.blocks[2].scratch_bytes < 66 * 140000 * sizeof(double)); /* two chunks */
-    double expected = run_train(&whole, false, false, 1), sum = run_train(&half, false, false, 1);
+    double expected = run_train(&whole, false, 1), sum = run_train(&half, false, 1);
     memcpy(half.ids, whole.ids + 33, 33 * sizeof *half.ids);
     memcpy(half.labels, whole.labels + 33, 33 * sizeof *half.labels);
-    sum += run_train(&half, true, false, 1);
+    sum += run_train(&half, true, 1);
     assert_true(fabs(sum - expected) <= 1e-12 * expected);
     for (int i = 0; i < whole.chain.tensor_count; i++) {
         for (int64_t e = 0; e < whole.chain.tensors[i].numel; e += 3) {

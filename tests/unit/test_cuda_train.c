@@ -169,13 +169,13 @@ static void graphs_change_no_bits(void **state)
     static const struct {
         const char *precision;
         int micro_steps;
-        bool recompute;
+        enum recompute level;
         uint64_t graphs; /* of two layers */
     } rows[] = {
-        {"32-true", 1, false, 2 * 3}, /* forward, backward, evaluation */
-        {"32-true", 3, true, 2 * 5},
-        {"bf16-mixed", 2, false, 2 * 4},
-        {"bf16-mixed", 1, true, 2 * 4},
+        {"32-true", 1, RECOMPUTE_CHEAP, 2 * 3}, /* forward, backward, evaluation */
+        {"32-true", 3, RECOMPUTE_BLOCK, 2 * 5},
+        {"bf16-mixed", 2, RECOMPUTE_NONE, 2 * 4},
+        {"bf16-mixed", 1, RECOMPUTE_MLP, 2 * 4},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct job job;
@@ -184,7 +184,7 @@ static void graphs_change_no_bits(void **state)
         job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
         job.training.max_steps = 5;
         job.training.eval_every_n_steps = 2;
-        job.recompute.enabled = rows[i].recompute;
+        job.recompute = (struct job_recompute){.enabled = true, .every_n_layers = 1, .level = rows[i].level};
         uint64_t before = graph_launches();
         train_watched(&job, &without);
         assert_int_equal(graph_launches(), before);

@@ -65,6 +65,7 @@ static void set_mesh(struct side *s, const char *value)
 static void apply(struct side *s, const char *word)
 {
     static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post", "none", NULL};
+    static const char *const levels[] = {"none", "cheap", "mlp", "block", NULL};
     static const char *const norms[] = {"local", "tokens", NULL}, *const streams[] = {"inline", "thread", NULL};
     struct job_training *t = &s->job.training;
     const char *value;
@@ -76,6 +77,9 @@ static void apply(struct side *s, const char *word)
         s->job.fsdp.forward_prefetch = true;
     } else if (strcmp(word, "recompute") == 0) {
         s->job.recompute.enabled = true;
+    } else if (has_value(word, "recompute", &value)) {
+        s->job.recompute.enabled = true;
+        s->job.recompute.level = (enum recompute)choice(value, levels);
     } else if (has_value(word, "mesh", &value)) {
         set_mesh(s, value);
     } else if (has_value(word, "clip", &value)) {

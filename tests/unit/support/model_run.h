@@ -21,7 +21,7 @@ struct model_run {
     struct chain chain;
     enum dt_dtype type;
     void *weights[RUN_UNITS_MAX], *grads[RUN_UNITS_MAX], *m[RUN_UNITS_MAX], *v[RUN_UNITS_MAX];
-    void *kept[RUN_BLOCKS_MAX], *saved[RUN_BLOCKS_MAX], *scratch, *residual, *branch, *dx;
+    void *kept[RUN_BLOCKS_MAX], *saved[RUN_BLOCKS_MAX], *again, *scratch, *residual, *branch, *dx;
     int32_t *ids, *labels;
     double *loss_sum, *norm, *clip;
     int64_t *limbs;
@@ -68,14 +68,16 @@ static inline void run_open(struct model_run *r, const char *device, struct mode
         r->m[u] = run_alloc(r, n);
         r->v[u] = run_alloc(r, n);
     }
-    size_t scratch = 0;
+    size_t scratch = 0, again = 0;
     for (int i = 0; i < r->chain.block_count; i++) {
         const struct block *b = &r->chain.blocks[i];
         r->kept[i] = run_alloc(r, b->kept_bytes);
         r->saved[i] = run_alloc(r, b->saved_bytes);
         scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
+        again = b->again_bytes > again ? b->again_bytes : again;
     }
     r->scratch = run_alloc(r, scratch);
+    r->again = run_alloc(r, again);
     r->residual = run_alloc(r, pair);
     r->branch = run_alloc(r, pair);
     r->dx = run_alloc(r, pair);
@@ -142,8 +144,13 @@ static inline struct batch run_batch(const struct model_run *r)
     return (struct batch){.ids = r->ids, .labels = r->labels, .batch_size = s->batch_size, .sequence_length = s->sequence_length};
 }
 
-/* One micro-batch. recompute: what forward saved is destroyed before backward. Returns the sum of the losses. */
-static inline double run_train(struct model_run *r, bool accumulate, bool recompute, double loss_scale)
+static inline void *run_residual(const struct model_run *r, int block)
+{
+    return r->chain.blocks[block].residual_saved ? r->saved[block] : r->residual;
+}
+
+/* One micro-batch; nothing but what is said to live on does. Returns the sum of the losses. */
+static inline double run_train(struct model_run *r, bool accumulate, double loss_scale)
 {
     struct batch batch = run_batch(r);
     const struct chain *c = &r->chain;
@@ -151,6 +158,7 @@ static inline double run_train(struct model_run *r, bool accumulate, bool recomp
     struct pass p = {.stream = r->stream,
                      .kernels = r->device.kernels,
                      .batch = &batch,
+                     .again = r->again,
                      .scratch = r->scratch,
                      .loss_scale = loss_scale,
                      .loss_sum = r->loss_sum,
@@ -159,17 +167,16 @@ static inline double run_train(struct model_run *r, bool accumulate, bool recomp
         const struct block *b = &c->blocks[i];
         p.phase = PASS_FORWARD;
         p.weights = r->weights[b->unit];
-        p.x_residual = i > 0 ? r->residual : NULL;
+        p.x_residual = i > 0 ? run_residual(r, i - 1) : NULL;
         p.x_branch = i > 0 && c->blocks[i - 1].branch_out ? r->branch : NULL;
-        p.y_residual = r->residual;
+        p.y_residual = run_residual(r, i);
         p.y_branch = r->branch;
         p.kept = r->kept[i];
         p.saved = r->saved[i];
         b->ops->forward(b, &p);
         run_finish(r);
-        if (recompute) {
-            memset(r->saved[i], 0xff, b->saved_bytes);
-        }
+        memset(r->again, 0xff, b->again_bytes);
+        memset(r->scratch, 0xff, b->scratch_bytes);
     }
     p.x_residual = p.x_branch = NULL;
     p.y_residual = p.y_branch = NULL;
@@ -181,7 +188,7 @@ static inline double run_train(struct model_run *r, bool accumulate, bool recomp
         p.saved = r->saved[i];
         p.dy = i < c->block_count - 1 ? r->dx : NULL;
         p.dx = i > 0 ? r->dx : NULL;
-        if (recompute) {
+        if (b->again_bytes > 0) {
             p.phase = PASS_RECOMPUTE;
             b->ops->forward(b, &p);
         }
@@ -204,13 +211,14 @@ static inline double run_eval(struct model_run *r)
                          .stream = r->stream,
                          .kernels = r->device.kernels,
                          .batch = &batch,
+                         .again = r->again,
                          .scratch = r->scratch,
                          .loss_scale = 1,
                          .loss_sum = r->loss_sum,
                          .weights = r->weights[b->unit],
-                         .x_residual = i > 0 ? r->residual : NULL,
+                         .x_residual = i > 0 ? run_residual(r, i - 1) : NULL,
                          .x_branch = i > 0 && c->blocks[i - 1].branch_out ? r->branch : NULL,
-                         .y_residual = r->residual,
+                         .y_residual = run_residual(r, i),
                          .y_branch = r->branch,
                          .kept = r->kept[i],
                          .saved = r->saved[i]};

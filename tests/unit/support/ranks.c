@@ -81,7 +81,7 @@ void ranks_job(struct job *job)
                                           .device = "cpu",
                                           .collective_timeout_s = 60,
                                           .threads = 1};
-    job->recompute = (struct job_recompute){.every_n_layers = 1, .level = "block"};
+    job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->zero.stage = -1;
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
