@@ -72,6 +72,12 @@ void process_add_use(pid_t pid, struct process_use *out)
     }
     bool exact = clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &used) == 0;
     out->cpu_s += look.children_s + (exact ? (double)used.tv_sec + (double)used.tv_nsec / 1e9 : look.user_s + look.system_s);
+    unsigned long long waited_ns = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
+    process_read(path, text, sizeof text);
+    if (sscanf(text, "%*u %llu", &waited_ns) == 1) {
+        out->waited_s += (double)waited_ns / 1e9;
+    }
     (void)snprintf(path, sizeof path, "/proc/%d/io", (int)pid);
     process_read(path, text, sizeof text);
     uint64_t written_bytes = 0;

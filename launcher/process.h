@@ -18,6 +18,7 @@ struct process_look {
 
 struct process_use {        /* sums over processes */
     double cpu_s;           /* of all threads, those that have ended too, and of children that were waited for (these in ticks of the kernel) */
+    double waited_s;        /* of their main threads: ready to compute, but others had the CPU; 0 where the kernel does not say */
     uint64_t written_bytes; /* to files, pipes and terminals, by write and its kin: Linux's wchar */
     bool hides_writes;      /* of one of them at least we may not read what it has written, or the kernel does not count it */
 };

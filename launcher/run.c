@@ -473,6 +473,7 @@ static int open_all(struct run *r, struct dt_error *err)
     }
     if (r->watch_options.pages || r->watch_options.limit_s > 0 || r->watch_options.deaf_s > 0) {
         double step_s = r->o->hang_timeout_s > 0 && r->o->hang_timeout_s < 4 ? r->o->hang_timeout_s / 4 : 1;
+        r->watch_options.look_s = step_s;
         (void)uv_timer_start(&r->watch, r->watch.timer_cb, 1000, (uint64_t)(step_s * 1e3) + 1);
     }
     return 0;

@@ -5,13 +5,20 @@
 #include "launcher/guard.h"
 #include "launcher/process.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SLOW_PHASE 10
 #define WAITING 1.25 /* for one that waits for peers: the agent that has the silent one, maybe of another host, is first to name it */
 #define MARK_S 5.0
-#define COMPUTED_S 1e-3 /* less CPU time than this between two signs of life is none: what a signal, or a library's thread that looks around, costs */
+/* CPU time between two looks that is no sign of life: what a signal costs; and, of a core, what threads of libraries use that look around now and then. Gloo's
+ * looks a hundred times a second, for 0.4 % (measured), and a rank may have several. */
+#define COMPUTED_S 1e-3
+#define COMPUTED_SHARE 2e-2
+#define LOOK_MOST_S 10.0
+#define STALL_S 5.0 /* a look that is so much late */
 
 static bool waits_for_peers(const struct worker *one)
 {
@@ -34,15 +41,18 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
 static void notice(struct worker *one, int local_rank, const struct watch_options *o, double now_s)
 {
     double pulse = 0;
-    struct process_use *use = &one->use, *seen = &one->seen_use;
+    struct process_use *use = &one->use, *seen = &one->seen_use, before = one->use;
     if (o->pages && one->page != NULL) {
         pulse = (double)atomic_load(&one->page->pulse_count);
     } else {
         *use = guard_use(one->pid);
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
     }
-    /* Less than before when a child of the worker has ended. */
-    bool computed = use->cpu_s > seen->cpu_s + COMPUTED_S || use->cpu_s < seen->cpu_s, wrote = use->written_bytes != seen->written_bytes;
+    double span_s = fmax(0, fmin(now_s - (one->looked_s > 0 ? one->looked_s : one->seen_s), LOOK_MOST_S));
+    double active_s = use->cpu_s - before.cpu_s + fmax(0, use->waited_s - before.waited_s);       /* one that is kept from the CPU would compute */
+    bool computed = active_s > COMPUTED_S + COMPUTED_SHARE * span_s || use->cpu_s < before.cpu_s; /* less than before: a child has ended */
+    bool wrote = use->written_bytes != seen->written_bytes;
+    one->looked_s = now_s;
     if (pulse > one->seen_sign || pulse < one->seen_sign || computed || wrote) {
         one->seen_s = now_s;
         one->seen_sign = pulse;
@@ -131,6 +141,88 @@ static bool more_suspect(const struct worker *a, const struct worker *b, bool pa
     return atomic_load(&a->page->collective_count) < atomic_load(&b->page->collective_count);
 }
 
+/* ---- several silent programs that we know nothing of ---- */
+
+enum { OTHERS = 8 }; /* that are told */
+#define SKEW_S 4.0   /* within so long workers that wait for each other fall silent, looked at once a second */
+
+struct silent {
+    int index;
+    bool over;   /* about as long as it may be */
+    char *place; /* in the kernel, "" where that is not known */
+};
+
+/* Those that have been silent for more than half of their time. The caller frees places and list. */
+static struct silent *find_silent(const struct workers *w, const struct watch_options *o, double now_s, int *count)
+{
+    struct silent *list = dt_alloc((size_t)w->count * sizeof *list);
+    *count = 0;
+    for (int i = 0; i < w->count; i++) {
+        const struct worker *one = &w->list[i];
+        double limit_s = limit_of(one, o), silent_s = now_s - one->seen_s, over_s = fmax(limit_s / 2, limit_s - SKEW_S);
+        if (one->running && !one->blamed && silent_s > limit_s / 2) {
+            struct dt_text where;
+            dt_text_init(&where);
+            process_where(one->pid, &where);
+            const char *text = dt_text_str(&where);
+            list[(*count)++] = (struct silent){.index = i, .over = silent_s > over_s, .place = dt_format("%.*s", (int)strcspn(text, ";"), text)};
+            dt_text_clear(&where);
+        }
+    }
+    return list;
+}
+
+static int count_alike(const struct silent *list, int count, int i)
+{
+    int alike = 0;
+    for (int k = 0; k < count; k++) {
+        alike += strcmp(list[i].place, list[k].place) == 0;
+    }
+    return alike;
+}
+
+/* Who waits for a peer does so where the others do: the one whose place, if it is known, the fewest share; `found` where that does not tell them apart. */
+static int odd_one(const struct silent *list, int count, int found)
+{
+    int best = found, least = count + 1;
+    for (int i = 0; i < count; i++) {
+        int alike = count_alike(list, count, i);
+        bool first = list[i].index == found;
+        if ((first || (list[i].over && list[i].place[0] != '\0')) && (alike < least || (alike == least && first))) {
+            least = alike;
+            best = list[i].index;
+        }
+    }
+    return best;
+}
+
+/* "; silent, too: local ranks 0, 2 in futex_do_wait; local rank 3 in do_wait". */
+static void describe_others(const struct silent *list, int count, int found, struct dt_text *out)
+{
+    int said = 0;
+    for (int i = 0; i < count && said < OTHERS; i++) {
+        int alike = 0;
+        bool again = list[i].index == found;
+        for (int k = 0; k < count && !again; k++) {
+            bool same = list[k].index != found && strcmp(list[k].place, list[i].place) == 0;
+            again = same && k < i;
+            alike += same;
+        }
+        if (again) {
+            continue;
+        }
+        dt_text_printf(out, "; %slocal rank%s", said == 0 ? "silent, too: " : "", alike == 1 ? "" : "s");
+        for (int k = i, n = 0; k < count; k++) {
+            if (list[k].index != found && strcmp(list[k].place, list[i].place) == 0) {
+                if (said++ < OTHERS) {
+                    dt_text_printf(out, "%s%d", n++ == 0 ? " " : ", ", list[k].index);
+                }
+            }
+        }
+        dt_text_printf(out, "%s%s%s", said > OTHERS ? " ..." : "", list[i].place[0] != '\0' ? " in " : "", list[i].place);
+    }
+}
+
 /* Some worker of ours still has time and waits for nobody: those that wait in a collective may wait for it. */
 static bool others_have_time(const struct workers *w, const struct watch_options *o, double now_s)
 {
@@ -156,9 +248,20 @@ static bool is_deaf(struct worker *one, double limit_s, double now_s)
     return now_s - one->deaf_since_s > limit_s;
 }
 
+/* A look that comes much too late: this process stood still, so others probably did, a paused container or machine. */
+static void forgive_stall(struct workers *w, const struct watch_options *o, double now_s)
+{
+    double late_s = w->looked_s > 0 && o->look_s > 0 ? now_s - w->looked_s - o->look_s : 0;
+    w->looked_s = now_s;
+    for (int i = 0; i < w->count && late_s > STALL_S; i++) {
+        w->list[i].seen_s = fmin(w->list[i].seen_s + late_s, now_s);
+    }
+}
+
 int watch_look(struct workers *w, const struct watch_options *o, double now_s, struct dt_text *out)
 {
     int found = -1;
+    forgive_stall(w, o, now_s);
     for (int i = 0; i < w->count; i++) {
         struct worker *one = &w->list[i];
         if (!one->running || one->blamed) {
@@ -185,11 +288,20 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
             found = i;
         }
     }
-    if (found >= 0) {
-        describe(&w->list[found], o, now_s - w->list[found].seen_s, out);
-        describe_process(&w->list[found], now_s, out);
-        w->list[found].blamed = true;
+    if (found < 0) {
+        return -1;
     }
+    int silent_count = 0;
+    struct silent *silent = o->pages ? NULL : find_silent(w, o, now_s, &silent_count);
+    found = silent_count > 0 && !w->list[found].is_stopped ? odd_one(silent, silent_count, found) : found;
+    describe(&w->list[found], o, now_s - w->list[found].seen_s, out);
+    describe_process(&w->list[found], now_s, out);
+    describe_others(silent, silent_count, found, out);
+    for (int i = 0; i < silent_count; i++) {
+        free(silent[i].place);
+    }
+    free(silent);
+    w->list[found].blamed = true;
     return found;
 }
 

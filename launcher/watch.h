@@ -9,6 +9,7 @@ struct watch_options {
     bool pages;       /* workers have a pulse and say themselves how long it may stand still */
     double limit_s;   /* our own limit; 0: none (with pages: theirs). Ten times as long while a paged worker starts or saves */
     double stopped_s; /* the same for one that somebody has stopped (state T), whatever its own limit is; 0: no other limit */
+    double look_s;    /* between two looks; when one comes much later the whole machine stood still; 0: not known */
     double deaf_s;    /* how long a worker may stay in uninterruptible sleep; 0: for ever */
     double (*output_s)(void *user, int local_rank); /* when the worker last wrote something, 0: unknown; may be null */
     void *user;

@@ -31,6 +31,7 @@ struct worker {
     double seen_s;
     double seen_sign;                 /* pulses; or when it last wrote something that came through us */
     struct process_use seen_use, use; /* then, and at the newest look */
+    double looked_s;                  /* when that was; 0: not yet */
     bool is_stopped;                  /* silent, and in state T */
     struct worker_mark marks[2];      /* from which the time it uses is measured; the older one first */
     double deaf_since_s;              /* in uninterruptible sleep; 0: it is not */
@@ -39,6 +40,7 @@ struct workers {
     struct worker *list;
     int count, running_count;
     struct rlimit files; /* soft limit of open files that workers get: the one we were started with */
+    double looked_s;     /* the newest look of the watch; 0: none yet */
 };
 
 /* Room for `count` workers, and for links with `hosts` others: any host may come to lead. Raises our own soft limit of open files to the hard one; DT_INVALID when

@@ -129,6 +129,10 @@ def main():
         if RANK == 1:
             raise ValueError("boom on purpose")
         time.sleep(600)
+    elif MODE == "stuck":
+        if RANK == 1:
+            time.sleep(600)
+        dist.barrier(group=dist.new_group(timeout=LONG))  # for which Gloo's threads look again and again
     elif MODE == "loop":
         while True:
             go = torch.tensor(float(os.path.exists(os.path.join(FOLDER, "go"))))

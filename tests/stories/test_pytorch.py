@@ -55,6 +55,13 @@ def test_an_error_inside_record_is_the_cause(tmp_path):
     assert "ValueError: boom on purpose" in above.read_text()
 
 
+def test_ranks_that_wait_for_ever_are_named(tmp_path):
+    with start(tmp_path, "stuck", "--nproc_per_node=2", "--hang_timeout=6") as job:
+        result = finish(job)
+    assert result.code == 1, result
+    assert re.search(r"rank [01] \(local [01], pid \d+\): no output and .* for \d+\.\d s \(--hang_timeout=6\)", result.err), result
+
+
 @full
 def test_the_timer_of_torchs_own_client_full(tmp_path):
     with start(tmp_path, "watchdog", "--max_restarts=1", env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}) as job:

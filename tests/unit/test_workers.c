@@ -224,10 +224,18 @@ static void the_watch_names_the_silent_one(void **state)
     o = (struct watch_options){.limit_s = 5}; /* a foreign program that sleeps */
     watch_forgive(&w, t);
     w.list[0].seen_sign = 0;
-    w.list[0].seen_use = guard_use(w.list[0].pid);
+    w.list[0].seen_use = w.list[0].use = guard_use(w.list[0].pid);
+    w.list[0].looked_s = t;
     dt_text_reset(&words);
     assert_int_equal(watch_look(&w, &o, t + 6, &words), 0);
     assert_non_null(strstr(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5); in the last 6.0 s: 0.0 s user, "));
+    w.list[0].blamed = false; /* all stand still for ten minutes, as in a container that is paused: none of them was silent */
+    o.look_s = 1;
+    watch_forgive(&w, t + 6);
+    assert_int_equal(watch_look(&w, &o, t + 7, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 607, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 608, &words), -1);
+    assert_int_equal(watch_look(&w, &o, t + 613, &words), 0);
     workers_signal(&w, SIGKILL);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(wait_for(&w, i), -9);
