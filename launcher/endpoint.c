@@ -268,24 +268,60 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
 
 /* ---- who has the port ---- */
 
-/* Inode of the listening socket in /proc/net/tcp or tcp6, or 0. */
-static unsigned long listening_inode(const char *path, int port)
+enum { LISTENERS = 256 };
+
+struct listener {
+    unsigned long inode;
+    struct sockaddr_storage at;
+};
+
+static void read_address(const char *hex, int port, struct sockaddr_storage *out)
 {
-    char line[512];
-    unsigned long inode = 0;
+    struct sockaddr_in *in4 = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+    bool six = strlen(hex) > 8;
+    uint32_t words[4] = {0};
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < (six ? 4 : 1); i++) { /* in memory as in the kernel's: each word as the machine prints it */
+        char word[9];
+        (void)snprintf(word, sizeof word, "%.8s", hex + (size_t)8 * (size_t)i);
+        words[i] = (uint32_t)strtoul(word, NULL, 16);
+    }
+    if (six) {
+        in6->sin6_family = AF_INET6;
+        memcpy(&in6->sin6_addr, words, sizeof in6->sin6_addr);
+    } else {
+        in4->sin_family = AF_INET;
+        in4->sin_addr.s_addr = words[0];
+    }
+    lookup_set_port((struct sockaddr *)out, port);
+}
+
+/* Those of /proc/net/tcp or tcp6 that listen on a port, at most `room`: several processes may, by SO_REUSEPORT. Returns their number. */
+static int find_listeners(const char *path, int port, struct listener *out, int room)
+{
+    char line[512], address[33];
+    int count = 0;
     FILE *f = fopen(path, "re");
-    while (f != NULL && inode == 0 && fgets(line, sizeof line, f) != NULL) {
+    while (f != NULL && count < room && fgets(line, sizeof line, f) != NULL) {
         unsigned local_port = 0, state = 0;
-        unsigned long found = 0;
-        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", &local_port, &state, &found) == 3 &&
+        unsigned long inode = 0;
+        if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", address, &local_port, &state, &inode) == 4 &&
             (int)local_port == port && state == 0x0a) {
-            inode = found;
+            out[count].inode = inode;
+            read_address(address, port, &out[count++].at);
         }
     }
     if (f != NULL) {
         (void)fclose(f);
     }
-    return inode;
+    return count;
+}
+
+static int find_all_listeners(int port, struct listener *out, int room)
+{
+    int count = find_listeners("/proc/net/tcp", port, out, room);
+    return count + find_listeners("/proc/net/tcp6", port, out + count, room - count);
 }
 
 static bool has_socket(const char *pid, unsigned long inode)
@@ -309,9 +345,8 @@ static bool has_socket(const char *pid, unsigned long inode)
 
 bool endpoint_port_owner(int port, char *out, size_t out_bytes)
 {
-    unsigned long inode = listening_inode("/proc/net/tcp", port);
-    inode = inode != 0 ? inode : listening_inode("/proc/net/tcp6", port);
-    if (inode == 0) {
+    struct listener first;
+    if (find_all_listeners(port, &first, 1) == 0) {
         return false;
     }
     (void)snprintf(out, out_bytes, "a process of another user");
@@ -319,7 +354,7 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
     const struct dirent *e;
     bool found = false;
     while (d != NULL && !found && (e = readdir(d)) != NULL) {
-        if (isdigit((unsigned char)e->d_name[0]) && has_socket(e->d_name, inode)) {
+        if (isdigit((unsigned char)e->d_name[0]) && has_socket(e->d_name, first.inode)) {
             char path[300];
             struct dt_text name;
             dt_text_init(&name);
@@ -334,4 +369,29 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
         (void)closedir(d);
     }
     return true;
+}
+
+bool endpoint_listeners_are(int port, bool (*is_ours)(void *user, pid_t pid), void *user, struct sockaddr_storage *out)
+{
+    struct listener all[LISTENERS];
+    int count = find_all_listeners(port, all, LISTENERS), left = count;
+    if (count == 0 || count == LISTENERS) {
+        return false;
+    }
+    *out = all[0].at;
+    DIR *d = opendir("/proc");
+    const struct dirent *e;
+    while (d != NULL && left > 0 && (e = readdir(d)) != NULL) {
+        bool looked = isdigit((unsigned char)e->d_name[0]) && is_ours(user, (pid_t)atoi(e->d_name));
+        for (int i = 0; i < count && looked; i++) {
+            if (all[i].inode != 0 && has_socket(e->d_name, all[i].inode)) {
+                all[i].inode = 0;
+                left--;
+            }
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return left == 0;
 }

@@ -8,6 +8,7 @@
 #include "launcher/lookup.h"
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 enum endpoint_choice {
     ENDPOINT_AUTO, /* by address and by who binds first */
@@ -39,5 +40,7 @@ int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struc
 int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err);
 /* "pid 123 (python3)" of who listens on a TCP port, or "a process of another user"; false when nobody does. */
 bool endpoint_port_owner(int port, char *out, size_t out_bytes);
+/* Somebody listens on that TCP port, and all who do are processes for which is_ours is true; *out: where the first one can be reached. */
+bool endpoint_listeners_are(int port, bool (*is_ours)(void *user, pid_t pid), void *user, struct sockaddr_storage *out);
 
 #endif

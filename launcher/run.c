@@ -498,6 +498,7 @@ static void close_all(struct run *r)
     if (r->timers != NULL) {
         timer_file_close(r->timers);
     }
+    ras_close(r->ras);
     if (r->logs != NULL) {
         bool unasked = r->events_path != NULL && r->output_dir == NULL && logs_unasked(r->logs);
         if (unasked && !r->failure_told) {

@@ -10,6 +10,7 @@
 #include "launcher/logs.h"
 #include "launcher/nodes.h"
 #include "launcher/options.h"
+#include "launcher/ras.h"
 #include "launcher/status.h"
 #include "launcher/store_server.h"
 #include "launcher/timer_file.h"
@@ -54,6 +55,8 @@ struct run {
     struct logs *logs;
     struct status *status;     /* null: nobody can ask */
     struct timer_file *timers; /* null: not asked for */
+    struct ras *ras;           /* a worker hangs, and NCCL is asked what its ranks do; null: not now */
+    int hung;                  /* its local rank */
     double begin_s, join_s;    /* of the process; since when it waits for a round */
     int torch_rounds;          /* told by run_torch_round */
     char *entry_point;         /* what the workers' argv begins with, once they were started */
@@ -142,6 +145,12 @@ void run_say_pause(struct run *r);
 void run_say_end(const struct run *r);
 /* Opens what torchrun's variables ask for, and names what has no effect. watch_options must be filled in already. */
 int run_watchdog_open(struct run *r, struct dt_error *err);
+/* Asks NCCL what its ranks do, if it is there; false: it is not. Else run_hung_end is called, with the answer or when it has taken too long. */
+bool run_ask_nccl(struct run *r);
+/* Says what NCCL answered, if it did. */
+void run_say_nccl(struct run *r);
+/* run_timers.c: the round ends because of the worker that hangs, unless it has ended otherwise. */
+void run_hung_end(struct run *r);
 /* The worker that is pid, or that pid comes from: each leads a session. Null: none of ours. */
 struct worker *run_worker_of(struct run *r, pid_t pid);
 /* run_starts.c: how long workers take from their start until they are ready for each other. open: the store is there. say: the round is over. */

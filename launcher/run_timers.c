@@ -91,22 +91,37 @@ static void on_news(uv_timer_t *timer)
     dt_text_clear(&line);
 }
 
+void run_hung_end(struct run *r)
+{
+    const struct worker *one = &r->workers.list[r->hung];
+    bool hangs = r->agent.state == AGENT_RUNNING && one->running && one->blamed;
+    run_say_nccl(r);
+    ras_close(r->ras);
+    r->ras = NULL;
+    if (hangs) {
+        (void)kill(-one->pid, SIGKILL);
+        run_post(r, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
+        run_drain(r);
+    }
+}
+
 static void on_watch(uv_timer_t *timer)
 {
     struct run *r = timer->data;
     struct dt_text words;
-    if (r->agent.state != AGENT_RUNNING) {
+    if (r->agent.state != AGENT_RUNNING || r->ras != NULL) {
         return;
     }
     dt_text_init(&words);
     int i = watch_look(&r->workers, &r->watch_options, dt_now_s(), &words);
-    if (i >= 0) {
+    if (i >= 0) { /* it is the cause, also of what happens while NCCL is asked */
         struct worker *one = &r->workers.list[i];
         one->status = SIGKILL; /* what it will be */
         failures_add(&r->failures, one, i, r->place.rank + i, false, dt_text_str(&words));
-        (void)kill(-one->pid, SIGKILL);
-        run_post(r, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
-        run_drain(r);
+        r->hung = i;
+        if (!run_ask_nccl(r)) {
+            run_hung_end(r);
+        }
     }
     dt_text_clear(&words);
 }

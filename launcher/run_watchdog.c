@@ -1,11 +1,15 @@
-/* What torchrun watches when its variables ask for it: timers that workers set themselves, and the variables that have no effect here. */
+/* What torchrun watches when its variables ask for it: timers that workers set themselves, and the variables that have no effect here. And what NCCL says of
+ * workers that hang. */
 #include "launcher/run_parts.h"
 #include "launcher/console.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define RAS_S 4.0 /* a worker that hangs lives so much longer, at most, while NCCL is asked; ranks that do not answer it take some of that */
 
 struct worker *run_worker_of(struct run *r, pid_t pid)
 {
@@ -40,6 +44,38 @@ static void on_expired(void *user, pid_t pid, int signal, const char *scope)
     }
     int i = (int)(one - r->workers.list);
     console_say("dtrun: host %s rank %d (local %d, pid %d): %s\n", r->failures.host, r->place.rank + i, i, (int)pid, words);
+}
+
+static void on_nccl(void *user)
+{
+    run_hung_end(user);
+}
+
+bool run_ask_nccl(struct run *r)
+{
+    double share_s = r->watch_options.limit_s > 0 ? fmax(r->watch_options.limit_s / 8, 1) : RAS_S; /* ranks of other hosts lose patience, too */
+    r->ras = ras_open(
+        &r->loop,
+        &(struct ras_options){
+            .address = options_getenv(r->env, "NCCL_RAS_ADDR"), .limit_s = fmin(share_s, RAS_S), .user = r, .is_ours = is_ours, .done = on_nccl});
+    return r->ras != NULL;
+}
+
+void run_say_nccl(struct run *r)
+{
+    struct dt_text lines, text;
+    dt_text_init(&lines);
+    dt_text_init(&text);
+    ras_text(r->ras, "  ", &lines);
+    if (lines.size > 0) {
+        console_say("dtrun: host %s: what NCCL's ranks say of themselves (RAS):\n%s", r->failures.host, dt_text_str(&lines));
+        ras_text(r->ras, NULL, &text);
+        dt_text_reset(&lines);
+        dt_text_json(&lines, text.data, text.size);
+        run_event(r, "nccl_status", "\"round\":%d,\"text\":%s", r->place.round, dt_text_str(&lines));
+    }
+    dt_text_clear(&lines);
+    dt_text_clear(&text);
 }
 
 int run_watchdog_open(struct run *r, struct dt_error *err)

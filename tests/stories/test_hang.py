@@ -4,10 +4,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import time
 
 import pytest
 import training
+from nodes import free_port
 from support import DEADLINE_S, DTRUN, PYTHON, Job, as_nobody, lines_of, run, script, state_of, wait_lines, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -99,6 +101,104 @@ def test_output_that_cannot_be_seen_is_not_said_to_be_none():
         result = run([*words, "--hang_timeout=1", sleeper, "600"], executable=shutil.which("setpriv"), cwd=folder, env={"TMPDIR": None})
     assert result.code == 1, result
     assert re.search(r"pid \d+\): (no|\d+\.\d\d ms of) CPU time for \d\.\d s, and what it writes cannot be seen \(--hang_timeout=1\); ", result.err), result
+
+
+# ---- what NCCL says ----
+
+RAS = """
+import os, socket, sys, threading, time
+kind, folder, rank = sys.argv[1], sys.argv[2], int(os.environ["RANK"])
+host, _, port = os.environ["NCCL_RAS_ADDR"].rpartition(":")
+def line(one):
+    text = b""
+    while not text.endswith(b"\\n"):
+        text += one.recv(1)
+    return text.strip().lower()
+def answer(one):
+    if not line(one).startswith(b"client protocol "):
+        return one.close()
+    one.sendall(b"HTTP/1.1 400 Bad Request\\r\\n\\r\\n" if kind == "is none" else b"SERVER PROTOCOL 2\\n")
+    assert line(one).startswith(b"timeout ")
+    one.sendall(b"OK\\n")
+    assert line(one) == b"verbose status"
+    open(folder + "/asked", "a").write("x")
+    one.sendall(b"NCCL version 2.28.9 compiled with CUDA 13.0\\n\\nErrors\\n======\\n\\n#0-0 (27a079b828ff1a75) INCOMPLETE\\n")
+    while kind == "floods":
+        one.sendall(b"one more line\\n" * 1000)
+    one.sendall(b"  Process 7 on node a\\x1b[2J managing GPU 1\\n" + b"x" * 5000 + b"\\n")
+    one.close()
+def serve():
+    ears = socket.socket(socket.AF_INET6 if host == "[::1]" else socket.AF_INET)
+    ears.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as NCCL: each process of it listens
+    ears.bind(("::1" if host == "[::1]" else "127.0.0.1", int(port)))
+    ears.listen(8)
+    while True:
+        one = ears.accept()[0]
+        keep.append(one)
+        if kind != "says nothing" and (kind != "half do" or rank == 1):
+            threading.Thread(target=answer, args=(one,), daemon=True).start()
+keep = []
+threading.Thread(target=serve, daemon=True).start()
+time.sleep(600)
+"""
+SAID = r"^dtrun: host \S+: what NCCL's ranks say of themselves \(RAS\):\n((?:  .*\n)*)"
+
+
+@pytest.mark.parametrize("kind, ranks, host", [("answers", 1, "localhost"), ("answers", 2, "[::1]"), ("half do", 2, "localhost"), ("floods", 2, "127.0.0.1"),
+                                               ("says nothing", 1, "127.0.0.1"), ("is none", 1, "127.0.0.1")])
+def test_nccl_is_asked_what_its_ranks_do_when_one_hangs(tmp_path, kind, ranks, host):
+    """RAS, a thread of NCCL in each worker, tells which ranks are behind. One that does not answer holds nothing up for long."""
+    for _ in range(3):  # "half do": the kernel may give all 8 connections to the one that does not
+        path, begin_s, address = script(tmp_path, "w.py", RAS), time.monotonic(), f"{host}:{free_port()}"
+        result = run(["--hang_timeout=4", f"--nproc_per_node={ranks}", f"--log_dir={tmp_path}/logs", PYTHON, path, kind, tmp_path], env={"NCCL_RAS_ADDR": address})
+        assert result.code == 1 and time.monotonic() - begin_s < DEADLINE_S / 3, result
+        if kind != "half do" or "RAS" in result.err:
+            break
+        shutil.rmtree(tmp_path / "logs")
+    assert re.search(r"no output and (no|\d+\.\d\d ms of) CPU time for \d+\.\d s \(--hang_timeout=4\)", result.err), result
+    said, events = re.search(SAID, result.err, re.M), (tmp_path / "logs" / os.listdir(tmp_path / "logs")[0] / "events.jsonl").read_text()
+    assert ("nccl_status" in events) == (said is not None), events
+    head = "  NCCL version 2.28.9 compiled with CUDA 13.0\n  Errors\n  #0-0 (27a079b828ff1a75) INCOMPLETE\n"
+    if kind in ("answers", "half do"):
+        assert said.group(1) == head + "    Process 7 on node a?[2J managing GPU 1\n  " + "x" * 200 + "\n", result
+        assert (tmp_path / "asked").read_text() == "x" and "x" * 5000 in events, result
+    elif kind == "floods":
+        assert re.match(re.escape(head + "  one more line\n" * 7) + r"  \.\.\. \d+ more lines\n(  one more line\n){49}  on?.*\n", said.group(1)), result
+    else:
+        assert said is None, result
+
+
+def test_what_happens_while_nccl_is_asked_changes_no_cause(tmp_path):
+    """The worker that hangs ends by itself meanwhile, or another one does: it stays the cause. RAS says nothing, so there is a second."""
+    text = RAS.replace("time.sleep(600)", """
+end = time.monotonic() + float(sys.argv[3 + rank])
+while time.monotonic() < end:
+    time.sleep(0.2)
+sys.exit(7)
+""")
+    for times in (("3.6", "600"), ("600", "3.6")):
+        path = script(tmp_path, "w.py", text)
+        result = run(["--hang_timeout=3", "--nproc_per_node=2", PYTHON, path, "says nothing", tmp_path, *times], env={"NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}"})
+        assert result.code == 1, result
+        assert re.search(r"^dtrun: host \S+ rank [01] \(local [01], pid \d+\): (no output and .*\(--hang_timeout=3\)|exit code 7)", result.err, re.M), result
+        assert "Root Cause" in result.err and "SIGTERM" not in result.err.partition("Root Cause")[2], result
+
+
+def test_nobody_else_is_asked(tmp_path):
+    """A stranger's port, or one that a worker has with him, as two jobs of one user have theirs. And addresses that are none."""
+    with socket.socket() as ears:
+        ears.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        ears.bind(("127.0.0.1", 0))
+        ears.listen()
+        ears.settimeout(0.1)
+        address = f"127.0.0.1:{ears.getsockname()[1]}"
+        for program in ([PYTHON, "-c", "import time; time.sleep(600)"], [PYTHON, script(tmp_path, "w.py", RAS), "answers", tmp_path]):
+            result = run(["--hang_timeout=1", *program], env={"NCCL_RAS_ADDR": address})
+            with pytest.raises(TimeoutError):
+                ears.accept()
+            assert result.code == 1 and "RAS" not in result.err and not os.path.exists(tmp_path / "asked"), result
+    for address in ("localhost:", "[::1]:70000", "x" * 5000 + ":1"):
+        assert run(["--hang_timeout=1", PYTHON, "-c", "import time; time.sleep(600)"], env={"NCCL_RAS_ADDR": address}).code == 1
 
 
 # ---- torchrun's variables ----
