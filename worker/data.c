@@ -8,10 +8,12 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
-enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
 const char *data_base_name(const char *path)
 {
@@ -176,4 +178,20 @@ int64_t data_batch(const struct data_source *s, const struct sampler *order, int
         }
     }
     return counted;
+}
+
+int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count)
+{
+    for (int64_t position = first + rank; count > 0 && position < order->sample_count; position += ranks, count--) {
+        s->ops->expect(s, sampler_at(order, epoch, position));
+    }
+    return count;
+}
+
+void data_expect_bytes(const void *at, size_t size)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)at / page * page;
+    for (uintptr_t end = (uintptr_t)at + size; begin < end; begin += EXPECT_BYTES) { /* of more at once the kernel would bring a part */
+        (void)madvise((void *)begin, end - begin < EXPECT_BYTES ? end - begin : EXPECT_BYTES, MADV_WILLNEED);
+    }
 }

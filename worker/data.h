@@ -17,6 +17,8 @@ struct data_ops {
     int (*open)(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err);
     /* Writes sample i: ids (T) and labels (T), labels already shifted by one (labels[t] is what comes after ids[t]), -100: ignored. */
     void (*read)(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels);
+    /* Sample i will be read soon: the kernel may begin to bring what the disk has of it. */
+    void (*expect)(const struct data_source *s, int64_t sample);
     void (*close)(struct data_source *s);
 };
 
@@ -50,5 +52,8 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
  * A position >= sample_count gives a row of ignored labels (evaluation's ragged end). Returns the number of labels that are not -100. */
 int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
                    int32_t *ids, int32_t *labels);
+
+/* The rank's samples at positions from `first` on, `count` of them or as many as the epoch has, will be read soon. Returns how many the epoch has not. */
+int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count);
 
 #endif

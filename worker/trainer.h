@@ -60,8 +60,9 @@ struct trainer {
     int64_t step, epoch, position, tokens, total_steps; /* of steps whose results are known */
     int64_t begun;                                      /* steps that were put in */
     int64_t read_epoch, read_position;                  /* where the next step's batches come from */
-    int ahead;                                          /* steps that may be put in while the results of one are not known */
-    struct trainer_feed feeds[2];                       /* used in turn, as the steps are */
+    int64_t cold, cold_span;      /* for so many steps more the disk is asked for samples before they are read; and after the next wait for it */
+    int ahead;                    /* steps that may be put in while the results of one are not known */
+    struct trainer_feed feeds[2]; /* used in turn, as the steps are */
     struct trainer_pending pending[2];
     double finished_s;             /* when the last result was known */
     struct dt_stream *copy;        /* brings batches to a device with memory of its own; else null */

@@ -5,12 +5,19 @@
  *   copy      | 0 |      | 1 |             | 2: when step 0 has used its own |
  *   compute       | step 0            | step 1             | step 2
  *
- * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. */
+ * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. Where that waits for the disk, the kernel is told what the next steps read. */
 #include "worker/trainer.h"
 
 #include "base/clock.h"
 
+#include <sys/resource.h>
+
 #define NOW 0.0
+enum {
+    COLD_STEPS = 64,
+    COLD_MOST = 1 << 20,
+    EXPECTED_STEPS = 2
+}; /* after reading had to wait for the disk, at first and at most; how many steps ahead */
 
 int trainer_batch_open(struct trainer *t, struct dt_error *err)
 {
@@ -60,6 +67,8 @@ void trainer_batch_restart(struct trainer *t)
     t->read_epoch = t->epoch;
     t->read_position = t->position;
     t->feeds[0].full = t->feeds[1].full = false;
+    t->cold = 0;
+    t->cold_span = COLD_STEPS;
 }
 
 /* Decides where the next step's micro-steps take their samples; returns how many there are. The rest of an epoch that fills no
@@ -101,6 +110,20 @@ static void read_batch(struct trainer *t, struct trainer_feed *f, const struct d
     dt_stream_copy(stream, f->device + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
 }
 
+static long disk_reads(void)
+{
+    struct rusage use;
+    return getrusage(RUSAGE_THREAD, &use) == 0 ? use.ru_majflt : 0;
+}
+
+/* Of the next steps: what memory has not got of them is on its way when they are read, all of it at once, not page by page. */
+static void expect_next(struct trainer *t)
+{
+    int64_t samples = t->job->training.batch_size_per_gpu * t->micro_steps;
+    int64_t left = data_expect(&t->train, &t->order, t->read_epoch, t->read_position, t->rank, t->size, EXPECTED_STEPS * samples);
+    (void)data_expect(&t->train, &t->order, t->read_epoch + 1, 0, t->rank, t->size, left);
+}
+
 /* Reads the next step's batches. */
 static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
 {
@@ -112,6 +135,7 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
         }
         dt_event_wait(f->used, t->copy);
     }
+    long before = disk_reads();
     f->count = place_micro_steps(t);
     f->epoch = t->read_epoch;
     f->position = t->read_position;
@@ -120,6 +144,16 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     }
     if (t->copy != NULL) {
         dt_event_record(f->copied, t->copy);
+    }
+    if (disk_reads() > before &&
+        t->cold < t->cold_span) { /* what was asked for waits for nothing: longer each time, or it would be forgotten again and again */
+        t->cold = t->cold_span;
+        t->cold_span *= t->cold_span < COLD_MOST ? 2 : 1;
+    } else if (t->cold > 0) {
+        t->cold--;
+    }
+    if (t->cold > 0) {
+        expect_next(t);
     }
     f->data_s = dt_now_s() - begin_s;
     f->full = true;

@@ -1,4 +1,5 @@
 /* Token shards written and read, damaged in every way; batches per rank; safetensors batches; collecting and holding out files. */
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "tests/unit/support/folder.h"
@@ -8,11 +9,13 @@
 #include "worker/data/shards.h"
 #include "worker/safetensors.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -410,12 +413,100 @@ static void test_corpus(void **state)
     dt_text_clear(&text);
 }
 
+/* How many of a file's bytes from `at` on are in memory; -1: not known. */
+static int64_t in_memory(const char *path, int64_t at, int64_t size)
+{
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    unsigned char *there = calloc(1, (size_t)(st.st_size / page + 1));
+    int64_t bytes = map != MAP_FAILED && there != NULL && mincore(map, (size_t)st.st_size, there) == 0 ? 0 : -1;
+    for (int64_t b = at; b < at + size && bytes >= 0; b++) {
+        bytes += there[b / page] & 1;
+    }
+    free(there);
+    (void)munmap(map, (size_t)st.st_size);
+    (void)close(fd);
+    return bytes;
+}
+
+/* Takes a file out of memory, also where it is mapped; dirty pages were written before. */
+static void forget(const char *path)
+{
+    char line[512];
+    unsigned long begin, end;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(maps != NULL && fd >= 0 && fsync(fd) == 0);
+    while (fgets(line, sizeof line, maps) != NULL) {
+        if (strstr(line, path) != NULL && sscanf(line, "%lx-%lx", &begin, &end) == 2) {
+            assert_int_equal(madvise((void *)(uintptr_t)begin, end - begin, MADV_DONTNEED), 0);
+        }
+    }
+    assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    (void)close(fd);
+    (void)fclose(maps);
+}
+
+/* What is expected comes into memory, and nothing is read: a sample in the middle, one over the end of a shard, the last one; beyond the epoch there is nothing. */
+static void test_expect(void **state)
+{
+    (void)state;
+    enum { EACH = 1 << 20, LENGTH = 30000 };
+    struct shard_writer *w = NULL;
+    struct dt_error err = {0};
+    assert_int_equal(shard_writer_open(&w, in("expect"), "train", "bytes", 256, EACH, false, &err), 0);
+    for (int i = 0; i < 2 * EACH; i++) {
+        assert_int_equal(shard_writer_add(w, &(uint16_t){(uint16_t)(i % 251)}, 1, &err), 0);
+    }
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    shard_writer_close(w);
+    const char *first = in("expect/train-00000.bin"), *second = in("expect/train-00001.bin");
+    struct data_source s;
+    assert_int_equal(data_open(&s, in("expect/*.bin"), "auto", LENGTH, &err), 0);
+    forget(first);
+    forget(second);
+    assert_int_equal(s.sample_count, 69);
+    const int64_t over = EACH / LENGTH; /* 34: begins in the first shard */
+    struct {
+        const char *path;
+        int64_t at, bytes, sample;
+    } parts[] = {{first, SHARD_HEADER_BYTES + 2 * 10 * LENGTH, 2 * (LENGTH + 1), 10},
+                 {first, SHARD_HEADER_BYTES + 2 * over * LENGTH, 2 * (EACH - over * LENGTH), over},
+                 {second, SHARD_HEADER_BYTES, 2 * (LENGTH + 1 - (EACH - over * LENGTH)), over},
+                 {second, SHARD_HEADER_BYTES + 2 * (68 * LENGTH - EACH), 2 * (LENGTH + 1), 68}};
+    struct sampler order = {.sample_count = s.sample_count};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (in_memory(parts[i].path, parts[i].at, parts[i].bytes) > parts[i].bytes / 2) {
+            data_close(&s);
+            skip(); /* this file system keeps all in memory */
+        }
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        data_expect(&s, &order, 0, parts[i].sample - 1, 1, 40, 3); /* of rank 1: that one, and those 40 and 80 on, as far as there are any */
+    }
+    data_expect(&s, &order, 0, 67, 1, 2, 1000000);
+    data_expect(&s, &order, 0, 500, 0, 1, 1);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        double until_s = dt_now_s() + 30;
+        while (in_memory(parts[i].path, parts[i].at, parts[i].bytes) < parts[i].bytes) {
+            assert_true(dt_now_s() < until_s);
+            dt_sleep_s(0.01);
+        }
+    }
+    data_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream),    cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_literal_names),
         cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),       cmocka_unit_test(test_bad_info),
         cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),          cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_expect),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -165,13 +165,18 @@ static int open_tensors(struct data_source *s, const char *glob, int64_t sequenc
     return result;
 }
 
-static void read_tensors(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
+static const struct batch_file *file_of(const struct tensors *t, int64_t sample)
 {
-    const struct tensors *t = s->state;
     const struct batch_file *f = t->files;
     while (sample >= f->first + f->rows) {
         f++;
     }
+    return f;
+}
+
+static void read_tensors(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
+{
+    const struct batch_file *f = file_of(s->state, sample);
     int64_t length = s->sequence_length, at = (sample - f->first) * length;
     const struct st_tensor *judged = f->labels != NULL ? f->labels : f->ids;
     for (int64_t k = 0; k < length; k++) {
@@ -180,4 +185,17 @@ static void read_tensors(const struct data_source *s, int64_t sample, int32_t *i
     }
 }
 
-const struct data_ops data_tensors = {"tensors", recognise, open_tensors, read_tensors, close_tensors};
+static void expect_tensors(const struct data_source *s, int64_t sample)
+{
+    const struct batch_file *f = file_of(s->state, sample);
+    const struct st_tensor *const both[] = {f->ids, f->labels};
+    for (int i = 0; i < 2; i++) {
+        if (both[i] != NULL) {
+            size_t row_bytes = both[i]->size_bytes / (size_t)f->rows;
+            data_expect_bytes((const char *)both[i]->data + (size_t)(sample - f->first) * row_bytes, row_bytes);
+        }
+    }
+}
+
+const struct data_ops data_tensors = {
+    .name = "tensors", .recognise = recognise, .open = open_tensors, .read = read_tensors, .expect = expect_tensors, .close = close_tensors};

@@ -173,4 +173,16 @@ static void read_tokens(const struct data_source *s, int64_t sample, int32_t *id
     }
 }
 
-const struct data_ops data_tokens = {"tokens", recognise, open_tokens, read_tokens, close_tokens};
+static void expect_tokens(const struct data_source *s, int64_t sample)
+{
+    const struct tokens *t = s->state;
+    int64_t p = sample * s->sequence_length, end = p + s->sequence_length + 1;
+    for (size_t i = shard_at(t, p); i < t->count && t->firsts[i] < end; i++) {
+        const struct shard *x = &t->shards[i];
+        int64_t from = p > t->firsts[i] ? p : t->firsts[i], to = end < t->firsts[i + 1] ? end : t->firsts[i + 1];
+        data_expect_bytes((const char *)x->tokens + (from - t->firsts[i]) * x->width, (size_t)((to - from) * x->width));
+    }
+}
+
+const struct data_ops data_tokens = {
+    .name = "tokens", .recognise = recognise, .open = open_tokens, .read = read_tokens, .expect = expect_tokens, .close = close_tokens};
