@@ -13,7 +13,7 @@
  * sums are the same. Gaps between tensors and the padding of a unit are never written: whoever owns the memory keeps them zero.
  *
  * What a pass may overlay. y_residual may be x_residual and y_branch may be x_branch (both dead once the pair was added into
- * `kept`); dx may be dy. All bits are the same with and without recomputing. PASS_EVAL needs kept, saved, again and scratch too, but
+ * `kept`); dx may be dy. All bits are the same whatever is recomputed (but for RECOMPUTE_NONE with a device's own GELU). PASS_EVAL needs kept, saved, again and scratch too, but
  * nothing of them is used later: one set serves all blocks.
  *
  * Letters: B batch, T tokens, C channels (n_embd), V vocabulary, L layers, H heads. */
@@ -32,7 +32,7 @@
 enum { BLOCK_TENSORS_MAX = 24, TENSOR_DIMS_MAX = 4 };
 
 /* What of a layer's activations is made again in backward, least memory last: nothing; norms and the activation; the first product of the MLP as well; all but
- * the layer's input. */
+ * the layer's input. job_fields.c and trainer_memory.c have their names, in this order. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_MLP, RECOMPUTE_BLOCK };
 
 enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };

@@ -517,7 +517,7 @@ static void a_strange_row_does_no_harm(void **unused)
 
 /* ---- in training ---- */
 
-static void train(const char *row, int micro_steps, bool recompute, bool deterministic, struct ranks_outcome *out)
+static void train(const char *row, int micro_steps, enum recompute level, bool deterministic, struct ranks_outcome *out)
 {
     struct job job;
     ranks_job(&job);
@@ -526,7 +526,7 @@ static void train(const char *row, int micro_steps, bool recompute, bool determi
     job.precision.compute = job.precision.reduce = DT_BF16; /* as reading a job file sets it */
     job.training.max_steps = 3;
     job.training.gradient_accumulation_steps = micro_steps;
-    job.recompute.enabled = recompute;
+    job.recompute = (struct job_recompute){.enabled = true, .every_n_layers = 1, .level = level};
     job.training.deterministic = deterministic;
     job.text = NULL;
     ranks_train(&job, 1, &(struct ranks_options){.device = "cuda"}, out);
@@ -536,37 +536,46 @@ static void train(const char *row, int micro_steps, bool recompute, bool determi
     dt_arena_clear(&job.arena);
 }
 
-/* Losses stay near those of the parts; rows and recomputing do not show in the bits; `deterministic` takes none of it. */
+/* Losses stay near those of the parts; rows and recomputing do not show in the bits, but for the level that keeps what the library made of GELU; `deterministic`
+ * takes none of it. */
 static void runs_agree(void **unused)
 {
     (void)unused;
     for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
-        struct ranks_outcome apart, ddp, sharded, again, fixed;
+        struct ranks_outcome apart, ddp, sharded, again, mlp, none, fixed, fixed_none;
         use_cache("run apart", micro_steps == 1, "slow");
-        train("ddp", micro_steps, false, false, &apart);
+        train("ddp", micro_steps, RECOMPUTE_CHEAP, false, &apart);
         use_cache("run", micro_steps == 1, "fast");
         uint64_t before = softgpu_lt_epilogues;
-        train("ddp", micro_steps, false, false, &ddp);
+        train("ddp", micro_steps, RECOMPUTE_CHEAP, false, &ddp);
         assert_true(softgpu_lt_epilogues - before > 3 * 2 * 5); /* steps, layers, and some to measure */
         use_cache("run", false, NULL);                          /* all is chosen */
-        train("full_shard", micro_steps, false, false, &sharded);
-        train("full_shard", micro_steps, true, false, &again);
+        train("full_shard", micro_steps, RECOMPUTE_CHEAP, false, &sharded);
+        train("full_shard", micro_steps, RECOMPUTE_BLOCK, false, &again);
+        train("full_shard", micro_steps, RECOMPUTE_MLP, false, &mlp);
+        train("full_shard", micro_steps, RECOMPUTE_NONE, false, &none);
         before = softgpu_lt_epilogues;
-        train("ddp", micro_steps, false, true, &fixed);
+        train("ddp", micro_steps, RECOMPUTE_CHEAP, true, &fixed);
+        train("ddp", micro_steps, RECOMPUTE_NONE, true, &fixed_none);
         assert_int_equal(softgpu_lt_epilogues - before, 0);
         assert_true(ddp.hash != apart.hash); /* or nothing of this could fail */
-        assert_true(sharded.hash == again.hash);
+        assert_true(sharded.hash == again.hash && sharded.hash == mlp.hash && fixed.hash == fixed_none.hash);
+        assert_true(none.hash != sharded.hash);
         if (micro_steps == 1) {
             assert_true(sharded.hash == ddp.hash);
         }
         for (int k = 0; k < 3; k++) {
-            assert_true(fabs(ddp.loss[k] - apart.loss[k]) <= 5e-3 && fabs(sharded.loss[k] - apart.loss[k]) <= 5e-3);
+            assert_true(fabs(ddp.loss[k] - apart.loss[k]) <= 5e-3 && fabs(sharded.loss[k] - apart.loss[k]) <= 5e-3 &&
+                        fabs(none.loss[k] - apart.loss[k]) <= 5e-3);
             assert_true(fabs(ddp.norm[k] - apart.norm[k]) <= 0.02 * apart.norm[k] && fabs(sharded.norm[k] - apart.norm[k]) <= 0.02 * apart.norm[k]);
         }
         ranks_clear(&apart);
         ranks_clear(&ddp);
         ranks_clear(&sharded);
         ranks_clear(&again);
+        ranks_clear(&mlp);
+        ranks_clear(&none);
+        ranks_clear(&fixed_none);
         ranks_clear(&fixed);
     }
 }

@@ -191,6 +191,8 @@ static inline double run_train(struct model_run *r, bool accumulate, double loss
         if (b->again_bytes > 0) {
             p.phase = PASS_RECOMPUTE;
             b->ops->forward(b, &p);
+            run_finish(r);
+            memset(r->scratch, 0xff, b->scratch_bytes);
         }
         p.phase = PASS_BACKWARD;
         b->ops->backward(b, &p);
