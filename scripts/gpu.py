@@ -52,6 +52,7 @@ STEPS = [("124M", 12, 12, 768, 64), ("350M", 24, 16, 1024, 32), ("774M", 36, 20,
 VOCABULARY, IDS, SHARD_TOKENS = 50304, 50257, 4 << 20  # rows of the model's table; ids in the data
 TOKENS, WARM, MEASURED, GIB = 1024, 32, 40, 2**30  # by step 32 we have chosen between CUDA graphs and none
 OF_CUDA = 3 * GIB  # context and libraries, roughly
+LEVELS = ("cheap", "none")  # what is computed again in backward: norms and GELU, as by default; nothing
 TWINS = [("autocast", "default", "any"), ("pure", "default", "any"), ("pure", "default", "cudnn"), ("autocast", "max-autotune-no-cudagraphs", "any")]
 ROWS, SHARED_BATCH, SHARED_STEPS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"], 2, 12  # ranks that share the GPU
 ATTENTION = {"tokens": 16384, "cols": 1024, "heads": (64, 128), "positions": (1024, 2048, 4096, 8192), "options": []}
@@ -396,7 +397,7 @@ def shard(s):
     return path
 
 
-def write_job(s, size, batch, graphs, **training):
+def write_job(s, size, batch, graphs, level="cheap", **training):
     name, layers, heads, channels, _ = size
     folder = os.path.join(s.work, f"step-{name}")
     os.makedirs(folder, exist_ok=True)
@@ -404,18 +405,18 @@ def write_job(s, size, batch, graphs, **training):
            "data": {"train": shard(s), "sequence_length": TOKENS},
            "training": {"batch_size_per_gpu": batch, "max_steps": 100000, "learning_rate": 1e-4, "weight_decay": 0.1, "max_grad_norm": 1.0, "device": "cuda",
                         "precision": "bf16-mixed", "cuda_graphs": graphs, **training},
-           "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
+           "activation_checkpointing": {"enabled": True, "level": level}, "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
     path = os.path.join(folder, "job.json")
     with open(path, "w") as f:
         json.dump(job, f)
     return path, os.path.join(folder, "run")
 
 
-def fitting(s, size, graphs):
+def fitting(s, size, graphs, level="cheap"):
     """The job with the largest batch that fits: its plan says how many bytes it wants. (batch, job, run folder), batch 0: none does."""
     train, batch = os.path.join(s.folder, "bin", "train"), size[4]
     while batch > 0:
-        job, out = write_job(s, size, batch, graphs)
+        job, out = write_job(s, size, batch, graphs, level)
         p = subprocess.run([train, job, "--plan", "--json", "--output_dir", out], env={**s.env, "DTRUN_DEVICE": "cuda"}, capture_output=True, text=True)
         line = next((x for x in p.stdout.splitlines() if x.startswith("{")), None)
         if line is not None:
@@ -435,8 +436,8 @@ def read_rows(path):
     return []
 
 
-def step(s, name, size, graphs="auto"):
-    batch, job, out = fitting(s, size, graphs)
+def step(s, name, size, graphs="auto", level="cheap"):
+    batch, job, out = fitting(s, size, graphs, level)
     if batch == 0:
         s.add(name, False, error="no batch of it fits into this GPU")
         return
@@ -457,7 +458,7 @@ def step(s, name, size, graphs="auto"):
     memory = [r for r in events if r.get("event") == "memory"]
     times = sorted(r["step_s"] * 1e3 for r in after)
     passed = code == 0 and len(after) >= MEASURED // 2
-    s.add(name, passed, seconds=seconds, B=batch, T=TOKENS, graphs=[r for r in events if r.get("event") == "cuda_graphs"],
+    s.add(name, passed, seconds=seconds, B=batch, T=TOKENS, level=level, graphs=[r for r in events if r.get("event") == "cuda_graphs"],
           **({"timed_out": True} if code is None else {}), **({
         "tokens_per_s": round(statistics.median(r["tokens_per_s"] for r in after)), "step_ms": round(statistics.median(times), 2), "p10": round(times[len(times) // 10], 2),
         "p90": round(times[len(times) * 9 // 10], 2), "mfu": after[-1].get("mfu"), "clock_mhz": after[-1].get("gpu_clock_mhz"), "t_first_s": round(first[0] - begin, 1),
@@ -545,9 +546,13 @@ def twin_name(size, variant):
     return f"twin gpt2 {size[0]} {' '.join(variant)}"
 
 
+def step_name(size, level):
+    return f"step gpt2 {size[0]}" + (f" {level}" if level != LEVELS[0] else "")
+
+
 def bench_cases(s):
     def of(size, variants):
-        steps = [(f"step gpt2 {size[0]}", lambda name: step(s, name, size)), (f"memory gpt2 {size[0]}", lambda name: memory(s, name, size))]
+        steps = [(step_name(size, level), lambda name, level=level: step(s, name, size, level=level)) for level in LEVELS] + [(f"memory gpt2 {size[0]}", lambda name: memory(s, name, size))]
         return steps + [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
 
     first = of(STEPS[0], TWINS[:2]) + [("start gpt2 " + STEPS[0][0], lambda name: start(s, name, STEPS[0])),
@@ -569,11 +574,12 @@ def bench_cases(s):
 
 def compare(s):
     for size in STEPS:
-        ours = s.known.get(f"step gpt2 {size[0]}")
+        steps = [s.known[n] for level in LEVELS if (n := step_name(size, level)) in s.known]
+        ours = max((row for row in steps if row["B"] == steps[0]["B"]), key=lambda row: row["tokens_per_s"], default=None)  # the twin has the first one's batch
         theirs = [(s.known[n]["tokens_per_s"], v) for v in TWINS if (n := twin_name(size, v)) in s.known]
         if ours and theirs:
             best, variant = max(theirs)
-            print(f"gpt2 {size[0]}: {ours['tokens_per_s']} tokens/s, PyTorch's best of {len(theirs)} {best} ({' '.join(variant)}), ratio {ours['tokens_per_s'] / best:.2f}")
+            print(f"gpt2 {size[0]}: {ours['tokens_per_s']} tokens/s (level {ours['level']}), PyTorch's best of {len(theirs)} {best} ({' '.join(variant)}), ratio {ours['tokens_per_s'] / best:.2f}")
 
 
 def main():

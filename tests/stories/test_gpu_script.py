@@ -116,7 +116,7 @@ gpu.WAYS = [(way, 1) for way, _ in gpu.WAYS]
 def test_figures(packed, tmp_path):
     """Each kind of case, of sizes that a software GPU can do; PyTorch's twin needs a real one. What stands is not measured again."""
     out, env = tmp_path / "out", {"DTRUN_CACHE": tmp_path / "cache", "OMP_NUM_THREADS": "1"}
-    expected = {"step gpt2 small", "start gpt2 small", "kernels bf16", "attention 32 x 32",
+    expected = {"step gpt2 small", "step gpt2 small none", "start gpt2 small", "kernels bf16", "attention 32 x 32",
                 *(f"shared gpt2 small {n} ranks {row}" for n in (2, 4) for row in ("ddp", "full_shard"))}
     found = {}
     for only in ("step gpt2 small", "start", "kernels bf16", "attention", "shared"):
@@ -125,6 +125,7 @@ def test_figures(packed, tmp_path):
         assert code == 0 and all(row["passed"] for row in rows), said
     assert expected <= set(found), sorted(found)
     step, start = found["step gpt2 small"], found["start gpt2 small"]
+    assert found["step gpt2 small none"]["memory_bytes"] > step["memory_bytes"] and found["step gpt2 small none"]["first_loss"] == step["first_loss"], found
     assert step["tokens_per_s"] > 0 and step["memory_bytes"] > 2**20 and step["device"] == "software GPU" and "libraries" in step, step
     assert start["cold_s"] > 0 and start["warm_s"] > 0, start
     assert {(row["way"], row["case"].split()[2]) for row in found["attention 32 x 32"]["rows"]} == {
