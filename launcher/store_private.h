@@ -52,7 +52,7 @@ struct store_server {
     struct store_client **dirty; /* with answers to send; null: it is gone */
     size_t dirty_count, dirty_capacity;
     struct burst *burst;
-    bool soon;      /* since the loop last looked at the sockets, one was answered that asks on at once */
+    bool soon;      /* since the loop last looked at the sockets, one was served that asks on at once */
     size_t held;    /* bytes in all parsers */
     double crowd_s; /* last line about too many connections, and how many were closed since */
     int crowd_unsaid;

@@ -100,8 +100,8 @@ static void serve(struct store_client *c, const char *data, size_t size)
         store_client_drop(c, "unfinished requests of all clients take too much memory");
         return;
     }
+    s->soon = s->soon || c->looks;
     if (c->output.size > 0) {
-        s->soon = s->soon || c->looks;
         store_client_mark(c);
     }
 }
