@@ -1,8 +1,7 @@
 """Unmodified PyTorch under dtrun: collectives, DDP, FSDP2, checkpoints, barriers, a killed rank, error files, the watchdog, two agents.
 
 run: timeout 600
-Needs the peers environment (scripts/setup.sh --peers); skipped without it. Those with `full` in their name need DTRUN_ALL=1: each starts many
-interpreters that import torch."""
+Needs the peers environment (scripts/setup.sh --peers); skipped without it."""
 
 import contextlib
 import os
@@ -15,7 +14,6 @@ from support import DTRUN, ROOT, Job, lines_of, wait_until
 
 pytestmark = [pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built"),
               pytest.mark.skipif(not dropin.has_torch(), reason=f"no PyTorch at {dropin.PEER_PYTHON}: scripts/setup.sh --peers")]
-full = pytest.mark.skipif(os.environ.get("DTRUN_ALL", "0") in ("", "0"), reason="the long form, only with DTRUN_ALL=1")
 WORKER = os.path.join(ROOT, "tests", "peers", "elastic.py")
 PATIENCE_S = 240
 
@@ -62,16 +60,14 @@ def test_ranks_that_wait_for_ever_are_named(tmp_path):
     assert re.search(r"rank [01] \(local [01], pid \d+\): no output and .* for \d+\.\d s \(--hang_timeout=6\)", result.err), result
 
 
-@full
-def test_the_timer_of_torchs_own_client_full(tmp_path):
+def test_the_timer_of_torchs_own_client(tmp_path):
     with start(tmp_path, "watchdog", "--max_restarts=1", env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}) as job:
         result = finish(job)
     assert result.code == 0 and said(tmp_path) == ["1 0/1 watchdog ok"], result
     assert "watchdog timer too long is over: SIGKILL; restarting (1 of 1 used)" in result.err, result
 
 
-@full
-def test_two_agents_full(tmp_path):
+def test_two_agents(tmp_path):
     port = dropin.free_port()
     jobs = [start(tmp_path, "all", "--nnodes=2", f"--node_rank={n}", "--nproc_per_node=1", "--max_restarts=1", "--master_addr=127.0.0.1", f"--master_port={port}")
             for n in range(2)]
@@ -83,8 +79,7 @@ def test_two_agents_full(tmp_path):
     assert [x for x in said(tmp_path) if "dcp" in x] == ["1 0/2 dcp ok", "1 1/2 dcp ok"]
 
 
-@full
-def test_agents_join_and_leave_full(tmp_path):
+def test_agents_join_and_leave(tmp_path):
     options = ["--nnodes=1:2", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{dropin.free_port()}", "--rdzv_id=elastic", "--nproc_per_node=1", "--last_call=1"]
 
     def rounds(n, at_least=1):
