@@ -17,7 +17,6 @@
  * looks a hundred times a second, for 0.4 % (measured), and a rank may have several. */
 #define COMPUTED_S 1e-3
 #define COMPUTED_SHARE 2e-2
-#define LOOK_MOST_S 10.0
 #define STALL_S 5.0 /* a look that is so much late */
 
 static bool waits_for_peers(const struct worker *one)
@@ -38,7 +37,8 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
     return one->is_stopped && o->stopped_s > 0 && limit_s > o->stopped_s ? o->stopped_s : limit_s;
 }
 
-static void notice(struct worker *one, int local_rank, const struct watch_options *o, double now_s)
+/* before_s: the look before this one. */
+static void notice(struct worker *one, int local_rank, const struct watch_options *o, double before_s, double now_s)
 {
     double pulse = 0;
     struct process_use *use = &one->use, *seen = &one->seen_use, before = one->use;
@@ -48,11 +48,10 @@ static void notice(struct worker *one, int local_rank, const struct watch_option
         *use = guard_use(one->pid);
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
     }
-    double span_s = fmax(0, fmin(now_s - (one->looked_s > 0 ? one->looked_s : one->seen_s), LOOK_MOST_S));
+    double span_s = fmax(0, now_s - fmax(before_s, one->start_s));
     double active_s = use->cpu_s - before.cpu_s + fmax(0, use->waited_s - before.waited_s);       /* one that is kept from the CPU would compute */
     bool computed = active_s > COMPUTED_S + COMPUTED_SHARE * span_s || use->cpu_s < before.cpu_s; /* less than before: a child has ended */
     bool wrote = use->written_bytes != seen->written_bytes;
-    one->looked_s = now_s;
     if (pulse > one->seen_sign || pulse < one->seen_sign || computed || wrote) {
         one->seen_s = now_s;
         one->seen_sign = pulse;
@@ -252,7 +251,6 @@ static bool is_deaf(struct worker *one, double limit_s, double now_s)
 static void forgive_stall(struct workers *w, const struct watch_options *o, double now_s)
 {
     double late_s = w->looked_s > 0 && o->look_s > 0 ? now_s - w->looked_s - o->look_s : 0;
-    w->looked_s = now_s;
     for (int i = 0; i < w->count && late_s > STALL_S; i++) {
         w->list[i].seen_s = fmin(w->list[i].seen_s + late_s, now_s);
     }
@@ -261,7 +259,9 @@ static void forgive_stall(struct workers *w, const struct watch_options *o, doub
 int watch_look(struct workers *w, const struct watch_options *o, double now_s, struct dt_text *out)
 {
     int found = -1;
+    double before_s = w->looked_s;
     forgive_stall(w, o, now_s);
+    w->looked_s = now_s;
     for (int i = 0; i < w->count; i++) {
         struct worker *one = &w->list[i];
         if (!one->running || one->blamed) {
@@ -274,7 +274,7 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
             one->blamed = one->deaf = true;
             return i;
         }
-        notice(one, i, o, now_s);
+        notice(one, i, o, before_s, now_s);
         look_at_process(one, now_s);
     }
     bool excused = others_have_time(w, o, now_s);

@@ -31,7 +31,6 @@ struct worker {
     double seen_s;
     double seen_sign;                 /* pulses; or when it last wrote something that came through us */
     struct process_use seen_use, use; /* then, and at the newest look */
-    double looked_s;                  /* when that was; 0: not yet */
     bool is_stopped;                  /* silent, and in state T */
     struct worker_mark marks[2];      /* from which the time it uses is measured; the older one first */
     double deaf_since_s;              /* in uninterruptible sleep; 0: it is not */

@@ -225,7 +225,7 @@ static void the_watch_names_the_silent_one(void **state)
     watch_forgive(&w, t);
     w.list[0].seen_sign = 0;
     w.list[0].seen_use = w.list[0].use = guard_use(w.list[0].pid);
-    w.list[0].looked_s = t;
+    w.looked_s = t;
     dt_text_reset(&words);
     assert_int_equal(watch_look(&w, &o, t + 6, &words), 0);
     assert_non_null(strstr(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5); in the last 6.0 s: 0.0 s user, "));
