@@ -32,7 +32,7 @@
 enum { BLOCK_TENSORS_MAX = 24, TENSOR_DIMS_MAX = 4 };
 
 /* What of a layer's activations is made again in backward, least memory last: nothing; norms and the activation; the first product of the MLP as well; all but
- * the layer's input. job_fields.c and trainer_memory.c have their names, in this order. */
+ * the layer's input. job.h has their names. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_MLP, RECOMPUTE_BLOCK };
 
 enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };

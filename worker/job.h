@@ -17,6 +17,9 @@ enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };             /* fsd
 enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };                  /* auto: as is measured to be faster */
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
+/* Names of enum recompute, in its order. */
+#define JOB_RECOMPUTE_LEVELS "none|cheap|mlp|block"
+
 struct job {
     const char *path;       /* the job file, as given */
     const char *name;       /* file name without folder and .json */

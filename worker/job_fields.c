@@ -64,7 +64,7 @@ static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|tru
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
-static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = "none|cheap|mlp|block", .later = "attention|full|selective"};
+static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS, .later = "attention|full|selective"};
 
 static const struct dt_field top_fields[] = {
     {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir),

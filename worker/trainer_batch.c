@@ -13,11 +13,8 @@
 #include <sys/resource.h>
 
 #define NOW 0.0
-enum {
-    COLD_STEPS = 64,
-    COLD_MOST = 1 << 20,
-    EXPECTED_STEPS = 2
-}; /* after reading had to wait for the disk, at first and at most; how many steps ahead */
+/* Steps that are asked for ahead; for how many steps, after reading had to wait for the disk, at first and at most. */
+enum { EXPECTED_STEPS = 2, COLD_STEPS = 64, COLD_MOST = 1 << 20 };
 
 int trainer_batch_open(struct trainer *t, struct dt_error *err)
 {
@@ -145,8 +142,8 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     if (t->copy != NULL) {
         dt_event_record(f->copied, t->copy);
     }
-    if (disk_reads() > before &&
-        t->cold < t->cold_span) { /* what was asked for waits for nothing: longer each time, or it would be forgotten again and again */
+    if (disk_reads() > before && t->cold < t->cold_span) {
+        /* What was asked for waits for nothing, so it would be forgotten again and again: longer each time. */
         t->cold = t->cold_span;
         t->cold_span *= t->cold_span < COLD_MOST ? 2 : 1;
     } else if (t->cold > 0) {

@@ -37,14 +37,16 @@ static enum recompute next_level(const struct job *job)
 
 static void put_level(const struct job_recompute *r, enum recompute level, struct dt_text *out)
 {
-    static const char *const names[] = {"none", "cheap", "mlp", "block"};
-    const char *comma = out->size > 0 ? ", " : "";
+    const char *comma = out->size > 0 ? ", " : "", *name = JOB_RECOMPUTE_LEVELS;
+    for (int i = 0; i < (int)level; i++) {
+        name += strcspn(name, "|") + 1;
+    }
     if (!r->enabled) {
         dt_text_printf(out, "%sactivation_checkpointing.enabled=true", comma);
         comma = ", ";
     }
     if (level != r->level) {
-        dt_text_printf(out, "%sactivation_checkpointing.level=%s", comma, names[level]);
+        dt_text_printf(out, "%sactivation_checkpointing.level=%.*s", comma, (int)strcspn(name, "|"), name);
         comma = ", ";
     }
     if (r->every_n_layers > 1) {
