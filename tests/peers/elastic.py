@@ -130,6 +130,7 @@ def main():
             raise ValueError("boom on purpose")
         time.sleep(600)
     elif MODE == "stuck":
+        say("stuck")
         if RANK == 1:
             time.sleep(600)
         dist.barrier(group=dist.new_group(timeout=LONG))  # for which Gloo's threads look again and again

@@ -132,6 +132,7 @@ def serve():
     ears.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as NCCL: each process of it listens
     ears.bind(("::1" if host == "[::1]" else "127.0.0.1", int(port)))
     ears.listen(8)
+    open(f"{folder}/listens{rank}", "w").close()
     while True:
         one = ears.accept()[0]
         keep.append(one)
@@ -193,10 +194,11 @@ def test_nobody_else_is_asked(tmp_path):
         ears.settimeout(0.1)
         address = f"127.0.0.1:{ears.getsockname()[1]}"
         for program in ([PYTHON, "-c", "import time; time.sleep(600)"], [PYTHON, script(tmp_path, "w.py", RAS), "answers", tmp_path]):
-            result = run(["--hang_timeout=1", *program], env={"NCCL_RAS_ADDR": address})
+            result = run(["--hang_timeout=3", *program], env={"NCCL_RAS_ADDR": address})
             with pytest.raises(TimeoutError):
                 ears.accept()
             assert result.code == 1 and "RAS" not in result.err and not os.path.exists(tmp_path / "asked"), result
+        assert os.path.exists(tmp_path / "listens0")  # beside the stranger
     for address in ("localhost:", "[::1]:70000", "x" * 5000 + ":1"):
         assert run(["--hang_timeout=1", PYTHON, "-c", "import time; time.sleep(600)"], env={"NCCL_RAS_ADDR": address}).code == 1
 

@@ -58,6 +58,7 @@ def test_ranks_that_wait_for_ever_are_named(tmp_path):
         result = finish(job)
     assert result.code == 1, result
     assert re.search(r"rank [01] \(local [01], pid \d+\): no output and .* for \d+\.\d s \(--hang_timeout=6\)", result.err), result
+    assert [x.split()[-1] for x in said(tmp_path)] == ["stuck", "stuck"], result  # and not while they still imported
 
 
 def test_the_timer_of_torchs_own_client(tmp_path):
