@@ -18,6 +18,7 @@ struct store_client {
     struct store_client *next, *previous; /* of fresh or active */
     bool is_fresh, is_dirty, closing;
     bool looks;      /* DT_WIRE_LOOKS */
+    int unasked;     /* reads, since the last request that has an answer */
     size_t dirty_at; /* its place in the server's list, while it is dirty */
     bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
     double since_s;
@@ -53,6 +54,7 @@ struct store_server {
     size_t dirty_count, dirty_capacity;
     struct burst *burst;
     bool soon;      /* since the loop last looked at the sockets, one was served that asks on at once */
+    bool streams;   /* and one that has sent nothing for a while that has an answer */
     size_t held;    /* bytes in all parsers */
     double crowd_s; /* last line about too many connections, and how many were closed since */
     int crowd_unsaid;

@@ -26,7 +26,9 @@ enum {
     reads_at_once = 4, /* full buffers of one client before the others have their turn */
     sweep_ms = 1000,
     crowd_line_s = 60,
-    linger_us = 15
+    linger_us = 15,
+    gather_us = 40,
+    stream_reads = 4 /* of one client, nothing but requests without an answer: more of them are on their way */
 };
 
 /* ---- requests ---- */
@@ -62,9 +64,15 @@ static void take_ping(struct store_client *c, uint32_t word)
     }
 }
 
+static bool has_answer(enum dt_wire_query query)
+{
+    return query != DT_WIRE_SET && query != DT_WIRE_MULTI_SET && query != DT_WIRE_APPEND && query != DT_WIRE_QUEUE_PUSH;
+}
+
 static void serve(struct store_client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
+    bool waits = false;
     struct dt_wire_request r;
     struct dt_error err = {0};
     int rc;
@@ -76,6 +84,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
             store_list_add(&s->active, c);
         }
         s->requests[r.query]++;
+        waits = waits || has_answer(r.query);
         if (r.query == DT_WIRE_PING) {
             take_ping(c, r.word);
         }
@@ -100,7 +109,9 @@ static void serve(struct store_client *c, const char *data, size_t size)
         store_client_drop(c, "unfinished requests of all clients take too much memory");
         return;
     }
+    c->unasked = waits ? 0 : c->unasked < stream_reads ? c->unasked + 1 : stream_reads;
     s->soon = s->soon || c->looks;
+    s->streams = s->streams || (c->looks && c->unasked >= stream_reads);
     if (c->output.size > 0) {
         store_client_mark(c);
     }
@@ -259,11 +270,15 @@ static void on_sweep(uv_timer_t *timer)
     }
 }
 
-/* Looks for the next request for a short time: its client does so for our answer, and to look is cheaper for both than to sleep and be woken. */
+/* Looks for the next request for a short time: its client does so for our answer, and to look is cheaper for both than to sleep and be woken. What a client sends
+ * that waits for nothing gathers before: to take each request as it comes makes sending it twice as dear for the client as to add it to others. */
 static void linger(const struct store_server *s)
 {
     struct pollfd p = {.fd = uv_backend_fd(s->loop), .events = POLLIN};
-    uint64_t until_ns = uv_hrtime() + linger_us * 1000;
+    uint64_t from_ns = uv_hrtime() + (s->streams ? gather_us * 1000 : 0), until_ns = from_ns + linger_us * 1000;
+    while (s->streams && uv_hrtime() < from_ns) {
+        (void)sched_yield();
+    }
     while (poll(&p, 1, 0) == 0 && uv_hrtime() < until_ns) {
         (void)sched_yield();
     }
@@ -275,8 +290,8 @@ static void on_read(uv_check_t *check)
     struct store_server *s = check->data;
     store_server_flush(s);
     if (s->soon) {
-        s->soon = false;
         linger(s);
+        s->soon = s->streams = false;
     }
 }
 
