@@ -1,5 +1,5 @@
 /* Every kernel, by the bytes that it must move or, where arithmetic decides (bench_products.c), by the operations that it must do: each row of
- * `kernels` below is a function that says how many, and makes the call. The floor is the time in which a copy moves as many bytes, or a square
+ * `kernels` below is a function that makes the call, and says how many (cost.h). The floor is the time in which a copy moves as many bytes, or a square
  * product does as many operations; these are timed in turns with the kernel. Calls follow each other without a wait, so many that what the host
  * needs to start the first does not count. */
 #include "kernels/bench_kernels.h"
@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "kernels/bench_buffers.h"
 #include "kernels/bench_products.h"
+#include "kernels/cost.h"
 #include "kernels/exact.h"
 
 #include <stdio.h>
@@ -17,18 +18,13 @@ enum { REPEATS_MOST = 101, TENSORS = 148 /* of GPT-2 124M */ };
 
 /* ---- kernels that memory decides: each makes its buffers, calls when `go`, and gives the bytes that must move ---- */
 
-static double bytes(const struct bench *b, double count)
-{
-    return count * (double)dt_dtype_size(b->type);
-}
-
 static double fill(struct bench *b, bool go)
 {
     struct dt_fill_args a = {bench_buffer(b, 0, b->rows * b->cols, b->type), b->rows * b->cols, 0.25, b->type};
     if (go) {
         b->k->fill(b->s, &a);
     }
-    return bytes(b, (double)a.count);
+    return dt_cost_fill(&a).bytes;
 }
 
 static double cast(struct bench *b, bool go)
@@ -39,7 +35,7 @@ static double cast(struct bench *b, bool go)
     if (go) {
         b->k->cast(b->s, &a);
     }
-    return 6.0 * (double)n;
+    return dt_cost_cast(&a).bytes;
 }
 
 static double scale(struct bench *b, bool go)
@@ -48,7 +44,7 @@ static double scale(struct bench *b, bool go)
     if (go) {
         b->k->scale(b->s, &a);
     }
-    return bytes(b, 2.0 * (double)a.count);
+    return dt_cost_scale(&a).bytes;
 }
 
 static double add(struct bench *b, bool go)
@@ -58,7 +54,7 @@ static double add(struct bench *b, bool go)
     if (go) {
         b->k->add(b->s, &a);
     }
-    return bytes(b, 3.0 * (double)n);
+    return dt_cost_add(&a).bytes;
 }
 
 static double sum_slices(struct bench *b, bool go)
@@ -72,7 +68,7 @@ static double sum_slices(struct bench *b, bool go)
     if (go) {
         b->k->sum_slices(b->s, &a);
     }
-    return bytes(b, 5.0 * (double)n);
+    return dt_cost_sum_slices(&a).bytes;
 }
 
 static double column_sum(struct bench *b, bool go)
@@ -86,7 +82,7 @@ static double column_sum(struct bench *b, bool go)
     if (go) {
         b->k->column_sum(b->s, &a);
     }
-    return bytes(b, (double)(b->rows * b->cols)) + 4.0 * (double)b->cols;
+    return dt_cost_column_sum(&a).bytes;
 }
 
 static double layernorm(struct bench *b, bool go)
@@ -107,7 +103,7 @@ static double layernorm(struct bench *b, bool go)
     if (go) {
         b->k->layernorm(b->s, &a);
     }
-    return bytes(b, 4.0 * (double)n + 2.0 * (double)b->cols) + 8.0 * (double)b->rows;
+    return dt_cost_layernorm(&a).bytes;
 }
 
 static double layernorm_backward(struct bench *b, bool go)
@@ -129,7 +125,7 @@ static double layernorm_backward(struct bench *b, bool go)
     if (go) {
         b->k->layernorm_backward(b->s, &a);
     }
-    return bytes(b, 4.0 * (double)n + (double)b->cols) + 8.0 * (double)(b->rows + b->cols);
+    return dt_cost_layernorm_backward(&a).bytes;
 }
 
 static double activation(struct bench *b, bool go)
@@ -139,7 +135,7 @@ static double activation(struct bench *b, bool go)
     if (go) {
         b->k->activation(b->s, &a);
     }
-    return bytes(b, 2.0 * (double)n);
+    return dt_cost_activation(&a).bytes;
 }
 
 static double activation_backward(struct bench *b, bool go)
@@ -157,7 +153,7 @@ static double activation_backward(struct bench *b, bool go)
     if (go) {
         b->k->activation_backward(b->s, &a);
     }
-    return bytes(b, 3.0 * (double)n) + 4.0 * (double)b->cols;
+    return dt_cost_activation_backward(&a).bytes;
 }
 
 static double embedding(struct bench *b, bool go)
@@ -173,7 +169,7 @@ static double embedding(struct bench *b, bool go)
     if (go) {
         b->k->embedding(b->s, &a);
     }
-    return bytes(b, (double)b->cols * (2.0 * (double)b->rows + BENCH_POSITIONS)) + 4.0 * (double)b->rows;
+    return dt_cost_embedding(&a).bytes;
 }
 
 static double embedding_backward(struct bench *b, bool go)
@@ -190,8 +186,7 @@ static double embedding_backward(struct bench *b, bool go)
     if (go) {
         b->k->embedding_backward(b->s, &a);
     }
-    int64_t touched = b->rows < b->vocabulary ? b->rows : b->vocabulary; /* at most: rows of the table, read and written */
-    return bytes(b, (double)(b->rows * b->cols)) + 8.0 * (double)(touched * b->cols) + 4.0 * (double)b->rows;
+    return dt_cost_embedding_backward(&a).bytes;
 }
 
 static double position_backward(struct bench *b, bool go)
@@ -207,7 +202,7 @@ static double position_backward(struct bench *b, bool go)
     if (go) {
         b->k->position_backward(b->s, &a);
     }
-    return bytes(b, (double)(b->rows * b->cols)) + 4.0 * (double)(BENCH_POSITIONS * b->cols);
+    return dt_cost_position_backward(&a).bytes;
 }
 
 static double cross_entropy(struct bench *b, bool go)
@@ -224,7 +219,7 @@ static double cross_entropy(struct bench *b, bool go)
     if (go) {
         b->k->cross_entropy(b->s, &a);
     }
-    return bytes(b, 2.0 * (double)(b->loss_rows * b->vocabulary));
+    return dt_cost_cross_entropy(&a).bytes;
 }
 
 static struct dt_adamw_args adamw_args(struct bench *b)
@@ -253,7 +248,7 @@ static double adamw(struct bench *b, bool go)
     if (go) {
         b->k->adamw(b->s, &a);
     }
-    return 28.0 * (double)b->parameters; /* fp32: 24 and 4; bf16: 24, 2 and 2 */
+    return dt_cost_adamw(&a).bytes;
 }
 
 /* The same memory as tensors of a model, of which every other one decays. */
@@ -264,7 +259,7 @@ static double adamw_many(struct bench *b, bool go)
     size_t grad_size = dt_dtype_size(b->type);
     int64_t part = b->parameters / TENSORS / 64 * 64, first = 0;
     int count = 0;
-    for (; first < b->parameters && go; first += each[count++].count) {
+    for (; first < b->parameters; first += each[count++].count) {
         bool last = part == 0 || count == TENSORS - 1;
         each[count] = a;
         each[count].w = (float *)a.w + first;
@@ -278,7 +273,7 @@ static double adamw_many(struct bench *b, bool go)
     if (go) {
         b->k->adamw_many(b->s, each, count);
     }
-    return 28.0 * (double)b->parameters;
+    return dt_cost_adamw_many(each, count).bytes;
 }
 
 static double sgd(struct bench *b, bool go)
@@ -298,7 +293,7 @@ static double sgd(struct bench *b, bool go)
     if (go) {
         b->k->sgd(b->s, &a);
     }
-    return 20.0 * (double)b->parameters;
+    return dt_cost_sgd(&a).bytes;
 }
 
 static double norm_sum(struct bench *b, bool go)
@@ -307,7 +302,7 @@ static double norm_sum(struct bench *b, bool go)
     if (go) {
         b->k->norm_sum(b->s, &a);
     }
-    return bytes(b, (double)b->parameters);
+    return dt_cost_norm_sum(&a).bytes;
 }
 
 static double norm_finish(struct bench *b, bool go)
@@ -317,7 +312,7 @@ static double norm_finish(struct bench *b, bool go)
     if (go) {
         b->k->norm_finish(b->s, &a);
     }
-    return 8.0 * (DT_EXACT_LIMBS + 1);
+    return dt_cost_norm_finish(&a).bytes;
 }
 
 static double exact_sum(struct bench *b, bool go)
@@ -329,7 +324,7 @@ static double exact_sum(struct bench *b, bool go)
     if (go) {
         b->k->exact_sum(b->s, &a);
     }
-    return 8.0 * (double)b->loss_rows;
+    return dt_cost_exact_sum(&a).bytes;
 }
 
 enum shape { ELEMENTS, LOSS, PARAMETERS, ARITHMETIC, ONE };

@@ -1,6 +1,8 @@
 /* Products and attention, where arithmetic decides: of the sizes that a layer of a transformer has. */
 #include "kernels/bench_products.h"
 
+#include "kernels/cost.h"
+
 /* As at the start of a run: what computes a product, and one with its epilogue, is measured if it was not yet. */
 static void choose(struct bench *b, const struct dt_matmul_args *a)
 {
@@ -24,7 +26,7 @@ static double product(struct bench *b, bool go, struct dt_matmul_args a)
     } else {
         choose(b, &a);
     }
-    return 2.0 * (double)a.m * (double)a.n * (double)a.k;
+    return dt_cost_matmul(&a).flops;
 }
 
 /* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input, that of its weights. */
@@ -123,8 +125,7 @@ static struct shape shape_of(const struct bench *b)
     return n;
 }
 
-/* Causal: half of each square. Forward two products, backward five. As at the start of a run it is measured
- * first if it was not yet, and its plan says by what it is computed. */
+/* Causal. As at the start of a run it is measured first if it was not yet, and its plan says by what it is computed. */
 double bench_attention(struct bench *b, bool go)
 {
     const struct shape n = shape_of(b);
@@ -147,7 +148,7 @@ double bench_attention(struct bench *b, bool go)
         (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
         (void)bench_ok(b, plans->attention(&b->d, &a, &b->by, &err), &err);
     }
-    return 2.0 * (double)n.batch * (double)n.positions * (double)n.positions * (double)b->cols;
+    return dt_cost_attention(&a).flops;
 }
 
 double bench_attention_backward(struct bench *b, bool go)
@@ -176,5 +177,5 @@ double bench_attention_backward(struct bench *b, bool go)
         (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
         (void)bench_ok(b, plans->attention_backward(&b->d, &a, &b->by, &err), &err);
     }
-    return 5.0 * (double)n.batch * (double)n.positions * (double)n.positions * (double)b->cols;
+    return dt_cost_attention_backward(&a).flops;
 }
