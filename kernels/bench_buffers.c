@@ -1,4 +1,4 @@
-/* What the kernels of `bench kernels` work on. Random numbers are drawn once, a block of them, and copied as often as a buffer needs. */
+/* What benches of kernels work on. Random numbers are drawn once, a block of them, and copied as often as a buffer needs. */
 #include "kernels/bench_buffers.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@ enum { BLOCK = 1 << 20 };
 bool bench_ok(struct bench *b, int rc, const struct dt_error *err)
 {
     if (rc != 0 && !b->failed) {
-        (void)fprintf(stderr, "bench kernels: %s\n", err->text);
+        (void)fprintf(stderr, "bench %s: %s\n", b->name, err->text);
     }
     b->failed = b->failed || rc != 0;
     return !b->failed;
@@ -18,7 +18,7 @@ void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes)
 {
     struct dt_error err = {0};
     void *p = NULL;
-    return bench_ok(b, dt_device_alloc(&b->d, kind, size_bytes, &p, &err), &err) ? p : NULL;
+    return bench_ok(b, dt_device_alloc(b->d, kind, size_bytes, &p, &err), &err) ? p : NULL;
 }
 
 void bench_open_random(struct bench *b)
@@ -37,9 +37,9 @@ void bench_open_random(struct bench *b)
 
 void bench_close_random(struct bench *b)
 {
-    dt_device_free(&b->d, DT_MEMORY_DEVICE, b->staging, BLOCK * sizeof(float));
-    dt_device_free(&b->d, DT_MEMORY_PINNED, b->random, BLOCK * sizeof(float));
-    dt_device_free(&b->d, DT_MEMORY_PINNED, b->numbers, BLOCK * sizeof(int32_t));
+    dt_device_free(b->d, DT_MEMORY_DEVICE, b->staging, BLOCK * sizeof(float));
+    dt_device_free(b->d, DT_MEMORY_PINNED, b->random, BLOCK * sizeof(float));
+    dt_device_free(b->d, DT_MEMORY_PINNED, b->numbers, BLOCK * sizeof(int32_t));
 }
 
 static int64_t block_at(int64_t i, int64_t count)
@@ -90,7 +90,7 @@ void bench_clear(struct bench *b)
 {
     b->by = NULL;
     for (int i = 0; i < BENCH_BUFFERS; i++) {
-        dt_device_free(&b->d, DT_MEMORY_DEVICE, b->buffers[i].p, b->buffers[i].size_bytes);
+        dt_device_free(b->d, DT_MEMORY_DEVICE, b->buffers[i].p, b->buffers[i].size_bytes);
         b->buffers[i].p = NULL;
         b->buffers[i].size_bytes = 0;
     }

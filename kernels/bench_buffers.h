@@ -1,4 +1,4 @@
-/* What the kernels of `bench kernels` work on: a device, a stream, the shapes, and buffers that a case makes as it asks for them. */
+/* What benches of kernels work on: a device, a stream, the shapes, and buffers that a case makes as it asks for them. */
 #ifndef DT_KERNELS_BENCH_BUFFERS_H
 #define DT_KERNELS_BENCH_BUFFERS_H
 
@@ -10,7 +10,8 @@
 enum { BENCH_BUFFERS = 10, BENCH_POSITIONS = 1024 };
 
 struct bench {
-    struct dt_device d;
+    const char *name; /* "kernels", for messages */
+    struct dt_device *d;
     struct dt_stream *s;
     const struct dt_kernels *k;
     enum dt_dtype type; /* of what flows; gradients are F32 */

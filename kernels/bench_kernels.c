@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "kernels/bench_buffers.h"
 #include "kernels/bench_products.h"
+#include "kernels/bench_rates.h"
 #include "kernels/cost.h"
 #include "kernels/exact.h"
 
@@ -365,13 +366,6 @@ static const struct {
 
 /* ---- timing ---- */
 
-static double finish(struct bench *b, double begin_s, int calls)
-{
-    struct dt_error err = {0};
-    (void)bench_ok(b, dt_stream_finish(b->s, 600, &err), &err);
-    return (dt_now_s() - begin_s) / calls;
-}
-
 /* Microseconds of one call. */
 static double time_kernel(struct bench *b, size_t kernel, int calls)
 {
@@ -379,52 +373,7 @@ static double time_kernel(struct bench *b, size_t kernel, int calls)
     for (int i = 0; i < calls; i++) {
         (void)kernels[kernel].run(b, true);
     }
-    return finish(b, begin_s, calls) * 1e6;
-}
-
-struct copying {
-    char *p;
-    size_t half_bytes;
-};
-
-/* Microseconds in which a copy moves, in and out, as many bytes as the kernel. */
-static double time_copy(struct bench *b, const struct copying *c, double moved, int calls)
-{
-    double begin_s = dt_now_s();
-    for (int i = 0; i < calls; i++) {
-        dt_stream_copy(b->s, c->p, c->p + c->half_bytes, c->half_bytes);
-    }
-    return finish(b, begin_s, calls) * 1e6 * moved / (2.0 * (double)c->half_bytes);
-}
-
-/* A square product, whose rate is what arithmetic is compared with. */
-struct squaring {
-    char *p; /* three matrices */
-    int64_t side;
-};
-
-static double square_flops(const struct squaring *q)
-{
-    return 2.0 * (double)q->side * (double)q->side * (double)q->side;
-}
-
-/* Microseconds in which square products do as many operations as the kernel. */
-static double time_square(struct bench *b, const struct squaring *q, double flops, int calls)
-{
-    size_t bytes_each = (size_t)(q->side * q->side) * dt_dtype_size(b->type);
-    struct dt_matmul_args a = {.c = q->p, .a = q->p + bytes_each, .b = q->p + 2 * bytes_each, .type = b->type, .c_type = b->type};
-    a.m = a.n = a.k = q->side;
-    double begin_s = dt_now_s();
-    for (int i = 0; i < calls; i++) {
-        b->k->matmul(b->s, &a);
-    }
-    return finish(b, begin_s, calls) * 1e6 * flops / square_flops(q);
-}
-
-static int calls_of(double us, double enough_us)
-{
-    double calls = enough_us / (us > 0.1 ? us : 0.1);
-    return calls < 1 ? 1 : calls > 1000 ? 1000 : (int)calls;
+    return bench_finish(b, begin_s, calls) * 1e6;
 }
 
 static void name_shape(const struct bench *b, enum shape shape, char *out, size_t size)
@@ -445,7 +394,7 @@ static void name_shape(const struct bench *b, enum shape shape, char *out, size_
     }
 }
 
-static void measure(struct bench *b, size_t kernel, const struct copying *c, const struct squaring *q, int repeats, double enough_us)
+static void measure(struct bench *b, size_t kernel, const struct bench_copying *c, const struct bench_squaring *q, int repeats, double enough_us)
 {
     char name[128], shape[48];
     struct dt_device_place place = {.name = ""};
@@ -453,17 +402,14 @@ static void measure(struct bench *b, size_t kernel, const struct copying *c, con
     double work = kernels[kernel].run(b, false); /* bytes, or operations */
     bool arithmetic = kernels[kernel].shape == ARITHMETIC;
     (void)time_kernel(b, kernel, 1); /* the first one touches memory and loads code */
-    int calls = calls_of(time_kernel(b, kernel, 1), enough_us);
-    if (arithmetic) {
-        (void)time_square(b, q, work, 1);
-    }
-    int floor_calls = calls_of(arithmetic ? time_square(b, q, square_flops(q), 1) : time_copy(b, c, 2.0 * (double)c->half_bytes, 1), enough_us);
+    int calls = bench_calls(time_kernel(b, kernel, 1), enough_us);
+    int floor_calls = arithmetic ? bench_square_calls(b, q, enough_us) : bench_copy_calls(b, c, enough_us);
     for (int i = 0; i < repeats && !b->failed; i++) {
         samples[i] = time_kernel(b, kernel, calls);
-        floors[i] = arithmetic ? time_square(b, q, work, floor_calls) : time_copy(b, c, work, floor_calls);
+        floors[i] = work * (arithmetic ? bench_square_us(b, q, floor_calls) : bench_copy_us(b, c, floor_calls));
     }
     if (!b->failed) {
-        (void)dt_device_place(b->d.ops->name, b->d.options.index, &place);
+        (void)dt_device_place(b->d->ops->name, b->d->options.index, &place);
         name_shape(b, kernels[kernel].shape, shape, sizeof shape);
         (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, b->type == DT_F32 ? "fp32" : "bf16", kernels[kernel].name, shape);
         struct dt_bench_case line = {.bench = "kernels",
@@ -491,7 +437,8 @@ static int find_kernel(const char *wanted)
 
 int bench_kernels(int argc, char **argv)
 {
-    struct bench b = {0};
+    struct dt_device opened = {0};
+    struct bench b = {.name = "kernels", .d = &opened};
     struct dt_error err = {0};
     const char *device = dt_bench_option(argc, argv, "device", "cpu"), *dtype = dt_bench_option(argc, argv, "dtype", "");
     const char *wanted = dt_bench_option(argc, argv, "kernel", "");
@@ -517,39 +464,38 @@ int bench_kernels(int argc, char **argv)
         return DT_EXIT_USAGE;
     }
     struct dt_device_options o = {.thread_count = (int)dt_bench_number(argc, argv, "threads", 1), .streams = DT_STREAMS_INLINE};
-    if (dt_device_open(&b.d, device, &o, &err) != 0) {
+    if (dt_device_open(b.d, device, &o, &err) != 0) {
         (void)fprintf(stderr, "bench kernels: %s\n", err.text);
         return DT_EXIT_USAGE;
     }
-    if (b.d.kernels == dt_kernels_twin(DT_F32) || b.d.kernels == dt_kernels_twin(DT_F64)) {
+    if (b.d->kernels == dt_kernels_twin(DT_F32) || b.d->kernels == dt_kernels_twin(DT_F64)) {
         (void)fprintf(stderr, "bench: kernels: --device: %s: its kernels know one type, and here are two; use cpu or cuda\n", device);
-        dt_device_close(&b.d);
+        dt_device_close(b.d);
         return DT_EXIT_USAGE;
     }
-    b.k = b.d.kernels;
-    struct copying copying = {.half_bytes = (size_t)dt_bench_number(argc, argv, "copy", gpu ? 256 : 64) << 20};
-    if (bench_ok(&b, dt_stream_open(&b.d, 0, &b.s, &err), &err)) {
+    b.k = b.d->kernels;
+    struct bench_copying copying = {0};
+    struct bench_squaring squaring = {0};
+    if (bench_ok(&b, dt_stream_open(b.d, 0, &b.s, &err), &err)) {
         bench_open_random(&b);
-        copying.p = bench_allocate(&b, DT_MEMORY_DEVICE, 2 * copying.half_bytes);
+        bench_copying_open(&b, &copying, dt_bench_number(argc, argv, "copy", bench_copy_mib(b.d)));
+        bench_squaring_open(&b, &squaring, dt_bench_number(argc, argv, "square", bench_square_side(b.d)));
     }
-    struct squaring squaring = {.side = dt_bench_number(argc, argv, "square", gpu ? 8192 : 512)};
-    size_t square_count = (size_t)(3 * squaring.side * squaring.side);
-    squaring.p = b.failed ? NULL : bench_allocate(&b, DT_MEMORY_DEVICE, square_count * sizeof(float));
     for (int t = 0; t < 2 && !b.failed; t++) {
         b.type = t == 0 ? DT_F32 : DT_BF16;
-        bench_fill_random(&b, squaring.p, 3 * squaring.side * squaring.side, b.type);
+        bench_squaring_fill(&b, &squaring);
         for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !b.failed; i++) {
             bool asked = (one < 0 || (int)i == one) && (*dtype == '\0' || strcmp(dtype, t == 0 ? "fp32" : "bf16") == 0);
             if (asked) {
-                measure(&b, i, &copying, &squaring, repeats, gpu ? 2e4 : 2e3);
+                measure(&b, i, &copying, &squaring, repeats, bench_enough_us(b.d));
             }
         }
     }
     bench_clear(&b);
-    dt_device_free(&b.d, DT_MEMORY_DEVICE, copying.p, 2 * copying.half_bytes);
-    dt_device_free(&b.d, DT_MEMORY_DEVICE, squaring.p, square_count * sizeof(float));
+    bench_copying_close(&b, &copying);
+    bench_squaring_close(&b, &squaring);
     bench_close_random(&b);
     dt_stream_close(b.s);
-    dt_device_close(&b.d);
+    dt_device_close(b.d);
     return b.failed ? DT_EXIT_FAILED : DT_EXIT_DONE;
 }

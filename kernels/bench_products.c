@@ -6,7 +6,7 @@
 /* As at the start of a run: what computes a product, and one with its epilogue, is measured if it was not yet. */
 static void choose(struct bench *b, const struct dt_matmul_args *a)
 {
-    const struct dt_device_plans *plans = b->d.ops->plans;
+    const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_matmul_args each[2] = {*a, *a};
     struct dt_error why, err = {0};
     int measured;
@@ -129,7 +129,7 @@ static struct shape shape_of(const struct bench *b)
 double bench_attention(struct bench *b, bool go)
 {
     const struct shape n = shape_of(b);
-    const struct dt_device_plans *plans = b->d.ops->plans;
+    const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_error why, err = {0};
     int measured;
     struct dt_attention_args a = {.out = bench_buffer(b, 1, b->rows * b->cols, b->type),
@@ -146,7 +146,7 @@ double bench_attention(struct bench *b, bool go)
     } else if (plans != NULL) {
         const struct dt_attention_list all = {.forward = &a, .forward_count = 1};
         (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
-        (void)bench_ok(b, plans->attention(&b->d, &a, &b->by, &err), &err);
+        (void)bench_ok(b, plans->attention(b->d, &a, &b->by, &err), &err);
     }
     return dt_cost_attention(&a).flops;
 }
@@ -154,7 +154,7 @@ double bench_attention(struct bench *b, bool go)
 double bench_attention_backward(struct bench *b, bool go)
 {
     const struct shape n = shape_of(b);
-    const struct dt_device_plans *plans = b->d.ops->plans;
+    const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_error why, err = {0};
     int measured;
     struct dt_attention_backward_args a = {.dqkv = bench_buffer(b, 4, 3 * b->rows * b->cols, b->type),
@@ -175,7 +175,7 @@ double bench_attention_backward(struct bench *b, bool go)
     } else if (plans != NULL) {
         const struct dt_attention_list all = {.backward = &a, .backward_count = 1};
         (void)bench_ok(b, plans->choose_attention(b->s, &all, NULL, NULL, &measured, &why, &err), &err);
-        (void)bench_ok(b, plans->attention_backward(&b->d, &a, &b->by, &err), &err);
+        (void)bench_ok(b, plans->attention_backward(b->d, &a, &b->by, &err), &err);
     }
     return dt_cost_attention_backward(&a).flops;
 }
