@@ -4,8 +4,10 @@
 #include "kernels/cpu/cpu.h"
 #ifdef DT_CUDA
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/timer.h"
 #endif
 #include "kernels/kernels.h"
+#include "kernels/timer.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -25,6 +27,7 @@ struct device_row {
     const struct dt_kernels *(*kernels)(struct dt_error *err);
     enum dt_dtype real;
     bool host_memory;
+    const struct dt_timer_ops *timer;
 };
 
 static const struct dt_kernels *twin32(struct dt_error *err)
@@ -48,12 +51,12 @@ static const struct dt_kernels *cuda(struct dt_error *err)
 #endif
 
 static const struct device_row rows[] = {
-    {"cpu", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, true},
+    {"cpu", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, true, NULL},
 #ifdef DT_CUDA
-    {"cuda", &dt_cuda_device_ops, cuda, DT_F32, false},
+    {"cuda", &dt_cuda_device_ops, cuda, DT_F32, false, &dt_cuda_timer},
 #endif
-    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true},         {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true},
-    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false},
+    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true, NULL},         {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true, NULL},
+    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL},
 };
 
 static const struct device_row *find_row(const char *name, struct dt_error *err)
@@ -84,6 +87,16 @@ bool dt_device_place(const char *name, int index, struct dt_device_place *out)
 {
     const struct device_row *row = find_row(name, NULL);
     return row != NULL && row->ops->place != NULL && row->ops->place(index, out);
+}
+
+const struct dt_timer_ops *dt_device_timer(const struct dt_device *d)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].ops == d->ops) {
+            return rows[i].timer;
+        }
+    }
+    return NULL;
 }
 
 bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes)

@@ -29,6 +29,7 @@ static void test_cases(void **unused)
     device_case_failures_stay_apart(&gpu);
     device_case_memory(&gpu);
     device_case_guard(&gpu);
+    device_case_timer(&gpu);
 }
 
 extern uint64_t softgpu_launch_count __attribute__((weak)); /* not on a real GPU */

@@ -53,6 +53,12 @@ static void test_guard(void **unused)
     run_cases(device_case_guard);
 }
 
+static void test_timer(void **unused)
+{
+    (void)unused;
+    run_cases(device_case_timer);
+}
+
 static void test_options(void **unused)
 {
     (void)unused;
@@ -105,7 +111,7 @@ int main(void)
         cmocka_unit_test(test_order),           cmocka_unit_test(test_event_orders_streams),
         cmocka_unit_test(test_failure_travels), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_options),         cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_guard),           cmocka_unit_test(test_timer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

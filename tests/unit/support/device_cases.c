@@ -1,5 +1,8 @@
 #include "tests/unit/support/device_cases.h"
 
+#include "kernels/kernels.h"
+#include "kernels/timer.h"
+
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -265,5 +268,37 @@ void device_case_guard(const struct device_case *c)
     dt_stream_close(s);
     dt_device_free(&d, DT_MEMORY_DEVICE, x, 3 * sizeof *x);
     dt_device_free(&d, DT_MEMORY_PINNED, seen, 3 * sizeof *x);
+    dt_device_close(&d);
+}
+
+/* The outer timer holds the inner one: no time is judged alone. */
+void device_case_timer(const struct device_case *c)
+{
+    struct dt_device d;
+    device_case_open(&d, c);
+    struct dt_stream *s = NULL;
+    struct dt_timer *outer = NULL, *inner = NULL;
+    enum { COUNT = 1 << 16 };
+    void *p = NULL;
+    assert_int_equal(dt_stream_open(&d, 0, &s, NULL), 0);
+    assert_int_equal(dt_device_alloc(&d, DT_MEMORY_DEVICE, COUNT * sizeof(float), &p, NULL), 0);
+    assert_int_equal(dt_timer_open(&d, &outer, NULL), 0);
+    assert_int_equal(dt_timer_open(&d, &inner, NULL), 0);
+    assert_true(dt_timer_s(outer) == 0);
+    for (int i = 0; i < 2; i++) { /* again: the last ones count */
+        dt_timer_begin(outer, s);
+        dt_timer_begin(inner, s);
+        d.kernels->fill(s, &(struct dt_fill_args){.x = p, .count = COUNT, .value = 2, .type = DT_F32});
+        dt_timer_end(inner, s);
+        d.kernels->fill(s, &(struct dt_fill_args){.x = p, .count = COUNT, .value = 1, .type = DT_F32});
+        dt_timer_end(outer, s);
+        assert_int_equal(dt_stream_finish(s, LONG_S, NULL), 0);
+        assert_true(dt_timer_s(inner) > 0 && dt_timer_s(outer) > dt_timer_s(inner));
+    }
+    dt_timer_close(inner);
+    dt_timer_close(outer);
+    dt_timer_close(NULL);
+    dt_device_free(&d, DT_MEMORY_DEVICE, p, COUNT * sizeof(float));
+    dt_stream_close(s);
     dt_device_close(&d);
 }

@@ -18,6 +18,8 @@ void device_case_failure_travels(const struct device_case *c);
 void device_case_failures_stay_apart(const struct device_case *c);
 void device_case_memory(const struct device_case *c);
 void device_case_guard(const struct device_case *c);
+/* Of kernels/timer.h. */
+void device_case_timer(const struct device_case *c);
 /* For streams that run beside the host. */
 void device_case_event_orders_streams(const struct device_case *c);
 

@@ -1,0 +1,31 @@
+/* How long a piece of a stream's work takes, by the device's own clock: what is put in between begin and end. Nothing waits for it. */
+#ifndef DT_KERNELS_TIMER_H
+#define DT_KERNELS_TIMER_H
+
+#include "kernels/device.h"
+
+/* What a backend puts first in its own. */
+struct dt_timer {
+    struct dt_device *device;
+};
+
+int dt_timer_open(struct dt_device *d, struct dt_timer **out, struct dt_error *err);
+/* What it was put into has run. Null is harmless. */
+void dt_timer_close(struct dt_timer *t);
+void dt_timer_begin(struct dt_timer *t, struct dt_stream *s);
+void dt_timer_end(struct dt_timer *t, struct dt_stream *s);
+/* Seconds from the last begin to the last end, once the host has waited for what is behind both; 0 when they have not run. */
+double dt_timer_s(const struct dt_timer *t);
+
+/* Of a device with a clock of its own; on others a function on the stream looks at the host's. */
+struct dt_timer_ops {
+    int (*open)(struct dt_device *d, struct dt_timer **out, struct dt_error *err);
+    void (*close)(struct dt_timer *t);
+    void (*begin)(struct dt_timer *t, struct dt_stream *s);
+    void (*end)(struct dt_timer *t, struct dt_stream *s);
+    double (*seconds)(const struct dt_timer *t);
+};
+/* device.c, by its table of names. Null: none of its own. */
+const struct dt_timer_ops *dt_device_timer(const struct dt_device *d);
+
+#endif
