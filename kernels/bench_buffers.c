@@ -2,6 +2,7 @@
 #include "kernels/bench_buffers.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { BLOCK = 1 << 20 };
 
@@ -12,6 +13,28 @@ bool bench_ok(struct bench *b, int rc, const struct dt_error *err)
     }
     b->failed = b->failed || rc != 0;
     return !b->failed;
+}
+
+const char *bench_dtype_name(enum dt_dtype type)
+{
+    return type == DT_F32 ? "fp32" : "bf16";
+}
+
+bool bench_wants(const char *dtype, enum dt_dtype type)
+{
+    return *dtype == '\0' || strcmp(dtype, bench_dtype_name(type)) == 0;
+}
+
+int bench_check_dtype(const char *dtype, struct dt_error *err)
+{
+    bool known = bench_wants(dtype, DT_F32) || bench_wants(dtype, DT_BF16);
+    return known ? 0 : dt_fail(err, DT_INVALID, "--dtype: %s: must be fp32 or bf16", dtype);
+}
+
+int bench_check_device(const struct dt_device *d, const char *name, struct dt_error *err)
+{
+    bool one = d->kernels == dt_kernels_twin(DT_F32) || d->kernels == dt_kernels_twin(DT_F64);
+    return one ? dt_fail(err, DT_INVALID, "--device: %s: its kernels know one type, and here are two; use cpu or cuda", name) : 0;
 }
 
 void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes)

@@ -30,6 +30,12 @@ struct bench {
 
 /* Whether nothing failed so far, with the outcome of one more call; the first failure's text goes to stderr. */
 bool bench_ok(struct bench *b, int rc, const struct dt_error *err);
+/* --dtype is "fp32", "bf16" or "", which means both; the open device's kernels know both types. */
+int bench_check_dtype(const char *dtype, struct dt_error *err);
+int bench_check_device(const struct dt_device *d, const char *name, struct dt_error *err);
+/* Is the type, F32 or BF16, asked for? */
+bool bench_wants(const char *dtype, enum dt_dtype type);
+const char *bench_dtype_name(enum dt_dtype type);
 /* Memory of the open device, for dt_device_free; null when there is none, which bench_ok heard. */
 void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes);
 

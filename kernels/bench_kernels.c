@@ -411,7 +411,7 @@ static void measure(struct bench *b, size_t kernel, const struct bench_copying *
     if (!b->failed) {
         (void)dt_device_place(b->d->ops->name, b->d->options.index, &place);
         name_shape(b, kernels[kernel].shape, shape, sizeof shape);
-        (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, b->type == DT_F32 ? "fp32" : "bf16", kernels[kernel].name, shape);
+        (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, bench_dtype_name(b->type), kernels[kernel].name, shape);
         struct dt_bench_case line = {.bench = "kernels",
                                      .name = name,
                                      .unit = "us",
@@ -448,8 +448,8 @@ int bench_kernels(int argc, char **argv)
         (void)fprintf(stderr, "bench: kernels: --kernel: %s: no such kernel\n", wanted);
         return DT_EXIT_USAGE;
     }
-    if (*dtype != '\0' && strcmp(dtype, "fp32") != 0 && strcmp(dtype, "bf16") != 0) {
-        (void)fprintf(stderr, "bench: kernels: --dtype: %s: must be fp32 or bf16\n", dtype);
+    if (bench_check_dtype(dtype, &err) != 0) {
+        (void)fprintf(stderr, "bench: kernels: %s\n", err.text);
         return DT_EXIT_USAGE;
     }
     b.rows = dt_bench_number(argc, argv, "rows", gpu ? 65536 : 4096);
@@ -468,8 +468,8 @@ int bench_kernels(int argc, char **argv)
         (void)fprintf(stderr, "bench kernels: %s\n", err.text);
         return DT_EXIT_USAGE;
     }
-    if (b.d->kernels == dt_kernels_twin(DT_F32) || b.d->kernels == dt_kernels_twin(DT_F64)) {
-        (void)fprintf(stderr, "bench: kernels: --device: %s: its kernels know one type, and here are two; use cpu or cuda\n", device);
+    if (bench_check_device(b.d, device, &err) != 0) {
+        (void)fprintf(stderr, "bench: kernels: %s\n", err.text);
         dt_device_close(b.d);
         return DT_EXIT_USAGE;
     }
@@ -485,7 +485,7 @@ int bench_kernels(int argc, char **argv)
         b.type = t == 0 ? DT_F32 : DT_BF16;
         bench_squaring_fill(&b, &squaring);
         for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !b.failed; i++) {
-            bool asked = (one < 0 || (int)i == one) && (*dtype == '\0' || strcmp(dtype, t == 0 ? "fp32" : "bf16") == 0);
+            bool asked = (one < 0 || (int)i == one) && bench_wants(dtype, b.type);
             if (asked) {
                 measure(&b, i, &copying, &squaring, repeats, bench_enough_us(b.d));
             }
