@@ -52,6 +52,9 @@ void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count
     (void)getloadavg(&load, 1);
     printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"p10\":%.6g,\"p90\":%.6g,\"count\":%zu", c->bench, c->name, median,
            c->unit, at(samples, count, 0.1), at(samples, count, 0.9), count);
+    if (c->calls > 0) {
+        printf(",\"calls\":%lld", c->calls);
+    }
     if (c->bytes > 0) {
         printf(",\"bytes\":%.0f,\"gb_per_s\":%.4g", c->bytes, c->bytes / median / 1e3);
     }

@@ -12,6 +12,7 @@
 struct dt_bench_case {
     const char *bench, *name; /* "store", "add" */
     const char *unit;         /* "us", "ops/s", "GB/s" */
+    long long calls;          /* how many make up the value together; 0: it is of one */
     double bytes;             /* that one call must move, where it is a time in us: printed with the rate; 0: not known */
     double flops;             /* that one call must do, likewise; 0: bytes decide */
     double floor;             /* what the machine would allow, same unit; 0: not known */

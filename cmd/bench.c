@@ -8,6 +8,7 @@
 #include "launcher/bench_start.h"
 #include "launcher/bench_step.h"
 #include "launcher/bench_store.h"
+#include "worker/bench_floor.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,10 @@ static const struct {
      "--peer --peers=FOLDER",
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
+    {"floor", "each kernel of a training step, and the step, against what the machine allows",
+     "--device=NAME --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 --micro-steps=1..1024 --level=none|cheap|mlp|block "
+     "--dtype=fp32|bf16 --steps=1..500 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
+     bench_floor},
     {"kernels", "each kernel against a copy of as many bytes",
      "--device=NAME --kernel=NAME --dtype=fp32|bf16 --rows=1..16777216 --cols=1..1048576 --vocab=1..1048576 --parameters=1..2147483648 "
      "--positions=1..1048576 --head=1..256 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",

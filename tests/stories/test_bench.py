@@ -30,7 +30,7 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "first", "kernels", "start", "step", "store"):
+    for name in ("collectives", "first", "floor", "kernels", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
@@ -109,6 +109,58 @@ def test_kernels_of_a_gpu(tmp_path):
         found = run("--kernel=attention_backward", "--dtype=bf16", "--head=32", DTRUN_ATTENTION=wish)
         by[wish] = found["cuda bf16 attention_backward 64x64"]["by"]
     assert by == {"cudnn": "cuDNN", "own": "kernels of our own on tensor cores", "plain": "kernels of our own"}
+
+
+FLOOR = ["--size=L1C64", "--batch=2", "--positions=64", "--vocab=200", "--repeats=1", "--steps=1", "--copy=1", "--square=64"]
+STEP = {"embedding", "layernorm", "matmul", "attention", "cross_entropy", "attention_backward", "layernorm_backward", "embedding_backward", "position_backward",
+        "norm_sum", "exact_sum", "norm_finish", "adamw_many"}  # and more, by device and level
+
+
+def floor(program, *args, env=None):
+    """By type and what the line is about; what is between kernels, which may be less than nothing, apart."""
+    done = subprocess.run([program, "floor", *FLOOR, *args], env=env or support.clean_env(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for line in map(json.loads, done.stdout.splitlines()):
+        _, dtype, what = line["case"].split(", ")[0].split(" ", 2)
+        found.setdefault(dtype, {})[what] = line
+    for lines in found.values():
+        between, step = lines.pop("between kernels"), lines["step"]
+        kernels = [line for what, line in lines.items() if what != "step"]
+        assert {line["unit"] for line in lines.values()} == {"us"} and all(line["value"] > 0 and line["floor"] > 0 and line["bytes"] > 0 for line in lines.values())
+        assert STEP <= set(lines) and all(line["calls"] > 0 for line in kernels)
+        for key in ("floor", "bytes"):
+            assert abs(sum(line[key] for line in kernels) / step[key] - 1) < 1e-3, key
+        assert abs((between["value"] + sum(line["value"] for line in kernels)) / step["value"] - 1) < 1e-3
+    return found
+
+
+def test_floor():
+    found = floor(BENCH, "--micro-steps=3", "--level=none")
+    assert set(found) == {"fp32", "bf16"}
+    for lines in found.values():
+        assert lines["step"]["case"].endswith(" step, L1C64 2x64, 3 micro-steps, level none")
+        assert lines["attention"]["calls"] == 3 and lines["adamw_many"]["calls"] == 1
+        assert lines["matmul"]["flops"] == 6 * (12 * 64 * 64 + 200 * 64) * 2 * 64 * 3 and lines["attention"]["flops"] == 3 * 2 * 2 * 64 * 64 * 64
+    assert found["fp32"]["cross_entropy"]["bytes"] == 2 * found["bf16"]["cross_entropy"]["bytes"]
+
+
+@pytest.mark.skipif(not os.path.exists(SOFT), reason="built without the CUDA toolkit's headers")
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="lines are the same in all builds")
+def test_floor_of_a_gpu(tmp_path):
+    found = floor(SOFT, "--device=cuda", "--dtype=bf16", env=support.clean_env({"DTRUN_CACHE": tmp_path}))
+    assert all(line["device"] == "GPU 0 (software GPU, bus 0000:01:00.0)" for line in found["bf16"].values())
+    products = sum(found["bf16"].get(what, {"flops": 0})["flops"] for what in ("matmul", "matmul_epilogue"))
+    assert products == 6 * (12 * 64 * 64 + 200 * 64) * 2 * 64  # whichever products have their epilogue
+
+
+def test_floor_that_is_none():
+    for option, said in (("--size=L2", "--size: L2: must be like L6C384, channels a multiple of 64"), ("--dtype=fp8", "--dtype: fp8: must be fp32 or bf16"),
+                         ("--level=all", "--level: all: must be one of none|cheap|mlp|block")):
+        done = bench("floor", option)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: floor: {said}\n")
+    done = bench("floor", "--device=twin64")
+    assert (done.returncode, done.stdout) == (2, "") and "--device: twin64: its kernels know one type" in done.stderr
 
 
 def test_kernels_that_are_none():
