@@ -155,7 +155,7 @@ static double run_steps(struct floor *f, int count)
     struct trainer *t = &f->trainer;
     struct trainer_result r;
     struct dt_error err = {0};
-    double us[STEPS_MOST + 1];
+    double us[STEPS_MOST + 1] = {0};
     int64_t first = t->step, target = t->step + count;
     while (t->step < target && !f->b.failed) {
         if (t->begun < target && t->begun - t->step <= t->ahead) {
