@@ -2,7 +2,7 @@
 """Tests and figures that need a real GPU, and programs made elsewhere for a machine that cannot build them.
 
     scripts/gpu.py test [--tool memcheck]    kernels, whole training runs; the tool: NVIDIA's compute-sanitizer
-    scripts/gpu.py bench                     steps beside PyTorch's twin, starts, kernels, attention, ranks that share the GPU
+    scripts/gpu.py bench                     steps beside PyTorch's twin and their floor, starts, kernels, attention, ranks that share the GPU
     scripts/gpu.py pack                      programs, tests and their libraries as one file, build/gpu-pack.tar.xz
 
 Builds with make, or takes the programs out of --pack FILE and builds nothing. Cases run one after the other, what says most first. Each leaves a JSON line
@@ -57,7 +57,7 @@ TWINS = [("autocast", "default", "any"), ("pure", "default", "any"), ("pure", "d
 ROWS, SHARED_BATCH, SHARED_STEPS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"], 2, 12  # ranks that share the GPU
 ATTENTION = {"tokens": 16384, "cols": 1024, "heads": (64, 128), "positions": (1024, 2048, 4096, 8192), "options": []}
 WAYS = [("cudnn", 50), ("fast", 50), ("own", 50), ("plain", 5)]  # DTRUN_ATTENTION, how often; the last is the reference, and slow
-KERNEL_OPTIONS, START_STEPS = [], 3
+KERNEL_OPTIONS, FLOOR_OPTIONS, START_STEPS = [], [], 3  # options that are said first count
 GRACE_S = 50
 
 
@@ -359,8 +359,8 @@ def rows_of(said):
     return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-def kernels(s, name, dtype):
-    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", f"--dtype={dtype}", *KERNEL_OPTIONS])
+def lines(s, name, *words):
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), *words])
     rows = rows_of(said)
     if not s.gpu and NO_GPU.search(said):
         print(f"{name}: skipped, no GPU here", flush=True)
@@ -369,6 +369,18 @@ def kernels(s, name, dtype):
     s.add(name, code == 0, seconds=seconds, rows=rows, **({"timed_out": True} if code is None else {}))
     if code != 0:
         s.say(name, said)
+
+
+def kernels(s, name, dtype):
+    lines(s, name, "kernels", "--device=cuda", f"--dtype={dtype}", *KERNEL_OPTIONS)
+
+
+def floor(s, name, size):
+    """Kernels of the step that was measured, one by one; where not its whole batch fitted, half of what did, as there is more to hold."""
+    batch = s.known.get(f"step gpt2 {size[0]}", {"B": size[4]})["B"]
+    batch = batch if batch == size[4] else max(batch // 2, 1)
+    lines(s, name, "floor", *FLOOR_OPTIONS, "--device=cuda", "--dtype=bf16", f"--size=L{size[1]}C{size[3]}", f"--batch={batch}", f"--positions={TOKENS}",
+          f"--vocab={VOCABULARY}")
 
 
 def attention(s, name, head, positions):
@@ -556,7 +568,8 @@ def bench_cases(s):
         return steps + [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
 
     first = of(STEPS[0], TWINS[:2]) + [("start gpt2 " + STEPS[0][0], lambda name: start(s, name, STEPS[0])),
-                                       ("kernels bf16", lambda name: kernels(s, name, "bf16"))]
+                                       ("kernels bf16", lambda name: kernels(s, name, "bf16")),
+                                       (f"floor gpt2 {STEPS[0][0]}", lambda name: floor(s, name, STEPS[0]))]
     rest = [c for size in STEPS[1:] for c in of(size, TWINS[:2])]
     rest += [(f"attention {head} x {t}", lambda name, d=head, t=t: attention(s, name, d, t)) for head in ATTENTION["heads"] for t in ATTENTION["positions"]]
     rest += [(shared_name(STEPS[0], n, row), lambda name, n=n, row=row: shared(s, name, STEPS[0], n, row)) for n in (2, 4) for row in ROWS]

@@ -108,6 +108,7 @@ gpu.STEPS = [("small", 1, 2, 32, 2)]
 gpu.TOKENS, gpu.WARM, gpu.MEASURED, gpu.SHARED_BATCH, gpu.SHARED_STEPS, gpu.OF_CUDA = 16, 30, 4, 1, 4, 0
 gpu.VOCABULARY, gpu.IDS, gpu.SHARD_TOKENS, gpu.ROWS = 256, 256, 1 << 14, ["ddp", "full_shard"]
 gpu.KERNEL_OPTIONS = ["--rows=64", "--cols=64", "--vocab=200", "--parameters=20000", "--positions=32", "--copy=1", "--square=64", "--repeats=1"]
+gpu.FLOOR_OPTIONS = ["--size=L1C64", "--copy=1", "--square=64", "--steps=1", "--repeats=1"]
 gpu.ATTENTION = {"tokens": 64, "cols": 64, "heads": (32,), "positions": (32,), "options": ["--copy=1", "--square=64"]}
 gpu.WAYS = [(way, 1) for way, _ in gpu.WAYS]
 """
@@ -116,10 +117,10 @@ gpu.WAYS = [(way, 1) for way, _ in gpu.WAYS]
 def test_figures(packed, tmp_path):
     """Each kind of case, of sizes that a software GPU can do; PyTorch's twin needs a real one. What stands is not measured again."""
     out, env = tmp_path / "out", {"DTRUN_CACHE": tmp_path / "cache", "OMP_NUM_THREADS": "1"}
-    expected = {"step gpt2 small", "step gpt2 small none", "start gpt2 small", "kernels bf16", "attention 32 x 32",
+    expected = {"step gpt2 small", "step gpt2 small none", "start gpt2 small", "kernels bf16", "floor gpt2 small", "attention 32 x 32",
                 *(f"shared gpt2 small {n} ranks {row}" for n in (2, 4) for row in ("ddp", "full_shard"))}
     found = {}
-    for only in ("step gpt2 small", "start", "kernels bf16", "attention", "shared"):
+    for only in ("step gpt2 small", "start", "kernels bf16", "floor", "attention", "shared"):
         code, said, rows = run(packed[0], out, only, "bench", SMALL, **env)
         found = {row["case"]: row for row in rows}
         assert code == 0 and all(row["passed"] for row in rows), said
@@ -128,6 +129,7 @@ def test_figures(packed, tmp_path):
     assert found["step gpt2 small none"]["memory_bytes"] > step["memory_bytes"] and found["step gpt2 small none"]["first_loss"] == step["first_loss"], found
     assert step["tokens_per_s"] > 0 and step["memory_bytes"] > 2**20 and step["device"] == "software GPU" and "libraries" in step, step
     assert start["cold_s"] > 0 and start["warm_s"] > 0, start
+    assert {"step", "between kernels", "adamw_many"} <= {row["case"].split(", ")[0].split(" ", 2)[2] for row in found["floor gpt2 small"]["rows"]}, found
     assert {(row["way"], row["case"].split()[2]) for row in found["attention 32 x 32"]["rows"]} == {
         (way, kernel) for way in ("cudnn", "fast", "own", "plain") for kernel in ("attention", "attention_backward")}, found["attention 32 x 32"]
     assert len({tuple(found[f"shared gpt2 small 2 ranks {row}"]["losses"]) for row in ("ddp", "full_shard")}) == 1
