@@ -1,4 +1,5 @@
-/* Words of the all_reduce: [loss limbs][norm limbs][valid][stop][one per rank: losses that are not finite][riders of each rank, if any]. */
+/* Words of the all_reduce: [norm limbs][loss limbs][valid][stop][one per rank: losses that are not finite][riders of each rank, if any]. The norm's are added to from
+ * the step's first reduction on; what the host says goes behind them. */
 #include "worker/clip.h"
 
 #include "kernels/exact.h"
@@ -6,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { AT_LOSS = 0, AT_NORM = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_STOP, AT_RANKS };
+enum { AT_NORM = 0, AT_LOSS = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_STOP, AT_RANKS };
 
 static int64_t word_count(const struct strategy *s, bool riders)
 {
@@ -55,7 +56,7 @@ static void say(struct clip *c, const struct clip_input *in)
     if (in->riders != NULL) {
         memcpy(x->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders, CLIP_RIDERS * sizeof *in->riders);
     }
-    dt_stream_copy(stream, c->words, x->said, (size_t)words * sizeof *x->said);
+    dt_stream_copy(stream, c->words + AT_LOSS, x->said + AT_LOSS, (size_t)(words - AT_LOSS) * sizeof *x->said);
     dt_stream_copy(stream, c->divisors, x->said + words, (size_t)in->micro_steps * sizeof *x->said);
 }
 
@@ -88,25 +89,36 @@ static void sum_over_ranks(struct clip *c)
     dt_stream_copy(w->compute, c->turns[c->turn].heard, c->words, (size_t)words * sizeof *c->words);
 }
 
-int clip_start(struct clip *c, const struct clip_input *input)
+void clip_begin(struct clip *c)
+{
+    struct world *w = c->strategy->world;
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = c->words + AT_NORM, .count = DT_EXACT_LIMBS, .type = DT_I64});
+}
+
+void clip_add(struct clip *c, struct unit_range units)
 {
     struct strategy *s = c->strategy;
-    struct world *w = s->world;
-    const struct dt_kernels *k = w->device->kernels;
-    say(c, input);
-    for (int u = 0; u < s->chain->unit_count && strategy_counts(s); u++) {
+    for (int u = units.first; u < units.first + units.count && strategy_counts(s); u++) {
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);
         const char *g = (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * dt_dtype_size(s->sum_type);
-        k->norm_sum(w->compute, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->sum_type});
+        s->world->device->kernels->norm_sum(strategy_sums(s),
+                                            &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->sum_type});
     }
+}
+
+int clip_start(struct clip *c, const struct clip_input *input)
+{
+    struct world *w = c->strategy->world;
+    say(c, input);
     sum_over_ranks(c);
-    k->norm_finish(w->compute, &(struct dt_norm_finish_args){.factor = c->factor,
-                                                             .limbs = c->words + AT_NORM,
-                                                             .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
-                                                             .scale = 1.0 / ranks_and_micro_steps(c, input),
-                                                             .max_norm = input->max_norm});
+    w->device->kernels->norm_finish(
+        w->compute, &(struct dt_norm_finish_args){.factor = c->factor,
+                                                  .limbs = c->words + AT_NORM,
+                                                  .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
+                                                  .scale = 1.0 / ranks_and_micro_steps(c, input),
+                                                  .max_norm = input->max_norm});
     return c->turn;
 }
 
@@ -114,6 +126,7 @@ int clip_start_sum(struct clip *c, const struct clip_input *input)
 {
     struct clip_input in = *input;
     in.normalization = LOSS_GLOBAL_TOKENS;
+    clip_begin(c); /* or what a step left there would grow with each sum over ranks */
     say(c, &in);
     sum_over_ranks(c);
     return c->turn;

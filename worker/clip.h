@@ -48,7 +48,11 @@ struct clip {
 /* micro_steps: the most of a step. */
 void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct plan *p);
 void clip_open(struct clip *c, const struct plan *p);
-/* Enqueues on the compute stream: norm, the all_reduce, c->factor. All reductions have landed there. Returns the turn, for clip_read: results stay until the
+/* A step begins, before its first gradients are summed over ranks: its norm is nothing yet. */
+void clip_begin(struct clip *c);
+/* The gradients of these units are summed, in the order of strategy_sums' stream: it adds their squares, while compute goes on. */
+void clip_add(struct clip *c, struct unit_range units);
+/* Enqueues on the compute stream: the all_reduce, c->factor. All reductions have landed there, and clip_add had all units since clip_begin. Returns the turn, for clip_read: results stay until the
  * next start but one, which must not come before the host has waited for this one. */
 int clip_start(struct clip *c, const struct clip_input *input);
 /* Evaluation: only the sum of losses and valid counts over all ranks; the result's loss is their quotient. */

@@ -307,6 +307,11 @@ bool strategy_counts(const struct strategy *s)
     return s->replica_rank == 0;
 }
 
+struct dt_stream *strategy_sums(const struct strategy *s)
+{
+    return s->alone ? s->world->compute : s->world->communication;
+}
+
 void strategy_land(struct strategy *s)
 {
     if (s->alone) {

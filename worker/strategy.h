@@ -27,6 +27,10 @@
 
 struct strategy;
 
+struct unit_range {
+    int first, count; /* units side by side */
+};
+
 struct weights_ops {
     const char *name;
     void (*plan)(struct strategy *s, struct plan *p);
@@ -45,7 +49,8 @@ struct grads_ops {
     int (*open)(struct strategy *s, const struct plan *p, struct dt_error *err);
     /* Where backward writes, and whether it adds. The first micro-step overwrites; blocks that share a unit know who adds (block.h). */
     void *(*get)(struct strategy *s, int unit, int64_t micro_step, bool *accumulate);
-    void (*reduce)(struct strategy *s, int unit, bool last_micro_step);
+    /* Backward has completed the unit. Returns the units whose sums over ranks and micro-steps are done with this, in the order of strategy_sums' stream. */
+    struct unit_range (*reduce)(struct strategy *s, int unit, bool last_micro_step);
     void *(*slice)(struct strategy *s, int unit); /* reduced sums of the owned elements, valid after strategy_land */
     void (*close)(struct strategy *s);
 };
@@ -158,6 +163,8 @@ void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t 
 void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
 /* True on the ranks whose shares count (all but the further replicas of hybrid rows). */
 bool strategy_counts(const struct strategy *s);
+/* The stream in whose order the sums of gradients come about: compute's when alone. */
+struct dt_stream *strategy_sums(const struct strategy *s);
 /* The compute stream waits for all reductions and gathers. */
 void strategy_land(struct strategy *s);
 

@@ -1,7 +1,7 @@
 /* One optimizer step: read trainer_begin first. It walks the chain once forward and once backward per micro-step and asks the strategy for
  * weights and gradients; where they are and what travels is the strategy's business. Nothing in it allocates.
  *
- *   communication                                           | reduce 2 | reduce 1 | ...| sums |
+ *   communication                                           | reduce 2, its norm | reduce 1, its norm | ...| sums |
  *   gathering       gather 1 | gather 2 | ...               | gather 0 |                               the same stream where two are not safe
  *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
  *
@@ -233,7 +233,7 @@ static void backward(struct trainer *t, const struct batch *batch, struct micro 
             weights->fetch(s, c->blocks[i - 1].unit);
         }
         if (i == c->units[b->unit].first_use) {
-            s->grads->reduce(s, b->unit, last_micro_step);
+            clip_add(&t->clip, s->grads->reduce(s, b->unit, last_micro_step));
             /* Kept weights stay for the next micro-step unless gradients travel at each one anyway. */
             if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
                 weights->drop(s, b->unit);
@@ -264,6 +264,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     t->pace_due = false;
     trainer_graph_begin(t);
 
+    clip_begin(&t->clip);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
         const struct micro micro = {j, f->count};

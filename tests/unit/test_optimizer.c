@@ -196,6 +196,13 @@ static void test_decay_ranges(void **state)
     close_fixture(&f);
 }
 
+static void start_step(struct clip *c, const struct clip_input *in)
+{
+    clip_begin(c);
+    clip_add(c, (struct unit_range){0, 1});
+    (void)clip_start(c, in);
+}
+
 /* The norm over four tensors and the factor that clips them. */
 static void test_clip(void **state)
 {
@@ -217,7 +224,7 @@ static void test_clip(void **state)
         }
         double loss = 3;
         int64_t valid = 2;
-        clip_start(&f.clip, &(struct clip_input){.loss_sum = &loss,
+        start_step(&f.clip, &(struct clip_input){.loss_sum = &loss,
                                                  .valid_count = &valid,
                                                  .micro_steps = 1,
                                                  .max_norm = item(row, "max_norm")->valuedouble,
@@ -250,18 +257,18 @@ static void test_sums(void **state)
     double loss[3] = {6, 0, 5};
     int64_t valid[3] = {3, 0, 10};
     struct clip_input in = {.loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .stop = true};
-    clip_start(&f.clip, &in);
+    start_step(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 2.5 / 3, 1e-15);
     assert_float_equal(*f.clip.factor, 1.0 / 3, 1e-15);
     assert_int_equal(clip_read(&f.clip, f.clip.turn)->stop_count, 1);
     in.normalization = LOSS_GLOBAL_TOKENS;
-    clip_start(&f.clip, &in);
+    start_step(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 11.0 / 13, 1e-15);
     assert_float_equal(*f.clip.factor, 1.0 / 13, 1e-15);
     loss[2] = NAN;
-    clip_start(&f.clip, &in);
+    start_step(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_int_equal(clip_read(&f.clip, f.clip.turn)->bad_rank, 0);
     close_fixture(&f);

@@ -53,9 +53,8 @@ static void keep(struct strategy *s, void *sum, const void *part, int64_t count,
     }
 }
 
-static void reduce(struct strategy *s, int unit, bool last_micro_step)
+static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_step)
 {
-    (void)last_micro_step;
     struct world *w = s->world;
     struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
     int64_t count = s->chain->units[unit].numel;
@@ -78,6 +77,7 @@ static void reduce(struct strategy *s, int unit, bool last_micro_step)
     keep(s, sum, out, count, first);
     dt_event_record(x->freed, w->communication);
     x->unit = -1;
+    return (struct unit_range){unit, last_micro_step};
 }
 
 static void close_sliced(struct strategy *s)

@@ -91,15 +91,15 @@ static void arrive(struct strategy *s, char *grads, const char *from, int64_t co
     }
 }
 
-static void reduce(struct strategy *s, int unit, bool last_micro_step)
+static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_step)
 {
     if (!last_micro_step || s->alone) {
-        return;
+        return (struct unit_range){unit, last_micro_step};
     }
     struct world *w = s->world;
     struct bucket *b = &s->buckets[s->bucket_of[unit]];
     if (s->optimizer == PART_WHOLE && ++b->ready < b->count) {
-        return;
+        return (struct unit_range){unit, 0};
     }
     b->ready = 0;
     dt_event_record(s->unit_done[unit], w->compute);
@@ -110,7 +110,7 @@ static void reduce(struct strategy *s, int unit, bool last_micro_step)
         char *at = depart(s, unit_at(s, b->first), count);
         strategy_start(s, w->comm, DT_ALL_REDUCE, s->wire_type, at, at, count, "reduce gradients");
         arrive(s, unit_at(s, b->first), at, count);
-        return;
+        return (struct unit_range){b->first, b->count};
     }
     int64_t count = s->chain->units[unit].numel / s->shards;
     char *at = depart(s, unit_at(s, unit), count * s->shards), *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->wire_type);
@@ -119,6 +119,7 @@ static void reduce(struct strategy *s, int unit, bool last_micro_step)
         strategy_start(s, w->replica, DT_ALL_REDUCE, s->wire_type, share, share, count, "reduce across replicas");
     }
     arrive(s, slice(s, unit), share, count);
+    return (struct unit_range){unit, 1};
 }
 
 static void close_whole(struct strategy *s)
