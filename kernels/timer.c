@@ -73,3 +73,14 @@ double dt_timer_s(const struct dt_timer *t)
     const struct host_timer *host = (const struct host_timer *)t;
     return ops != NULL ? ops->seconds(t) : host->end_s > host->begin_s ? host->end_s - host->begin_s : 0;
 }
+
+bool dt_timer_since(const struct dt_timer *t, const struct dt_timer *origin, double *seconds)
+{
+    const struct dt_timer_ops *ops = dt_device_timer(t->device);
+    if (ops != NULL) {
+        return ops->since(t, origin, seconds);
+    }
+    double from_s = ((const struct host_timer *)origin)->begin_s, begin_s = ((const struct host_timer *)t)->begin_s;
+    *seconds = begin_s - from_s;
+    return from_s > 0 && begin_s > 0;
+}

@@ -16,6 +16,8 @@ void dt_timer_begin(struct dt_timer *t, struct dt_stream *s);
 void dt_timer_end(struct dt_timer *t, struct dt_stream *s);
 /* Seconds from the last begin to the last end, once the host has waited for what is behind both; 0 when they have not run. */
 double dt_timer_s(const struct dt_timer *t);
+/* Seconds from the last begin of `origin`, on whichever stream of the device, to the last begin of t. False: one of them has not run. */
+bool dt_timer_since(const struct dt_timer *t, const struct dt_timer *origin, double *seconds);
 
 /* Of a device with a clock of its own; on others a function on the stream looks at the host's. */
 struct dt_timer_ops {
@@ -24,6 +26,7 @@ struct dt_timer_ops {
     void (*begin)(struct dt_timer *t, struct dt_stream *s);
     void (*end)(struct dt_timer *t, struct dt_stream *s);
     double (*seconds)(const struct dt_timer *t);
+    bool (*since)(const struct dt_timer *t, const struct dt_timer *origin, double *seconds);
 };
 /* device.c, by its table of names. Null: none of its own. */
 const struct dt_timer_ops *dt_device_timer(const struct dt_device *d);

@@ -515,20 +515,35 @@ def start(s, name, size):
     shutil.rmtree(out, ignore_errors=True)
 
 
+def hidden(path):
+    """The share of a rank's time in collectives during which it computed as well, as its timeline has it; None where there is none."""
+    try:
+        with open(path) as f:
+            spans = [(e["tid"], e["ts"], e["ts"] + e["dur"]) for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+    except OSError:
+        return None
+    compute = [(a, b) for lane, a, b in spans if lane == 0]
+    others = [(a, b) for lane, a, b in spans if lane in (1, 2)]
+    total = sum(b - a for a, b in others)
+    both = sum(max(0, min(b, d) - max(a, c)) for a, b in others for c, d in compute)
+    return round(both / total, 3) if total > 0 else None
+
+
 def shared(s, name, size, ranks, row):
     """Ranks that share the GPU, by `peer`: the losses of each strategy are bit for bit those of the first one; steps beside its say what a strategy costs."""
     job, out = write_job(s, size, SHARED_BATCH, False, share_gpu=True, collectives="peer", strategy=row, max_steps=SHARED_STEPS, deterministic=True)
     shutil.rmtree(out, ignore_errors=True)
     bin_ = os.path.join(s.folder, "bin")
     code, said, seconds = s.run([os.path.join(bin_, "dtrun"), f"--nproc_per_node={ranks}", "--max_restarts=0", os.path.join(bin_, "train"), job, "--output_dir", out,
-                                 "--fresh"])
+                                 "--fresh", "--set", f"logging.timeline_steps=[{SHARED_STEPS - 2}, 2]"])
     rows = [r for r in read_rows(os.path.join(out, "metrics.jsonl")) if "loss" in r]
     losses = [r["loss"] for r in rows]
     first = s.known.get(shared_name(size, ranks, ROWS[0]))
     same = first is None or losses == first["losses"]
     passed = code == 0 and len(losses) == SHARED_STEPS and same
     s.add(name, passed, seconds=seconds, B=SHARED_BATCH, T=TOKENS, ranks=ranks, losses=losses,
-          **({"step_ms": round(statistics.median(r["step_s"] * 1e3 for r in rows[SHARED_STEPS // 2:]), 2)} if passed else {"same_losses": same}))
+          **({"step_ms": round(statistics.median(r["step_s"] * 1e3 for r in rows[SHARED_STEPS // 2:]), 2),
+              "hidden": hidden(os.path.join(out, "timeline-rank-0.json"))} if passed else {"same_losses": same}))
     if not passed:
         s.say(name, said)
     shutil.rmtree(out, ignore_errors=True)

@@ -95,6 +95,7 @@ struct job {
     } checkpointing;
     struct job_logging {
         int64_t log_every_n_steps;
+        int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
     } logging;
 
     struct job_precision {             /* what training.precision, mixed_precision and bf16 say together */

@@ -28,6 +28,7 @@ static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1,
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
 static const struct dt_rule stage = {.type = DT_RULE_INTEGER, .min = 0, .max = 3, .null = true, .null_value = -1};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
+static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
 static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = LARGE};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
@@ -189,6 +190,9 @@ static const struct dt_field checkpointing_fields[] = {
 #undef AT
 static const struct dt_field logging_fields[] = {
     {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps), &interval},
+    {"timeline_steps", "null",
+     "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for Perfetto",
+     offsetof(struct job_logging, timeline_steps), &pair},
     {0},
 };
 

@@ -356,18 +356,22 @@ void strategy_note(struct strategy *s, char what, int unit)
     }
 }
 
-void strategy_gather(struct strategy *s, const void *in, void *out, int64_t count, const char *name)
+void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name)
 {
+    struct dt_stream *stream = s->world->gathering;
+    int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
     dt_comm_start(s->world->gather,
-                  &(struct dt_collective){.kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type},
-                  s->world->gathering);
+                  &(struct dt_collective){.kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type}, stream);
+    timeline_end(s->timeline, span, stream);
 }
 
-void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
+void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
                     const char *name)
 {
-    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type},
-                  s->world->communication);
+    struct dt_stream *stream = s->world->communication;
+    int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, stream, name, s->chain->units[unit].name);
+    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type}, stream);
+    timeline_end(s->timeline, span, stream);
 }
 
 static bool same_layout(const struct chain *c, int a, int b)

@@ -20,6 +20,7 @@
 #include "worker/chain.h"
 #include "worker/job.h"
 #include "worker/plan.h"
+#include "worker/timeline.h"
 #include "worker/world.h"
 
 #include <stdbool.h>
@@ -121,6 +122,7 @@ struct strategy {
     int64_t *unit_first;                          /* elements before each unit */
     struct dt_arena arena;
     struct strategy_trace *trace; /* tests; may be null */
+    struct timeline *timeline;    /* the trainer's; may be null */
 
     /* placements' own */
     int weights_piece, grads_piece, wire_piece;
@@ -176,10 +178,10 @@ int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass
 
 /* For placements. */
 void strategy_note(struct strategy *s, char what, int unit);
-/* Brings a unit's `count` elements of each rank's slice together, on the gathering stream. */
-void strategy_gather(struct strategy *s, const void *in, void *out, int64_t count, const char *name);
-/* Any other collective, on the communication stream. */
-void strategy_start(struct strategy *s, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
+/* Brings the `count` elements that each rank has of a unit together, on the gathering stream. */
+void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name);
+/* Any other collective, of this unit and, perhaps, some behind it, on the communication stream. */
+void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
                     const char *name);
 void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type);
 int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err);

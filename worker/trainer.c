@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -198,6 +199,35 @@ static bool needs_state(const struct trainer *t, int64_t step, bool files)
     return eval_falls_on(t, step) || (files && due(step, t->job->checkpointing.save_every_n_steps));
 }
 
+enum { SPANS_MOST = 1 << 16 };
+
+/* logging.timeline_steps; nothing where these steps are behind the run already. */
+static int open_timeline(struct trainer *t, struct dt_error *err)
+{
+    const int64_t *steps = t->job->logging.timeline_steps;
+    if (steps[0] == 0 || t->step >= steps[0] + steps[1] - 1) {
+        return 0;
+    }
+    /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in two groups; a batch. Then sums, update, publish. */
+    double spans = (double)steps[1] * ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 2);
+    int rc = timeline_open(&t->timeline, t->world, steps[0], steps[1], spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
+    t->strategy.timeline = t->timeline;
+    return rc;
+}
+
+/* A disk that refuses it costs a warning. */
+static void write_timeline(struct trainer *t)
+{
+    struct dt_error err;
+    char *path = dt_format("%s/timeline-rank-%d.json", t->job->output_dir, t->rank);
+    if (timeline_write(t->timeline, path, &err) == 0) {
+        metrics_say(&t->metrics, "train: timeline: %s", path);
+    } else {
+        metrics_say(&t->metrics, "train: warning: timeline: %s", err.text);
+    }
+    free(path);
+}
+
 static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt_error *err)
 {
     const struct job *job = t->job;
@@ -239,6 +269,9 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
             compare_memory(t, m.memory_bytes);
         }
         metrics_step(&t->metrics, &m, log);
+        if (timeline_over(t->timeline, t->step)) {
+            write_timeline(t);
+        }
         if (hooks->after_step) {
             hooks->after_step(t, &r, hooks->context);
         }
@@ -315,7 +348,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (found && t.step >= t.total_steps && !t.eval_due) {
         metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
         t.finished_before = true;
-    } else if (train(&t, hooks, err) != 0) {
+    } else if ((!hooks->no_files && open_timeline(&t, err) != 0) || train(&t, hooks, err) != 0) {
         goto out;
     }
     set_pulse_limit(&t, START_LIMIT_S);
@@ -330,6 +363,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     }
     if (trainer_settle(&t, "end", err) != 0) {
         goto out;
+    }
+    if (timeline_over(t.timeline, INT64_MAX)) {
+        write_timeline(&t);
     }
     if (hooks->at_end) {
         hooks->at_end(&t, hooks->context);

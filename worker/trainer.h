@@ -68,6 +68,7 @@ struct trainer {
     struct dt_stream *copy;        /* brings batches to a device with memory of its own; else null */
     struct batch shape;            /* what a layer is given of a batch: sizes, no ids and labels */
     struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
+    struct timeline *timeline;     /* null: not wanted */
     int64_t save_tries;            /* begun in this round, the same on all ranks: each has words of its own in the store */
     int64_t saved_step;
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */

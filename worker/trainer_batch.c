@@ -104,7 +104,9 @@ static void read_batch(struct trainer *t, struct trainer_feed *f, const struct d
     int64_t elements = b->batch_size * b->sequence_length;
     int32_t *ids = f->host + 2 * j * elements, *labels = ids + elements;
     b->valid_count = f->valid[j] = data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
+    int span = timeline_begin(t->timeline, t->copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream, "batch", NULL);
     dt_stream_copy(stream, f->device + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
+    timeline_end(t->timeline, span, stream);
 }
 
 static long disk_reads(void)

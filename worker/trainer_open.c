@@ -311,6 +311,7 @@ void trainer_close(struct trainer *t)
     }
     trainer_batch_close(t);
     trainer_graph_close(t);
+    timeline_close(t->timeline);
     dt_event_close(t->done);
     for (int i = 0; i < 2; i++) {
         dt_event_close(t->pending[i].done);

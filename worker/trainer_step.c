@@ -150,6 +150,13 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
     };
 }
 
+static void run_block(struct trainer *t, const struct block *b, const struct pass *p, const char *what)
+{
+    int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, p->stream, what, b->layer >= 0 ? t->chain.units[b->unit].name : b->ops->name);
+    trainer_run_block(t, b, p);
+    timeline_end(t->timeline, span, p->stream);
+}
+
 /* Where a block's residual goes: one pair of buffers serves all blocks, each overwrites what it has read, but for those that keep theirs. */
 static void *residual_of(const struct trainer *t, int block)
 {
@@ -184,7 +191,7 @@ static void forward(struct trainer *t, enum pass_phase phase, const struct batch
         p.loss_sum = loss_sum;
         set_input(t, &p, i);
         strategy_note(s, 'F', b->unit);
-        trainer_run_block(t, b, &p);
+        run_block(t, b, &p, "forward");
         /* Backward comes from the other end: what it needs first stays. */
         bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || i + 1 == count);
         if (i == u->last_use && !stays) {
@@ -215,7 +222,7 @@ static void backward(struct trainer *t, const struct batch *batch, struct micro 
         p.weights = weights->get(s, b->unit);
         strategy_note(s, 'B', b->unit);
         if (b->again_bytes > 0) {
-            trainer_run_block(t, b, &p);
+            run_block(t, b, &p, "recompute");
         }
         p.phase = PASS_BACKWARD;
         p.busy_sms = busy_sms(t, PASS_BACKWARD, i, micro);
@@ -227,7 +234,7 @@ static void backward(struct trainer *t, const struct batch *batch, struct micro 
             p.loss_scale = scale;
             p.loss_sum = &t->loss_sum[micro_step];
         }
-        trainer_run_block(t, b, &p);
+        run_block(t, b, &p, "backward");
         mark(t, DT_PHASE_BACKWARD, micro_step);
         if (s->prefetch == PREFETCH_POST && i > 0) {
             weights->fetch(s, c->blocks[i - 1].unit);
@@ -263,6 +270,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->riders = t->pace_due;
     t->pace_due = false;
     trainer_graph_begin(t);
+    timeline_step(t->timeline, t->begun + 1);
 
     clip_begin(&t->clip);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
@@ -284,8 +292,12 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
                               .normalization = t->job->training.loss_normalization,
                               .riders = p->riders ? t->pace.block_ns : NULL,
                               .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
+    int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
     p->turn = clip_start(&t->clip, &sums);
+    timeline_end(t->timeline, span, w->compute);
+    span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
     optimizer_step(&t->optimizer, p->rate, t->clip.factor);
+    timeline_end(t->timeline, span, w->compute);
     s->weights->publish(s);
     dt_event_record(p->done, w->compute);
     t->begun++;
@@ -339,6 +351,7 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;
+    timeline_step(t->timeline, 0);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
         const struct batch *batch = trainer_batch_eval(t, i);

@@ -56,16 +56,26 @@ static void end(struct dt_timer *t, struct dt_stream *s)
     record(((struct cuda_timer *)t)->end, s);
 }
 
+static bool between(const struct dt_timer *base, cudaEvent_t from, cudaEvent_t to, double *seconds)
+{
+    float ms = 0;
+    cuda_device_use(base->device->impl);
+    bool known = cudaEventElapsedTime(&ms, from, to) == cudaSuccess;
+    (void)(known ? cudaSuccess : cudaGetLastError());
+    *seconds = (double)ms * 1e-3;
+    return known;
+}
+
 static double seconds(const struct dt_timer *base)
 {
     const struct cuda_timer *t = (const struct cuda_timer *)base;
-    float ms = 0;
-    cuda_device_use(base->device->impl);
-    if (cudaEventElapsedTime(&ms, t->begin, t->end) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
-    return (double)ms * 1e-3;
+    double took_s;
+    return between(base, t->begin, t->end, &took_s) ? took_s : 0;
 }
 
-const struct dt_timer_ops dt_cuda_timer = {.open = open_timer, .close = close_timer, .begin = begin, .end = end, .seconds = seconds};
+static bool since(const struct dt_timer *t, const struct dt_timer *origin, double *seconds)
+{
+    return between(t, ((const struct cuda_timer *)origin)->begin, ((const struct cuda_timer *)t)->begin, seconds);
+}
+
+const struct dt_timer_ops dt_cuda_timer = {.open = open_timer, .close = close_timer, .begin = begin, .end = end, .seconds = seconds, .since = since};

@@ -65,13 +65,13 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     strategy_note(s, 'R', unit);
     if (s->optimizer == PART_WHOLE) {
         out = direct ? sum : x->data;
-        strategy_start(s, w->comm, DT_ALL_REDUCE, s->wire_type, x->data, out, count, "reduce gradients");
+        strategy_start(s, unit, w->comm, DT_ALL_REDUCE, s->wire_type, x->data, out, count, "reduce gradients");
     } else {
         count /= s->shards;
         out = direct ? sum : (char *)x->data + (size_t)(s->shard_rank * count) * dt_dtype_size(s->wire_type);
-        strategy_start(s, w->shard, DT_REDUCE_SCATTER, s->wire_type, x->data, out, count, "reduce gradients");
+        strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->wire_type, x->data, out, count, "reduce gradients");
         if (s->replicas > 1) {
-            strategy_start(s, w->replica, DT_ALL_REDUCE, s->wire_type, out, out, count, "reduce across replicas");
+            strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->wire_type, out, out, count, "reduce across replicas");
         }
     }
     keep(s, sum, out, count, first);

@@ -108,15 +108,15 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     if (s->optimizer == PART_WHOLE) {
         int64_t count = s->unit_first[b->first + b->count] - s->unit_first[b->first];
         char *at = depart(s, unit_at(s, b->first), count);
-        strategy_start(s, w->comm, DT_ALL_REDUCE, s->wire_type, at, at, count, "reduce gradients");
+        strategy_start(s, b->first, w->comm, DT_ALL_REDUCE, s->wire_type, at, at, count, "reduce gradients");
         arrive(s, unit_at(s, b->first), at, count);
         return (struct unit_range){b->first, b->count};
     }
     int64_t count = s->chain->units[unit].numel / s->shards;
     char *at = depart(s, unit_at(s, unit), count * s->shards), *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->wire_type);
-    strategy_start(s, w->shard, DT_REDUCE_SCATTER, s->wire_type, at, share, count, "reduce gradients");
+    strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->wire_type, at, share, count, "reduce gradients");
     if (s->replicas > 1) {
-        strategy_start(s, w->replica, DT_ALL_REDUCE, s->wire_type, share, share, count, "reduce across replicas");
+        strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->wire_type, share, share, count, "reduce across replicas");
     }
     arrive(s, slice(s, unit), share, count);
     return (struct unit_range){unit, 1};

@@ -38,7 +38,7 @@ static void fetch(struct strategy *s, int unit)
     dt_event_wait(x->freed, w->gathering);
     dt_event_wait(s->updated, w->gathering);
     strategy_note(s, 'G', unit);
-    strategy_gather(s, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
+    strategy_gather(s, unit, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
     dt_event_record(x->filled, w->gathering);
     x->unit = unit;
 }

@@ -285,6 +285,7 @@ void device_case_timer(const struct device_case *c)
     assert_int_equal(dt_timer_open(&d, &outer, NULL), 0);
     assert_int_equal(dt_timer_open(&d, &inner, NULL), 0);
     assert_true(dt_timer_s(outer) == 0);
+    assert_false(dt_timer_since(inner, outer, &(double){0}));
     for (int i = 0; i < 2; i++) { /* again: the last ones count */
         dt_timer_begin(outer, s);
         dt_timer_begin(inner, s);
@@ -294,6 +295,8 @@ void device_case_timer(const struct device_case *c)
         dt_timer_end(outer, s);
         assert_int_equal(dt_stream_finish(s, LONG_S, NULL), 0);
         assert_true(dt_timer_s(inner) > 0 && dt_timer_s(outer) > dt_timer_s(inner));
+        double seconds = -1;
+        assert_true(dt_timer_since(inner, outer, &seconds) && seconds >= 0 && seconds < dt_timer_s(outer));
     }
     dt_timer_close(inner);
     dt_timer_close(outer);
