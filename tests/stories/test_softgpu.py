@@ -355,3 +355,12 @@ def test_without_a_driver_it_is_said_and_auto_takes_the_cpu(place):
     result = support.run([job, "--output_dir", folder / "auto", "--set", "training.max_steps=1", "--set", "training.device=auto"], executable=support.program("train"),
                          env={"DTRUN_DEVICE": None})
     assert result.code == 0, result
+
+
+def test_timeline(place):
+    """Events of the device note the times, also around graphs, and change no bit."""
+    plain = run(place, place[0] / "timed-not", 2, "full_shard")
+    timed = run(place, place[0] / "timed", 2, "full_shard", ["logging.timeline_steps=[3,2]", "training.cuda_graphs=true"])
+    assert timed == plain
+    for rank in range(2):
+        training.check_timeline(place[0] / "timed", rank, [3, 4], ["transformer.h.0", "transformer.h.1"])

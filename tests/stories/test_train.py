@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+import training
 from support import BIN, DEADLINE_S, DTRUN, Job, clean_env, marked, program, run, wait_lines, wait_until
 
 TRAIN = os.path.join(BIN, "train")
@@ -239,28 +240,10 @@ def test_stop_of_all_ranks(job, tmp_path):
 
 
 def test_timeline(job):
-    """Each rank's file has its steps only: lanes in order, each unit computed and reduced as often as it should be, and nothing before what it needs."""
     job(training={"strategy": "full_shard", "gradient_accumulation_steps": 2}, logging={"timeline_steps": [3, 2]})
     assert run(["--nproc_per_node=2", "train", job.path], env={"DTRUN_STREAMS": "thread"}).code == 0
     for rank in range(2):
-        events = json.loads((job.out / f"timeline-rank-{rank}.json").read_text())["traceEvents"]
-        assert [e["args"]["count"] for e in events if e["name"] == "missing"] == [0]
-        assert {e["pid"] for e in events} == {rank}
-        spans = [e for e in events if e["ph"] == "X"]
-        assert {e["args"]["step"] for e in spans} == {3, 4}
-        for lane in range(4):
-            own = [e for e in spans if e["tid"] == lane]
-            assert all(a["ts"] + a["dur"] <= b["ts"] + 1 for a, b in zip(own, own[1:]))  # a microsecond: as they are printed
-        for step in 3, 4:
-            of = [e for e in spans if e["args"]["step"] == step]
-            assert [e["name"] for e in of if e["name"] in ("step sums", "optimizer")] == ["step sums", "optimizer"]
-            for unit in "transformer.h.0", "transformer.h.1":
-                gathers, forwards, backwards, reductions = (
-                    [e for e in of if e["name"] == f"{what} {unit}"] for what in ("gather weights", "forward", "backward", "reduce gradients"))
-                assert len(forwards) == len(backwards) == len(reductions) == 2 and gathers
-                assert gathers[0]["ts"] + gathers[0]["dur"] <= forwards[0]["ts"] + 1
-                for computed, reduced in zip(backwards, reductions):
-                    assert computed["ts"] + computed["dur"] <= reduced["ts"] + 1
+        training.check_timeline(job.out, rank, [3, 4], ["transformer.h.0", "transformer.h.1"], micro_steps=2)
 
 
 def test_timeline_of_the_last_steps(job):

@@ -228,3 +228,29 @@ def software_gpu_place(folder, **job):
     shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
     shutil.copy2(os.path.join(support.BUILD, "softgpu", "train"), folder / "bin" / "train")
     return folder, made
+
+
+def check_timeline(out, rank, steps, units, micro_steps=1):
+    """The file of a rank under full_shard has these steps only: lanes in order, each unit computed and reduced as often as it should be, and nothing before what it needs."""
+    with open(os.path.join(str(out), f"timeline-rank-{rank}.json")) as f:
+        events = json.load(f)["traceEvents"]
+    assert [e["args"]["count"] for e in events if e["name"] == "missing"] == [0]
+    assert {e["pid"] for e in events} == {rank}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["args"]["step"] for e in spans} == set(steps)
+
+    def before(a, b):
+        return a["ts"] + a["dur"] <= b["ts"] + 1  # a microsecond: as they are printed
+
+    for lane in range(4):
+        own = [e for e in spans if e["tid"] == lane]
+        assert all(before(a, b) for a, b in zip(own, own[1:])), own
+    for step in steps:
+        of = [e for e in spans if e["args"]["step"] == step]
+        assert [e["name"] for e in of if e["name"] in ("step sums", "optimizer")] == ["step sums", "optimizer"]
+        for unit in units:
+            gathers, forwards, backwards, reductions = (
+                [e for e in of if e["name"] == f"{what} {unit}"] for what in ("gather weights", "forward", "backward", "reduce gradients"))
+            assert len(forwards) == len(backwards) == len(reductions) == micro_steps and gathers
+            assert before(gathers[0], forwards[0])
+            assert all(before(computed, reduced) for computed, reduced in zip(backwards, reductions))
