@@ -97,6 +97,9 @@ static int begin(struct options *o)
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
     }
+    if (o->here.requeue.batch && strcmp(options_source(o, "signals_to_handle"), "default") == 0) {
+        (void)signal(SIGHUP, SIG_IGN); /* no terminal is behind a batch job */
+    }
     if (guard_open(o->signals, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return DT_EXIT_TEMPORARY;

@@ -76,7 +76,7 @@ static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t s
     struct rlimit limit;
     char name[32];
     if ((code != -SIGKILL && code != -SIGXCPU) || getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        one->cpu_s < 0.85 * (double)limit.rlim_cur) { /* the limit is counted in ticks, which say up to a tenth more */
+        one->cpu_s < 0.85 * (double)limit.rlim_cur - 0.25) { /* the limit is counted in ticks, which say more of whoever is often interrupted */
         return false;
     }
     (void)snprintf(out, size, "killed by signal %d (%s) after %.0f s of CPU time, where a process may use %llu s (ulimit -t)", -code,

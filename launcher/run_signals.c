@@ -43,8 +43,10 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     r->signal_count[n] += by_guard;
     if (n == SIGTSTP) {
         suspend(r);
-    } else if (n == SIGUSR2 || (n == SIGUSR1 && !r->is_train && !r->o->signals[n])) {
+    } else if ((n == SIGUSR1 || n == SIGUSR2) && !r->is_train && !r->o->signals[n] && r->workers.running_count > 0) {
         workers_signal(&r->workers, n); /* the program's own business */
+        console_say("dtrun: host %s: %s: passed on to %d worker%s\n", r->failures.host, n == SIGUSR1 ? "USR1" : "USR2", r->workers.running_count,
+                    r->workers.running_count == 1 ? "" : "s");
     } else if (n == SIGCONT) {
         return;
     } else if (r->wish == 0) {
@@ -72,7 +74,7 @@ static void on_signals(uv_poll_t *handle, int status, int events)
 
 int run_open_signals(struct run *r, struct dt_error *err)
 {
-    static const int always[] = {SIGCHLD, SIGTSTP, SIGCONT, SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+    static const int always[] = {SIGCHLD, SIGTSTP, SIGCONT, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     sigset_t set;
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof always / sizeof *always; i++) {

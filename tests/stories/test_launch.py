@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import pytest
+from nodes import free_port, listens
 from support import DEADLINE_S, DTRUN, PYTHON, Job, alive, as_nobody, children, clean_env, lines_of, marked, run, script, state_of, wait_lines, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -340,6 +341,30 @@ def test_usr1_is_passed_on_to_a_foreign_program(tmp_path):
         job.signal(signal.SIGUSR1)
         result = job.finish()
     assert result.code == 0 and lines_of(tmp_path / "got") == ["usr1"], result
+    assert re.search(rf"^dtrun: host \S+: USR1: passed on to 1 worker$", result.err, re.M), result
+
+
+@pytest.mark.parametrize("options, name, code", [(["--signals-to-handle=SIGUSR2"], "USR2", 140), (["--signals-to-handle=SIGUSR1"], "HUP", 129),
+                                                 (["--signals-to-handle=SIGTERM,SIGINT"], "QUIT", 131)])
+def test_signals_that_stop_leave_workers_their_grace(tmp_path, options, name, code):
+    """What is named by --signals_to_handle, and INT, TERM, HUP, QUIT always."""
+    text = f'trap "echo {name} >> {tmp_path}/got" {name} TERM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    with Job(["--shutdown_timeout=1", *options, "sh", "-c", text]) as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(getattr(signal, "SIG" + name))
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == code and lines_of(tmp_path / "got")[0] == name, result
+
+
+def test_usr1_before_there_are_workers_ends_the_launcher():
+    port = free_port()
+    with Job(["--nnodes=2", f"--master_port={port}", "--node_rank=0", "true"]) as job:
+        wait_until(lambda: listens(port), "the endpoint")
+        job.signal(signal.SIGUSR1)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 138, result
 
 
 def test_ctrl_z_stops_everything_and_cont_goes_on(tmp_path):

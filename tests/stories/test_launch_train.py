@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import signal
+import time
 
 import pytest
 import training
 from places import little_memory
-from nodes import c10d, finish, free_port
-from support import DTRUN, PYTHON, Job, lines_of, program, run, script, wait_lines
+from nodes import c10d, finish, free_port, listens
+from support import DTRUN, PYTHON, Job, lines_of, program, run, script, wait_lines, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -165,7 +166,7 @@ def test_help_needs_no_ranks(train, tmp_path):
     assert (result.code, result.out, result.err) == (0, "usage: train job.json\n", "")
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM", "USR1"])
+@pytest.mark.parametrize("name", ["INT", "TERM", "USR1", "USR2", "HUP", "QUIT"])
 def test_a_stop_saves_and_ends_with_75(train, tmp_path, name):
     with train(["--nproc_per_node=2"], ["job.json", "wait"], job=True) as job:
         wait_lines(tmp_path / "ready", 2)
@@ -175,6 +176,41 @@ def test_a_stop_saves_and_ends_with_75(train, tmp_path, name):
     assert result.code == 75, result
     assert sorted(lines_of(tmp_path / "orders")) == ["0 1", "1 1"]
     assert f"stopped by {name}: state saved; the same command continues" in result.err
+
+
+@pytest.mark.parametrize("name, again", [("USR1", True), ("USR2", True), ("TERM", False), ("HUP", None)])
+def test_a_warned_batch_job_asks_for_the_next_run(train, tmp_path, name, again):
+    """A stand-in for scontrol writes what it was asked. HUP means nothing there: no terminal is behind it."""
+    (tmp_path / "tools").mkdir()
+    script(tmp_path / "tools", "scontrol", f'echo "$*" >>{tmp_path}/asked\n')
+    env = {"SLURM_JOB_ID": "12", "ENVIRONMENT": "BATCH", "PATH": f"{tmp_path}/tools:{os.environ['PATH']}"}
+    with train(["--nproc_per_node=2"], ["job.json", "wait"], job=True, **env) as job:
+        wait_lines(tmp_path / "ready", 2)
+        job.signal(getattr(signal, "SIG" + name))
+        if again is None:
+            time.sleep(0.5)
+            assert job.process.poll() is None
+            job.signal(signal.SIGUSR1)
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 75, result
+    assert (tmp_path / "asked").exists() == (again is not False)
+    if again is not False:
+        assert lines_of(tmp_path / "asked") == ["requeue 12"]
+
+
+@pytest.mark.parametrize("name, code", [("USR1", 138), ("USR2", 140)])
+def test_a_warning_while_it_waits_for_hosts(train, tmp_path, name, code):
+    (tmp_path / "tools").mkdir()
+    script(tmp_path / "tools", "scontrol", f'echo "$*" >>{tmp_path}/asked\n')
+    env = {"SLURM_JOB_ID": "12", "ENVIRONMENT": "BATCH", "PATH": f"{tmp_path}/tools:{os.environ['PATH']}"}
+    port = free_port()
+    with train(["--nnodes=2", f"--master_port={port}", "--node_rank=0"], ["job.json", "wait"], job=True, **env) as job:
+        wait_until(lambda: listens(port), "the endpoint")
+        job.signal(getattr(signal, "SIG" + name))
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == code and lines_of(tmp_path / "asked") == ["requeue 12"], result
 
 
 def test_a_scheduler_that_signals_each_process_is_one_wish(train, tmp_path):
