@@ -222,6 +222,14 @@ static void hook(struct dt_store_wait *n, struct dt_store_waiter *w, struct entr
     w->missing_count++;
 }
 
+/* What waits take counts as what keys take: a thousand clients may wait for the same hundred thousand keys. */
+static void make_waits(struct dt_store_table *t, struct dt_store_waiter *w, size_t count)
+{
+    w->waits_bytes = count * sizeof *w->waits;
+    w->waits = dt_alloc(w->waits_bytes);
+    t->bytes += w->waits_bytes;
+}
+
 static void park(struct dt_store_table *t, struct dt_store_waiter *w)
 {
     w->previous = NULL;
@@ -239,6 +247,7 @@ static void unpark(struct dt_store_table *t, struct dt_store_waiter *w)
         w->next->previous = w->previous;
     }
     w->next = w->previous = NULL;
+    t->bytes -= w->waits_bytes;
     free(w->waits);
     w->waits = NULL;
     w->wait_count = w->missing_count = 0;
@@ -300,7 +309,7 @@ bool dt_store_table_wait(struct dt_store_table *t, struct dt_store_waiter *w, co
     if (missing == 0) {
         return true;
     }
-    w->waits = dt_alloc(missing * sizeof *w->waits);
+    make_waits(t, w, missing);
     for (size_t i = 0; i < count; i++) {
         struct entry *e = find_or_make(t, keys[i]);
         if (is_ready(e) || (e->wait_last != NULL && e->wait_last->waiter == w)) { /* a key named twice counts once */
@@ -337,7 +346,7 @@ int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, 
         wake_all(t, e);
         return 0;
     }
-    w->waits = dt_alloc(sizeof *w->waits);
+    make_waits(t, w, 1);
     hook(&w->waits[w->wait_count++], w, e);
     park(t, w);
     return 0;

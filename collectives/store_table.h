@@ -37,7 +37,7 @@ struct dt_store_waiter {
     double since_s; /* set by the caller when it waits; only shown */
     /* the table's */
     struct dt_store_wait *waits;
-    size_t wait_count, missing_count;
+    size_t wait_count, missing_count, waits_bytes;
     struct dt_store_waiter *next, *previous;
 };
 

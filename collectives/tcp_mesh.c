@@ -277,8 +277,12 @@ static int await_others(struct dt_comm *c, double deadline_s, struct dt_error *e
         }
         struct dt_error none;
         if (count == PENDING_MAX) { /* the oldest one gives way */
-            dt_net_close(&pending[0].net);
-            pending[0] = pending[--count];
+            int oldest = 0;
+            for (int i = 1; i < count; i++) {
+                oldest = pending[i].since_s < pending[oldest].since_s ? i : oldest;
+            }
+            dt_net_close(&pending[oldest].net);
+            pending[oldest] = pending[--count];
         }
         struct pending p = {.since_s = now_s};
         if ((polls[0].revents & POLLIN) != 0 && dt_net_accept(&t->listener, &p.net, 0, &none) == 0) {

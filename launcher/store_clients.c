@@ -78,10 +78,8 @@ void store_client_say_dropped(struct store_client *c, const char *why)
     int unsaid = 0;
     char name[320], more[48];
     (void)store_client_name(c, name, sizeof name);
-    if (!c->is_fresh) {
-        dt_log(DT_LOG_WARN, "store", "client %s dropped: %s", name, why);
-    } else if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
-        dt_log(DT_LOG_WARN, "store", "connection from %s dropped: %s%s", name, why, strangers_more(unsaid, more));
+    if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
+        dt_log(DT_LOG_WARN, "store", "%s %s dropped: %s%s", c->is_fresh ? "connection from" : "client", name, why, strangers_more(unsaid, more));
     }
 }
 

@@ -74,7 +74,7 @@ void store_handle_closed(struct store_server *s);
 bool store_client_address(const struct store_client *c, struct sockaddr_storage *from);
 /* "host:port" for messages. Returns out. */
 const char *store_client_name(const struct store_client *c, char *out, size_t out_bytes);
-/* The line about a client that goes: every time for those of the job; of others, whose host may try a thousand times, once a minute. */
+/* The line about a client that goes: of each host, which may try a thousand times, one a minute. That it has greeted as clients do proves nothing. */
 void store_client_say_dropped(struct store_client *c, const char *why);
 /* Takes a client out of everything but its socket. */
 void store_client_leave(struct store_client *c);

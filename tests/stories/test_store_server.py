@@ -99,6 +99,18 @@ def test_strangers_get_one_line():
         assert stats["dropped"] == 1 and stats["clients"] == 0
 
 
+def test_clients_that_greet_and_send_nonsense_get_one_line():
+    """The greeting is no secret."""
+    with Server() as server:
+        for _ in range(200):
+            with server.connect(HELLO + b"\xff") as s:
+                assert is_closed(s)
+        assert json.loads(server.ask("stats"))["dropped"] == 200
+        server.process.terminate()
+        lines = server.process.stderr.read().splitlines()
+        assert len(lines) == 1 and "dropped: unknown query code 255" in lines[0], lines
+
+
 def test_statistics_say_who_waits_for_what():
     with Server() as server:
         with server.connect(HELLO + b"\x06" + struct.pack("<Q", 1) + text(b'rank"7')) as s:

@@ -175,7 +175,7 @@ static void waiting(void **state)
 {
     (void)state;
     struct dt_store_table *t = dt_store_table_open(NULL);
-    struct person p = {0}, q = {0}, r = {0};
+    struct person p = {0}, q = {0}, r = {0}, other = {0};
     set(t, "there", "1");
     assert_true(park(t, &p, "there", NULL));
     assert_true(dt_store_table_wait(t, &p.waiter, NULL, 0));
@@ -210,6 +210,11 @@ static void waiting(void **state)
     /* waits leave nothing behind, and reset forgets them */
     dt_store_table_reset(t);
     assert_false(park(t, &p, "u", "v"));
+    size_t one = dt_store_table_bytes(t);
+    assert_false(park(t, &other, "u", "v")); /* the second one takes room, too */
+    assert_true(dt_store_table_bytes(t) > one);
+    dt_store_table_cancel(t, &other.waiter);
+    assert_int_equal(one, dt_store_table_bytes(t));
     dt_store_table_cancel(t, &p.waiter);
     assert_int_equal(0, dt_store_table_bytes(t));
     assert_false(park(t, &p, "u", "v"));
