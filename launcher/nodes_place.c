@@ -50,7 +50,8 @@ static void add_job(const struct options *o, struct dt_text *out)
     dt_text_clear(&file);
 }
 
-/* The program is compared by its name: folders may differ. */
+/* The program is compared by its name: folders may differ. --dead_after as it is used, time scale and --rdzv_conf included: a host that reckons with
+ * another one lets its workers live when the others begin without it. */
 void nodes_digest(const struct options *o, char *out, size_t out_bytes)
 {
     const char *name = strrchr(o->program, '/');
@@ -59,8 +60,9 @@ void nodes_digest(const struct options *o, char *out, size_t out_bytes)
     if (o->bundled && strcmp(o->program, "train") == 0) {
         add_job(o, &job);
     }
-    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--rdzv_backend %s\nprogram %.200s\n%s", DT_VERSION, o->nnodes_min,
-                   o->nnodes_max, o->max_restarts, o->rdzv_backend, name != NULL ? name + 1 : o->program, dt_text_str(&job));
+    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
+                   DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend, name != NULL ? name + 1 : o->program,
+                   dt_text_str(&job));
     dt_text_clear(&job);
 }
 

@@ -13,7 +13,8 @@ struct nodes_place {
     bool by_name;                /* what others are told is what its name is on this host */
 };
 
-/* What hosts compare before they begin, a line each: version, sizes, backend, program; of train also its job file's hash and its arguments. */
+/* What hosts compare before they begin, a line each: version, sizes, --dead_after, backend, program; of train also its job file's hash and its
+ * arguments. */
 void nodes_digest(const struct options *o, char *out, size_t out_bytes);
 /* Who should hold the endpoint, as far as options say. */
 enum endpoint_choice nodes_choice(const struct options *o);

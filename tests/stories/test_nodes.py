@@ -369,6 +369,18 @@ def test_a_host_that_was_started_differently_is_said_once(tmp_path):
     assert result.code == 0 and len(re.findall(r"^dtrun: host \S+: refused: --max_restarts 0 here, --max_restarts 4 there", result.err, re.M)) == 2, result
 
 
+def test_hosts_that_count_each_other_lost_at_other_times_are_refused():
+    """One would let its workers live when the other begins without it."""
+    port = free_port()
+    with Job(c10d(port, 2, "--dead_after=6", "sleep", "600")) as a, \
+         Job(["--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_id=story", "sleep", "600"],
+             env={"PET_RDZV_CONF": "keep_alive_interval=2,keep_alive_max_attempt=4"}) as b:
+        results = finish(a, b)
+    assert [r.code for r in results] == [2, 2], results
+    said = "".join(r.err for r in results)
+    assert said.count("--dead_after 6 here, --dead_after 8 there") == said.count("--dead_after 8 here, --dead_after 6 there") == 1, results
+
+
 def test_an_address_in_a_variable_that_is_not_read_is_said():
     result = run(["--nnodes=2", f"--master_port={free_port()}", "--dry_run", "/bin/true"], env={"MASTER_ADDR": "n1"})
     assert result.code == 0 and result.err == ("dtrun: --master_addr: not given, and MASTER_ADDR is not read: only agents of this machine can join; "

@@ -1,6 +1,8 @@
 /* Many agents with their links, members and stores, without workers: those of the followers in this process, the leader's in one that is killed.
- * They meet, elect another leader, and hold a few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand. */
+ * They meet, elect another leader, and hold a few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand.
+ * Before that, what hosts compare. */
 #include "launcher/nodes.h"
+#include "launcher/nodes_place.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -244,9 +246,50 @@ static void followers_of_a_killed_leader_elect_another(void **state)
     free(c.agents);
 }
 
+/* What a host compares that was started with these words. */
+static void digest_of(char *out, char *const *words, char *const *variables)
+{
+    static char *argv[64];
+    struct options o;
+    struct dt_error err;
+    int argc = 0;
+    argv[argc++] = (char *)"dtrun";
+    argv[argc++] = (char *)"--nnodes=2";
+    argv[argc++] = (char *)"--rdzv_endpoint=127.0.0.1:29500";
+    for (; *words != NULL; words++) {
+        argv[argc++] = *words;
+    }
+    argv[argc] = NULL;
+    assert_int_equal(options_read(&o, argc, argv, (char **)(uintptr_t)variables, &err), 0);
+    nodes_digest(&o, out, MESSAGE_TEXT_BYTES);
+    assert_true(strlen(out) < MESSAGE_TEXT_BYTES - 1);
+    options_clear(&o);
+}
+
+/* The fences are made of it, wherever it comes from. */
+static void hosts_compare_dead_after_as_it_is_used(void **state)
+{
+    (void)state;
+    static char plain[MESSAGE_TEXT_BYTES], other[MESSAGE_TEXT_BYTES];
+    char *const none[] = {NULL};
+    digest_of(plain, (char *const[]){(char *)"/bin/true", NULL}, none);
+    assert_non_null(strstr(plain, "\n--dead_after 15\n"));
+    digest_of(other, (char *const[]){(char *)"--dead_after=5", (char *)"/bin/true", NULL}, none);
+    assert_non_null(strstr(other, "\n--dead_after 5\n"));
+    digest_of(other, (char *const[]){(char *)"--time_scale=10", (char *)"/bin/true", NULL}, none);
+    assert_non_null(strstr(other, "\n--dead_after 1.5\n"));
+    digest_of(other, (char *const[]){(char *)"/bin/true", NULL},
+              (char *const[]){(char *)"PET_RDZV_CONF=keep_alive_interval=2,keep_alive_max_attempt=4", NULL});
+    assert_non_null(strstr(other, "\n--dead_after 8\n"));
+    digest_of(other, (char *const[]){(char *)"--dead_after=30", (char *)"--time_scale=2", (char *)"/bin/true", NULL}, none);
+    assert_string_equal(other, plain); /* the same in the end */
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
+
+                                       cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
