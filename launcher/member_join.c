@@ -16,15 +16,32 @@ static int new_node(struct member *m, uint64_t id)
     return node;
 }
 
+enum { ALIKE_BYTES = 60, SHOWN_BYTES = 150 }; /* of two lines: so much may be alike before the difference; so much is shown */
+
+/* One side of a difference: of a long line its name, and what stands from `from` on. */
+static void show_line(char *out, size_t out_bytes, const char *line, int size, int from)
+{
+    int name = (int)strcspn(line, " \n"), rest = size - from;
+    (void)snprintf(out, out_bytes, "%.*s%s%.*s%s", from > 0 ? name : 0, line, from > 0 ? " ..." : "", rest < SHOWN_BYTES ? rest : SHOWN_BYTES,
+                   line + from, rest > SHOWN_BYTES ? "..." : "");
+}
+
 /* Both digests, line by line where they differ. */
 static void compare_digests(const char *ours, const char *theirs, char *out, size_t out_bytes)
 {
+    char here[2 * SHOWN_BYTES], there[2 * SHOWN_BYTES];
     size_t used = 0;
     out[0] = 0;
     while (*ours != 0 || *theirs != 0) {
-        int a = (int)strcspn(ours, "\n"), b = (int)strcspn(theirs, "\n");
-        if ((a != b || memcmp(ours, theirs, (size_t)a) != 0) && used < out_bytes) {
-            int n = snprintf(out + used, out_bytes - used, "%s%.*s here, %.*s there", used > 0 ? "; " : "", a, ours, b, theirs);
+        int a = (int)strcspn(ours, "\n"), b = (int)strcspn(theirs, "\n"), alike = 0, from = 0;
+        for (; alike < a && alike < b && ours[alike] == theirs[alike]; alike++) {
+            from = ours[alike] == ' ' ? alike : from; /* a whole word */
+        }
+        if ((alike < a || alike < b) && used < out_bytes) {
+            from = alike > ALIKE_BYTES ? from : 0;
+            show_line(here, sizeof here, ours, a, from);
+            show_line(there, sizeof there, theirs, b, from);
+            int n = snprintf(out + used, out_bytes - used, "%s%s here, %s there", used > 0 ? "; " : "", here, there);
             used += n > 0 ? (size_t)n : 0;
         }
         ours += a + (ours[a] == '\n');

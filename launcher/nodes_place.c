@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
+#define ARGUMENTS_BYTES 1200         /* of train's arguments shown where hosts differ; all of them are compared */
 
 static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up beside everything else */
 
@@ -23,6 +25,20 @@ bool nodes_is_loopback(const char *address)
 }
 
 /* ---- what must be alike ---- */
+
+/* Each ends with a NUL. A line of words for people, as far as it goes, and the hash of all. */
+static void add_arguments(const struct dt_text *arguments, struct dt_text *out)
+{
+    char shown[ARGUMENTS_BYTES + 1];
+    size_t size = arguments->size > ARGUMENTS_BYTES ? ARGUMENTS_BYTES : arguments->size;
+    for (size_t i = 0; i < size; i++) {
+        unsigned char c = (unsigned char)arguments->data[i];
+        shown[i] = (char)(c < 32 || c == 127 ? ' ' : c);
+    }
+    shown[size] = '\0';
+    dt_text_printf(out, "arguments %s%s(hash %016llx)\n", shown, arguments->size > size ? "... " : "",
+                   (unsigned long long)XXH3_64bits(arguments->data, arguments->size));
+}
 
 /* Of train: what its job file says, wherever it lies, and the other arguments. */
 static void add_job(const struct options *o, struct dt_text *out)
@@ -39,13 +55,10 @@ static void add_job(const struct options *o, struct dt_text *out)
             (void)crypto_generichash(hash, sizeof hash, (const unsigned char *)file.data, file.size, NULL, 0);
             dt_text_printf(out, "job file %.16s\n", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash));
         } else {
-            dt_text_printf(&arguments, " %s", o->args[i]);
+            dt_text_add(&arguments, o->args[i], n + 1);
         }
     }
-    for (size_t i = 0; i < arguments.size; i++) {
-        arguments.data[i] = (char)(arguments.data[i] == '\n' ? ' ' : arguments.data[i]);
-    }
-    dt_text_printf(out, "arguments%.500s\n", dt_text_str(&arguments));
+    add_arguments(&arguments, out);
     dt_text_clear(&arguments);
     dt_text_clear(&file);
 }

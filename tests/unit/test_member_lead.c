@@ -204,6 +204,29 @@ static void other_options_are_refused(void **state)
     member_clear(&lead.member);
 }
 
+/* Of long lines what differs is shown, and not the rest. */
+static void a_difference_late_in_a_line_is_shown(void **state)
+{
+    (void)state;
+    char ours[700] = "arguments", theirs[sizeof ours];
+    for (size_t used = strlen(ours); used < 600; used += 10) {
+        (void)snprintf(ours + used, sizeof ours - used, " --set a=%d", 1);
+    }
+    (void)snprintf(theirs, sizeof theirs, "%s --set b=2 c", ours);
+    (void)snprintf(ours + strlen(ours), sizeof ours - strlen(ours), " --set b=1 c");
+    begin_lead(2, 3);
+    (void)snprintf(lead.member.options.digest, sizeof lead.member.options.digest, "%s", ours);
+    come(2, "b", -1, theirs, 2);
+    assert_string_equal(lead.refused.text, "started differently from host a: arguments ... b=2 c here, arguments ... b=1 c there; start all alike");
+    memset(ours + 9, 'o', 500);
+    memset(theirs + 9, 't', 500);
+    (void)snprintf(lead.member.options.digest, sizeof lead.member.options.digest, "%s\nlast 1", ours);
+    (void)snprintf(theirs + strlen(theirs), sizeof theirs - strlen(theirs), "\nlast 2");
+    come(3, "c", -1, theirs, 2);
+    assert_non_null(strstr(lead.said, "ttt... there; last 1 here, last 2 there"));
+    member_clear(&lead.member);
+}
+
 static void a_node_rank_belongs_to_one(void **state)
 {
     (void)state;
@@ -707,6 +730,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_thousand_nodes_join),
         cmocka_unit_test(other_options_are_refused),
+        cmocka_unit_test(a_difference_late_in_a_line_is_shown),
         cmocka_unit_test(a_node_rank_belongs_to_one),
         cmocka_unit_test(those_who_wait_are_told_for_what),
         cmocka_unit_test(one_address_is_not_one_host),

@@ -285,11 +285,34 @@ static void hosts_compare_dead_after_as_it_is_used(void **state)
     assert_string_equal(other, plain); /* the same in the end */
 }
 
+/* However long they are, and where one ends. */
+static void hosts_compare_all_arguments_of_train(void **state)
+{
+    (void)state;
+    static char first[MESSAGE_TEXT_BYTES], second[MESSAGE_TEXT_BYTES], padding[4000];
+    char *const none[] = {NULL};
+    memset(padding, 'x', sizeof padding - 1);
+    for (size_t i = 10; i < sizeof padding - 1; i += 10) {
+        padding[i] = ' ';
+    }
+    digest_of(first, (char *const[]){(char *)"train", (char *)"job", padding, (char *)"training.seed=1", NULL}, none);
+    digest_of(second, (char *const[]){(char *)"train", (char *)"job", padding, (char *)"training.seed=2", NULL}, none);
+    assert_string_not_equal(first, second);
+    digest_of(second, (char *const[]){(char *)"train", (char *)"job", padding, (char *)"training.seed=1", NULL}, none);
+    assert_string_equal(first, second);
+    digest_of(first, (char *const[]){(char *)"train", (char *)"a", (char *)"b c", NULL}, none);
+    digest_of(second, (char *const[]){(char *)"train", (char *)"a b", (char *)"c", NULL}, none);
+    assert_string_not_equal(first, second);
+    digest_of(second, (char *const[]){(char *)"train", (char *)"a", (char *)"b\tc", NULL}, none);
+    assert_string_not_equal(first, second);
+    assert_null(strchr(second, '\t')); /* no message may hold it */
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
-
+                                       cmocka_unit_test(hosts_compare_all_arguments_of_train),
                                        cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
