@@ -125,6 +125,16 @@ int dt_nvml_count(struct dt_nvml *n)
     return count < DT_NVML_GPUS ? (int)count : DT_NVML_GPUS;
 }
 
+int dt_nvml_usable(struct dt_nvml *n)
+{
+    int count = dt_nvml_count(n), usable = count;
+    for (int i = 0; i < count && n->nvmlDeviceGetHandleByIndex_v2 != NULL; i++) {
+        nvmlDevice_t device = NULL;
+        usable -= n->nvmlDeviceGetHandleByIndex_v2((unsigned)i, &device) == NVML_NO_PERMISSION;
+    }
+    return usable;
+}
+
 /* ---- GPUs ---- */
 
 struct dt_nvml_gpu *dt_nvml_at(struct dt_nvml *n, int index, struct dt_error *err)

@@ -74,6 +74,9 @@ int dt_nvml_cuda(struct dt_nvml *n);
 /* GPUs of this host, in the order of their bus addresses, whatever CUDA_VISIBLE_DEVICES says; -1 not known. */
 int dt_nvml_count(struct dt_nvml *n);
 
+/* Those of them that this process may use: a control group may keep others from it. -1 not known. */
+int dt_nvml_usable(struct dt_nvml *n);
+
 /* GPU by number; null, with why: lost, or not ours to see. */
 struct dt_nvml_gpu *dt_nvml_at(struct dt_nvml *n, int index, struct dt_error *err);
 /* By "GPU-...", "MIG-..." or "0000:3b:00.0". */

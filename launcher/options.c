@@ -481,7 +481,7 @@ static int count_workers(struct options *o, const struct given *g, char **env, s
         o->nproc = options_gpu_count(env);
     }
     if (gpu && o->nproc == 0) {
-        return dt_fail(err, DT_INVALID, "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto",
+        return dt_fail(err, DT_INVALID, "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto",
                        g->spelled[option_find("nproc_per_node")]);
     }
     if ((any && o->nproc == 0) || strcmp(o->nproc_text, "cpu") == 0) {

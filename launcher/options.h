@@ -154,7 +154,8 @@ const char *options_source(const struct options *o, const char *name);
 
 /* Value of NAME in an environment, or null. */
 const char *options_getenv(char *const *env, const char *name);
-/* GPUs that workers could use: CUDA_VISIBLE_DEVICES up to the first invalid entry, else the /dev/nvidiaN that exist. */
+/* GPUs that workers could use: CUDA_VISIBLE_DEVICES up to the first invalid entry, else those that the driver (NVML) lets us use, else the
+ * /dev/nvidiaN that exist. */
 int options_gpu_count(char *const *env);
 /* More workers on this host than CUDA_VISIBLE_DEVICES names GPUs: a warning, for whether a program uses them is not known; DT_INVALID with
  * --virtual_local_rank, which gives each worker one of them (of HIP_VISIBLE_DEVICES, where there is that). */

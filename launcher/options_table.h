@@ -77,6 +77,8 @@ int option_parse_ignored(struct options *o, const struct option_row *row, const 
 
 /* HOST[:PORT] as torchrun reads endpoints: brackets of IPv6 removed, *port -1 without one. Strings live in the arena. */
 int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err);
+/* Entries nvidia0, nvidia7, ... of a folder; a container has those of its own GPUs only, by their numbers on the host. */
+int option_count_gpu_nodes(const char *folder);
 /* Appends a blank and the word as a shell would take it back. */
 void options_quote(struct dt_text *out, const char *word);
 /* text for a message: at most 60 bytes, control characters as '?'. `out` of at least 64 bytes; returns out. */

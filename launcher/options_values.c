@@ -7,8 +7,10 @@
 #include "base/cgroup.h"
 #include "base/file.h"
 #include "base/gpu_visible.h"
+#include "base/nvml.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -507,22 +509,38 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     return 0;
 }
 
+int option_count_gpu_nodes(const char *folder)
+{
+    DIR *d = opendir(folder);
+    int count = 0;
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        const char *number = e->d_name + 6;
+        if (strncmp(e->d_name, "nvidia", 6) == 0 && number[0] != '\0' && number[strspn(number, "0123456789")] == '\0') {
+            count++;
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return count;
+}
+
 int options_gpu_count(char *const *env)
 {
     const char *visible = options_getenv(env, "CUDA_VISIBLE_DEVICES");
-    int count = 0;
+    struct dt_nvml *driver;
+    struct dt_error err;
+    int count = -1;
     if (visible != NULL) {
         struct dt_gpu_visible seen;
         dt_gpu_visible(visible, NULL, -1, &seen);
         return seen.count;
     }
-    for (;; count++) {
-        char path[32];
-        (void)snprintf(path, sizeof path, "/dev/nvidia%d", count);
-        if (count == OPTIONS_MAX_LOCAL || access(path, F_OK) != 0) {
-            return count;
-        }
+    if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known at once */
+        count = dt_nvml_usable(driver);
+        dt_nvml_close(driver);
     }
+    return count >= 0 ? count : option_count_gpu_nodes("/dev");
 }
 
 int options_check_gpus(struct options *o, int workers, char *const *env, struct dt_error *err)

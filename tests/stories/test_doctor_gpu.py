@@ -125,6 +125,20 @@ def test_a_driver_that_hangs_holds_nobody_up(tmp_path):
     assert "looking at GPUs did not come back" in found["ranks"]["finding"] and found["MTU"]["level"] == "ok", result
 
 
+@pytest.mark.parametrize("lines, variables, count", [
+    (["count 2"], {}, 2),
+    (["count 8", "3.error 4", "7.error 4"], {}, 6),  # 4: the job's control group keeps them from us
+    (["count 8"], {"CUDA_VISIBLE_DEVICES": "5"}, 1),
+    (["count 0"], {}, 0),
+])
+def test_workers_are_counted_by_the_driver(tmp_path, lines, variables, count):
+    result = run(["--nproc_per_node=gpu", "--dry_run", "/bin/true"], env=with_gpus(tmp_path, lines, **variables))
+    if count == 0:
+        assert result.code == 2 and "no GPU here" in result.err, result
+    else:
+        assert result.code == 0 and f"workers   {count}, gpu" in result.out, result
+
+
 LISTS = ["0", "0,1", "3,1,2", "", "-1", "0,-1,2", "0,0", "1,0,1", "none", "0,none,1", "1gpu2,2ampere", " 1, 2", "+1", "GPU-1", "GPU-1,GPU-2", "GPU-1,2", "GPU-1,GPU-1",
          "MIG-1,MIG-2", "MIG-1,GPU-1", "0,GPU-1", "0,,1", ",0", "7,", "0 ,1", "0;1"]
 

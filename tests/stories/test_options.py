@@ -48,7 +48,7 @@ def test_version_and_completion():
 
 @pytest.mark.parametrize("args, env, said", [
     (["--nproc_per_node=0"], {}, "--nproc_per_node: 0: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"),
-    (["--nproc-per-node=gpu"], {"CUDA_VISIBLE_DEVICES": ""}, "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); "
+    (["--nproc-per-node=gpu"], {"CUDA_VISIBLE_DEVICES": ""}, "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); "
                                                              "use a number, cpu or auto"),
     ([], {"PET_MAX_RESTARTS": "many"}, "PET_MAX_RESTARTS: many: must be a whole number from 0 to 1000000; example: --max_restarts=1"),
     (["--nproc-per-nod3", "2"], {}, "--nproc-per-nod3: unknown option; did you mean --nproc_per_node?"),

@@ -1,5 +1,5 @@
 /* The command line: torchrun's options and their value rules, variables, errors, help, and what follows from several options together. */
-#include "launcher/options.h"
+#include "launcher/options_table.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -161,6 +162,28 @@ static void test_variables(void **state)
     bad("p", "PET_NPROC_PER_NODE: (empty): must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4");
 }
 
+static void test_gpu_nodes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"nvidia3", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia1p", "null"};
+    char folder[] = "/tmp/test_options-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        (void)fclose(f);
+    }
+    int count = option_count_gpu_nodes(folder);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        (void)remove(path);
+    }
+    (void)rmdir(folder);
+    assert_int_equal(count, 2); /* as a container has them: not from 0, and with gaps */
+    assert_int_equal(option_count_gpu_nodes(folder), 0);
+}
+
 static void test_counts(void **state)
 {
     (void)state;
@@ -184,7 +207,7 @@ static void test_counts(void **state)
     good("--nproc_per_node=2 --virtual_local_rank p");
     options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=";
-    bad("--nproc_per_node=gpu p", "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, /dev/nvidia*); use a number, cpu or auto");
+    bad("--nproc_per_node=gpu p", "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto");
     env[0] = "CUDA_VISIBLE_DEVICES=";
     good("--nproc_per_node=auto p");
     assert_int_equal(o.nproc, options_cpu_count());
@@ -446,9 +469,9 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_spellings), cmocka_unit_test(test_program), cmocka_unit_test(test_variables),
-        cmocka_unit_test(test_counts),   cmocka_unit_test(test_masks),     cmocka_unit_test(test_store),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_others),   cmocka_unit_test(test_help),
+        cmocka_unit_test(test_defaults),  cmocka_unit_test(test_spellings), cmocka_unit_test(test_program), cmocka_unit_test(test_variables),
+        cmocka_unit_test(test_gpu_nodes), cmocka_unit_test(test_counts),    cmocka_unit_test(test_masks),   cmocka_unit_test(test_store),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_others),    cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
