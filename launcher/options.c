@@ -251,6 +251,10 @@ static int read_serve_store(struct options *o, const struct given *g, const char
         return dt_wrap(err, "%s", g->spelled[option_find("serve_store")]);
     }
     o->master_port = port < 0 ? 0 : port;
+    if (o->master_port > 0 && o->port_hi > 0 && (o->master_port < o->port_lo || o->master_port > o->port_hi)) {
+        return dt_fail(err, DT_INVALID, "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it",
+                       g->spelled[option_find("serve_store")], o->master_port, g->spelled[option_find("port_range")], o->port_lo, o->port_hi);
+    }
     o->action = OPTIONS_SERVE_STORE;
     return 0;
 }

@@ -404,21 +404,14 @@ static int open_store(struct run *r, struct dt_error *err)
 {
     const struct options *o = r->o;
     struct store_server_options s = {.host = o->master_addr, .port = o->master_port};
-    bool range = o->master_port == 0 && o->port_hi > 0;
-    for (s.port = range ? o->port_lo : o->master_port;; s.port++) {
-        if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
-            return 0;
-        }
-        if (err->status == DT_NOT_FOUND) {
-            return explain_host(o, err);
-        }
-        if (!range) {
-            return -1;
-        }
-        if (s.port >= o->port_hi) {
-            return dt_wrap(err, "%s: no free port in %d-%d", options_source(o, "port_range"), o->port_lo, o->port_hi);
-        }
+    if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
+        return 0;
     }
+    if (err->status == DT_NOT_FOUND) {
+        return explain_host(o, err);
+    }
+    bool range = o->master_port == 0 && o->port_hi > 0 && err->status != DT_INVALID;
+    return range ? dt_wrap(err, "%s", options_source(o, "port_range")) : -1;
 }
 
 static int open_all(struct run *r, struct dt_error *err)

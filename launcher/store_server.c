@@ -362,6 +362,24 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     return 0;
 }
 
+int store_server_open_within(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, int lo, int hi,
+                             struct dt_error *err)
+{
+    struct store_server_options one = *options;
+    bool range = one.port == 0 && hi > 0;
+    for (one.port = range ? lo : one.port;; one.port++) {
+        if (store_server_open(out, loop, &one, err) == 0) {
+            return 0;
+        }
+        if (!range || err->status == DT_NOT_FOUND || err->status == DT_INVALID) { /* another port is no better */
+            return -1;
+        }
+        if (one.port >= hi) {
+            return dt_wrap(err, "no free port in %d-%d", lo, hi);
+        }
+    }
+}
+
 int store_server_port(const struct store_server *s)
 {
     return s->port;

@@ -36,6 +36,9 @@ struct store_server;
 
 /* Listens, with the soft limit of open files raised to the hard one. The options are copied. */
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err);
+/* The same at the first port of lo..hi that is free; hi 0, or a port in the options: as store_server_open. */
+int store_server_open_within(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, int lo, int hi,
+                             struct dt_error *err);
 int store_server_port(const struct store_server *s);
 /* How many ranks there are, from now on: connections are limited to 4 for each and 1024. */
 void store_server_expect(struct store_server *s, int world_size);

@@ -77,7 +77,24 @@ def test_a_taken_port_and_a_wrong_address():
     assert result.code == 2 and result.err.startswith("dtrun: --serve_store: [::1: "), result
 
 
+def test_the_port_is_one_of_the_range():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        lo = taken.getsockname()[1]
+        job, _, port = serve("127.0.0.1:0", env={"DTRUN_PORT_RANGE": f"{lo}-{lo + 20}"})
+        with job:
+            assert lo < port <= lo + 20
+            job.signal(signal.SIGTERM)
+            assert job.finish().code == 0
+        result = run(["--serve_store=127.0.0.1", f"--port_range={lo}-{lo}"])
+        assert result.code == 111 and f"no free port in {lo}-{lo}: port {lo}: already in use" in result.err, result
+
+
 @pytest.mark.parametrize("words, said", [
+    (["--serve_store=127.0.0.1:300", "--port_range=20000-20001"], "dtrun: --serve_store: port 300 is not in --port_range=20000-20001; "
+                                                                  "give a port of that range, or 0 for any free one in it\n"),
+    (["--serve_store=192.0.2.1", "--port_range=20000-20001"], "dtrun: --serve_store: 192.0.2.1: is no address of this host\n"),
     (["--serve_store=127.0.0.1:0", "/bin/true"], "dtrun: --serve_store: serves the store and runs no program; leave out /bin/true\n"),
     (["--serve_store=192.0.2.1:0"], "dtrun: --serve_store: 192.0.2.1: is no address of this host\n"),
     (["--serve_store=a..b:0"], r"dtrun: --serve_store: a\.\.b: [^:;]*; must be a name or an address of this host\n"),
