@@ -110,6 +110,10 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
             return dt_fail(err, DT_INVALID, "%s: is for one host, %s for several; leave one out", g->spelled[option_find(single[i])], spelled);
         }
     }
+    if (given(g, "stdin") != NULL && o->stdin_rank != OPTIONS_STDIN_NONE) {
+        return dt_fail(err, DT_INVALID, "%s: %.20s: with %s workers have no standard input; leave it out, or say none",
+                       g->spelled[option_find("stdin")], given(g, "stdin"), spelled);
+    }
     if (o->ssh[strspn(o->ssh, " ")] == '\0') {
         return dt_fail(err, DT_INVALID, "%s: (empty): needs a command; example: --ssh='ssh -p 2222'", g->spelled[option_find("ssh")]);
     }

@@ -47,7 +47,7 @@ const struct option_row option_rows[] = {
     {"duplicate_stderr_filters", 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, NULL, option_parse_list, AT(stderr_filters), 0, 0},
     {"event_log_handler", 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "null|console|dynamic_rendezvous", "console: torchrun's events on stderr as JSON; ours are in events.jsonl always", false, NULL, option_parse_second_word, AT(torch_events), 0, 0},
     {"logs_specs", 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0},
-    {"stdin", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "RANK|all|none", "who reads the launcher's standard input: this rank of the job (for the others it is empty), all, or none", false, NULL, option_parse_stdin, 0, 0, 0},
+    {"stdin", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "RANK|all|none", "who reads the launcher's standard input: this rank of the job (for the others it is empty), all, or none; with --hostfile nobody", false, NULL, option_parse_stdin, 0, 0, 0},
     /* rendezvous */
     {"rdzv_backend", 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d|etcd-v3", "how hosts meet: by node rank, as they come, or at an etcd; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0},
     {"rdzv_endpoint", 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet (etcd: several, with commas); with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0},

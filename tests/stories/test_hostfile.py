@@ -394,6 +394,22 @@ def test_dry_run_shows_every_line(tmp_path):
         assert f"cd {tmp_path} && exec {DTRUN} --leash " in lines[i] and "--max_restarts=2" in lines[i] and "my job.json" in lines[i], result
 
 
+@pytest.mark.parametrize("words, variables, said", [
+    (["--stdin=all"], {}, "--stdin: all"),
+    (["--stdin=0"], {}, "--stdin: 0"),
+    ([], {"DTRUN_STDIN": "3"}, "DTRUN_STDIN: 3"),
+    (["--stdin=none"], {}, None),
+])
+def test_standard_input_is_refused_aloud(tmp_path, words, variables, said):
+    (tmp_path / "hosts").write_text("a\nb\n")
+    result = run([f"--hostfile={tmp_path}/hosts", *words, "--dry_run", "/bin/cat"], env=variables)
+    if said is None:
+        assert result.code == 0, result
+    else:
+        assert result.code == 2, result
+        assert result.err == f"dtrun: {said}: with --hostfile workers have no standard input; leave it out, or say none\n", result
+
+
 def test_a_leash_is_nothing_to_type():
     result = run(["--leash", "/bin/true"])
     assert result.code == 2 and "is for agents that --hostfile starts" in result.err, result
