@@ -77,6 +77,45 @@ static char *copy_string(const cJSON *item)
     return cJSON_IsString(item) && item->valuestring[0] != '\0' ? dt_strdup(item->valuestring) : NULL;
 }
 
+/* NaN, Infinity or -Infinity, as Python's json writes them: its bytes; 0: none of them. */
+static size_t no_number(const char *at, size_t left)
+{
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strlen(words[i]) <= left && memcmp(at, words[i], strlen(words[i])) == 0) {
+            return strlen(words[i]);
+        }
+    }
+    return 0;
+}
+
+/* The text, with null for each of these where it is no JSON otherwise; or null. */
+static cJSON *parse(struct dt_text *text)
+{
+    cJSON *root = cJSON_ParseWithLength(dt_text_str(text), text->size);
+    struct dt_text other;
+    bool quoted = false;
+    dt_text_init(&other);
+    for (size_t i = 0, size; root == NULL && i < text->size; i += size) {
+        const char *at = text->data + i;
+        size = quoted ? 0 : no_number(at, text->size - i);
+        if (size > 0) {
+            dt_text_puts(&other, "null");
+            continue;
+        }
+        size = quoted && *at == '\\' && i + 1 < text->size ? 2 : 1;
+        quoted = quoted != (*at == '"');
+        dt_text_add(&other, at, size);
+    }
+    if (root == NULL && (root = cJSON_ParseWithLength(dt_text_str(&other), other.size)) != NULL) {
+        struct dt_text first = *text;
+        *text = other;
+        other = first;
+    }
+    dt_text_clear(&other);
+    return root;
+}
+
 void report_read_error_file(struct report_failure *f, const char *path)
 {
     struct stat st;
@@ -92,7 +131,7 @@ void report_read_error_file(struct report_failure *f, const char *path)
         dt_text_clear(&text);
         return;
     }
-    cJSON *root = cJSON_ParseWithLength(dt_text_str(&text), text.size);
+    cJSON *root = parse(&text);
     const cJSON *message = cJSON_GetObjectItemCaseSensitive(root, "message");
     if (cJSON_IsObject(message)) {
         const cJSON *extra = cJSON_GetObjectItemCaseSensitive(message, "extraInfo");

@@ -63,6 +63,17 @@ static void test_error_file(void **state)
     assert_true(f.file_time_s == 1795173858);
     report_failure_clear(&f);
 
+    static const char python[] =
+        "{\"message\": {\"message\": \"loss: NaN, \\\"-Infinity\", \"extraInfo\": {\"py_callstack\": \"line\", \"loss\": NaN,"
+        " \"norms\": [Infinity, -Infinity, -1], \"timestamp\": \"1795173857\"}}}";
+    f = read_back(python, sizeof python - 1);
+    assert_string_equal(f.message, "loss: NaN, \"-Infinity");
+    assert_string_equal(f.callstack, "line");
+    assert_true(f.file_time_s == 1795173857);
+    assert_non_null(strstr(f.raw, "\"loss: NaN, \\\"-Infinity\""));
+    assert_non_null(strstr(f.raw, "\"loss\": null, \"norms\": [null, null, -1],"));
+    report_failure_clear(&f);
+
     static const struct {
         const char *text;
         size_t size;
@@ -71,6 +82,9 @@ static void test_error_file(void **state)
                    {"[1,2", 4},
                    {"\0\1\2", 3},
                    {"{\"message\":{}}", 14},
+                   {"{\"message\":\"a\\", 14},
+                   {"NaN", 3},
+                   {"{\"message\":-Infinit", 19},
                    {"\"x\"", 3},
                    {"{\"message\":{\"extraInfo\":[]}}", 28},
                    {"{\"message\":\"a\",\"timestamp\":1e999}", 33},
