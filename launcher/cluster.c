@@ -161,19 +161,29 @@ static const char *look_up(const struct row *row, enum cluster_value what, char 
     return NULL;
 }
 
-/* The same for a number from lo to a million; `fallback`, and no variable, for anything else. Of "1:4" it is the first. */
-static int number(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback)
+/* The same for a number from lo to a million; `fallback`, and no variable, for anything else. Of "1:4" it is the second, and *least the first. */
+static int number_of_range(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback, int *least)
 {
-    int value = -1;
-    char after = '\0';
+    int first = -1, second = -1;
+    char after = '\0', end = '\0';
     const char *text = look_up(row, what, env, &c->from[what]);
-    if (text == NULL || strlen(text) > 64 || sscanf(text, "%7d%c", &value, &after) < 1 || (after != '\0' && after != ':') || value < lo ||
-        value > 1000000) {
+    int found = text != NULL && strlen(text) <= 64 ? sscanf(text, "%7d%c%7d%c", &first, &after, &second, &end) : 0;
+    bool range = found == 3 && after == ':', valid = range || found == 1;
+    int value = range ? second : first;
+    if (!valid || first < lo || value < first || value > 1000000) {
         c->unread[what] = text != NULL ? c->from[what] : NULL;
         c->from[what] = NULL;
+        *least = 0;
         return fallback;
     }
+    *least = range ? first : 0;
     return value;
+}
+
+static int number(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback)
+{
+    int ignored;
+    return number_of_range(c, row, what, env, lo, fallback, &ignored);
 }
 
 /* Array tasks and parts of a heterogeneous job have job ids of their own, under which they cannot be asked for everywhere. */
@@ -206,7 +216,7 @@ static void read_row(struct cluster *c, const struct row *row, char *const *env,
     /* A worker of another launcher inherits the variables of its host, but only that launcher was started by the scheduler. */
     bool below = options_getenv(env, "TORCHELASTIC_RUN_ID") != NULL && options_getenv(env, "GROUP_RANK") != NULL;
     c->launched = !below && (row->launch == NULL || forced || (row->launch[0] != '\0' && options_getenv(env, row->launch) != NULL));
-    c->node_count = number(c, row, CLUSTER_NODE_COUNT, env, 1, 1);
+    c->node_count = number_of_range(c, row, CLUSTER_NODE_COUNT, env, 1, 1, &c->node_least);
     c->node_rank = number(c, row, CLUSTER_NODE_RANK, env, 0, 0);
     c->restart_count = number(c, row, CLUSTER_RESTARTS, env, 0, 0);
     c->job_id = look_up(row, CLUSTER_JOB_ID, env, &from[CLUSTER_JOB_ID]);
@@ -477,7 +487,9 @@ void cluster_describe(const struct cluster *c, struct dt_text *out)
     describe(c, CLUSTER_JOB_ID, "job", c->job_id, 0, out);
     describe(c, CLUSTER_STEP_ID, "step", c->step_id, 0, out);
     describe(c, CLUSTER_RESTARTS, "started again", NULL, c->restart_count, out);
-    describe(c, CLUSTER_NODE_COUNT, "hosts", NULL, c->node_count, out);
+    char range[32];
+    (void)snprintf(range, sizeof range, "%d to %d", c->node_least, c->node_count);
+    describe(c, CLUSTER_NODE_COUNT, "hosts", c->node_least > 0 && c->node_least < c->node_count ? range : NULL, c->node_count, out);
     describe(c, CLUSTER_NODE_RANK, "this host", NULL, c->node_rank, out);
     describe(c, CLUSTER_NODES, "list", c->nodes, 0, out);
     describe(c, CLUSTER_TASK_COUNT, "tasks on this host", NULL, c->task_count, out);

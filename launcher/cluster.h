@@ -33,7 +33,8 @@ struct cluster {
     const char *name; /* "kubeflow", "slurm", "lsf", "pbs", "flux", "mpi", "kubernetes", "pytorchjob", "none" */
     bool launched;    /* the scheduler's own launcher started this process on every host of the job, so hosts and ranks below count;
                             false in a batch script, which runs on one host of its allocation, and below another launcher */
-    int node_count;   /* of the launch, else of the allocation; 1 where unknown */
+    int node_count;   /* of the launch, else of the allocation; 1 where unknown; of "2:4" the second one */
+    int node_least;   /* the first one; 0: it says no range */
     int node_rank;    /* of this host, 0 where unknown */
     int task_count;   /* tasks that the scheduler itself started on this host: > 1 means that every task would be a launcher; 1 where unknown */
     int task_rank;    /* which of them we are */

@@ -106,6 +106,12 @@ def test_dry_run_on_the_second_of_two_hosts(case, tmp_path):
     assert {k: variables[k] for k in wanted} == {k: str(v) for k, v in wanted.items()}, shown
 
 
+@pytest.mark.parametrize("count, shown", [("2:4", "2 to 4"), ("3:3", "3"), ("3", "3")])
+def test_a_range_of_hosts_is_shown_alike_everywhere(count, shown):
+    result = run(["--dry_run", "/bin/true"], env={"PET_NNODES": count, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "job-0:29500"})
+    assert f"hosts     {shown} (PET_NNODES)\n" in result.out and f"          hosts {shown} (PET_NNODES)\n" in result.out, result
+
+
 def test_hosts_that_mpi_does_not_name_are_asked_for():
     result = run(["/bin/true"], env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
                                      "OMPI_COMM_WORLD_LOCAL_RANK": "0"})

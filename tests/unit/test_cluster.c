@@ -65,7 +65,8 @@ static void test_rows(void **state)
         {SRUN " " OMPI, "slurm", "slurm", true, 2, 1, 1, 2, 1, 0},
         {SRUN " PMI_SIZE=2 PMI_RANK=1", NULL, "slurm", true, 2, 1, 1, 2, 1, 0}, /* srun --mpi=pmi2 */
         {SRUN " PET_NNODES=3 PET_NODE_RANK=2", NULL, "kubeflow", true, 3, 2, 1, 1, 0, 0},
-        {"PET_NNODES=1:4 PET_RDZV_BACKEND=c10d", NULL, "kubeflow", true, 1, 0, 1, 1, 0, 0},
+        {"PET_NNODES=1:4 PET_RDZV_BACKEND=c10d", NULL, "kubeflow", true, 4, 0, 1, 1, 0, 0},
+        {"PET_NNODES=4:1 PET_RDZV_BACKEND=c10d", NULL, "kubeflow", true, 1, 0, 1, 1, 0, 0},
         {"OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0", NULL, "mpi", true, 3, 2, 1, 3, 2,
          0},
         {"MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_SIZE=4 PMI_RANK=3", NULL, "mpi", true, 2, 1, 2, 4, 3, 0},
@@ -181,6 +182,7 @@ static void test_conflicts(void **state)
     expect_warning(SRUN, two_said, "dtrun: number of this host: --node_rank says 0, SLURM_NODEID says 1; --node_rank counts\n");
     two_said.node_rank = 1;
     expect_warning(SRUN, two_said, "");
+    expect_warning("PET_NNODES=1:2", two_said, ""); /* as many at most */
     expect_warning("SLURM_JOB_ID=7 SLURM_NNODES=2", one,
                    "dtrun: slurm: 2 hosts are allocated (SLURM_NNODES), this run uses one; to use all: srun --ntasks-per-node=1 dtrun ...\n");
     expect_warning(
