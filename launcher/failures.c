@@ -266,3 +266,17 @@ void failures_settle(struct failures *f, const char *(*error_file)(void *user, i
     }
     f->root = report_root(f->list, f->count);
 }
+
+void failures_keep_own(struct failures *f)
+{
+    int kept = 0;
+    for (int i = 0; i < f->count; i++) {
+        if (f->list[i].stopped_by_us) {
+            report_failure_clear(&f->list[i]);
+        } else {
+            f->list[kept++] = f->list[i];
+        }
+    }
+    f->count = kept;
+    f->root = report_root(f->list, kept);
+}

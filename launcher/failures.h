@@ -27,6 +27,8 @@ void failures_progress(struct failures *f, const struct workers *w);
 /* Once more when all have ended: reads the error files and decides which failure came first. error_file: path per local rank. bundled: 111 means that a
  * worker merely lost its peers. */
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled);
+/* When they have settled: forgets those that we ended, for a cause that is none of theirs. */
+void failures_keep_own(struct failures *f);
 /* The cause that is known of the round may be what a rank elsewhere was told by one of ours: then that one failed by itself, also when it was told to end
  * meanwhile. False: it is not. */
 bool failures_own_up(struct failures *f, const char *cause);

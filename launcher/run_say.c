@@ -237,6 +237,12 @@ void run_say_cause(struct run *r)
     }
     if (f->count > 0) {
         failures_settle(f, error_file_of, r, r->agent.options.bundled);
+        if (r->no_start[0] != '\0') {
+            failures_keep_own(f);
+            if (f->count == 0) {
+                return; /* run_spawn has said why */
+            }
+        }
     }
     if (say_cause_elsewhere(r)) {
         return;

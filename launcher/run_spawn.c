@@ -74,6 +74,22 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     return result;
 }
 
+/* Those that were started meanwhile end for it. Where there are none, nothing has happened that a record would be kept for. */
+static void say_no_start(struct run *r, const char *cause)
+{
+    struct dt_text fields;
+    dt_text_init(&fields);
+    console_say("dtrun: %s\n", cause);
+    (void)snprintf(r->no_start, sizeof r->no_start, "host %s: %s", r->failures.host, cause);
+    dt_text_puts(&fields, "\"host\":");
+    dt_text_json(&fields, r->failures.host, strlen(r->failures.host));
+    dt_text_puts(&fields, ",\"cause\":");
+    dt_text_json(&fields, cause, strlen(cause));
+    run_event(r, "failure", "\"round\":%d,%s", r->place.round, dt_text_str(&fields));
+    r->failure_told = r->failure_told || r->workers.running_count > 0;
+    dt_text_clear(&fields);
+}
+
 void run_spawn(struct run *r)
 {
     const struct place *p = &r->place;
@@ -104,8 +120,7 @@ void run_spawn(struct run *r)
         dt_arena_clear(&arena);
     }
     if (result != 0) {
-        console_say("dtrun: %s\n", err.text);
-        (void)snprintf(r->no_start, sizeof r->no_start, "host %s: %s", r->failures.host, err.text);
+        say_no_start(r, err.text);
         run_post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;
     }

@@ -1,6 +1,7 @@
 """dtrun on one host: exit codes, the workers' surroundings, rounds, signals, and that nothing is ever left behind."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -594,6 +595,20 @@ def test_the_limit_of_file_sizes_ends_no_launcher(tmp_path):
 def test_closed_streams(tmp_path):
     assert run(["-c", f'exec "$0" sh -c "echo x > {tmp_path}/out" <&- >&- 2>&-', DTRUN], executable="/bin/sh").code == 0
     assert lines_of(tmp_path / "out") == ["x"]
+
+
+def test_workers_that_could_not_all_be_started():
+    """The limit of processes is reached in the middle: that is the cause, not those that were started and ended for it."""
+    with as_nobody() as (folder, words):
+        words = [f"--reuid={40000 + os.getpid() % 20000}", *words[1:]]  # the limit counts what others run under a name
+        result = run(["--nproc=12:12", shutil.which("setpriv"), *words, "--nproc_per_node=20", "--max_restarts=2", "sleep", "1000"], executable=shutil.which("prlimit"), env={"TMPDIR": None})
+        said = [x for x in result.err.splitlines() if "OMP_NUM_THREADS" not in x]
+        cause = re.fullmatch(r"dtrun: (\S+/sleep: cannot start a process: Resource temporarily unavailable)", said[0])
+        assert result.code == 111 and cause and len(said) == 2, result
+        path = re.fullmatch(r"dtrun: the record of the failure is (\S+/events\.jsonl)", said[1])[1]
+        failures = [x for x in map(json.loads, lines_of(path)) if x["event"] == "failure"]
+        shutil.rmtree(os.path.dirname(os.path.dirname(path)))
+    assert [x["cause"] for x in failures] == [cause[1]], failures
 
 
 def test_a_start_is_quick():
