@@ -59,45 +59,89 @@ static void plain_name(const char *run_id, char *out, size_t size)
     out[n] = '\0';
 }
 
+static bool may_pass(enum dt_status status)
+{
+    return status == DT_FULL || status == DT_NO_MEMORY;
+}
+
 /* Room may come; for the rest another try finds the same. */
 static char *refuse(struct dt_error *err, const char *option)
 {
-    if (err != NULL && err->status != DT_FULL && err->status != DT_NO_MEMORY) {
+    if (err != NULL && !may_pass(err->status)) {
         err->status = DT_INVALID;
     }
     (void)dt_wrap(err, "%s", option);
     return NULL;
 }
 
-char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct dt_error *err)
+/* A disk that has room for folders may have none for what is written into them. */
+static int try_to_write(const char *dir, struct dt_error *err)
 {
-    char name[101];
-    char *made = NULL;
-    *base = NULL;
-    if (log_dir == NULL || log_dir[0] == '\0') {
-        const char *temporary = getenv("TMPDIR");
-        log_dir = made = make_private(temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp", "torchelastic", err);
-        if (made == NULL) {
-            if (err != NULL) {
-                struct dt_error cause = *err;
-                (void)dt_fail(err, cause.status, "%s; set TMPDIR to a folder that can be written, or give --log_dir", cause.text);
-            }
-            return NULL;
-        }
-    } else if (dt_file_check_owner(log_dir, err) != 0 || dt_file_mkdirs(log_dir, err) != 0) {
-        return refuse(err, "--log_dir");
-    }
-    plain_name(run_id, name, sizeof name);
-    char *whole = realpath(log_dir, NULL); /* workers may change their folder */
-    char *dir = make_private(whole != NULL ? whole : log_dir, name[0] != '\0' ? name : "none", err);
+    char *path = dt_format("%s/room", dir);
+    int result = dt_file_append_line(path, "room", 4, err);
+    (void)unlink(path);
+    free(path);
+    return result;
+}
+
+/* place/torchelastic_xxxxxxxx, which becomes *base, and in it the run's folder; null where that cannot be made or written to. */
+static char *open_at(const char *place, const char *name, char **base, struct dt_error *err)
+{
+    char *made = make_private(place, "torchelastic", err);
+    char *whole = made != NULL ? realpath(made, NULL) : NULL;
+    char *dir = made != NULL ? make_private(whole != NULL ? whole : made, name, err) : NULL;
     free(whole);
-    if (dir == NULL) {
-        bool given = made == NULL;
+    if (dir != NULL && try_to_write(dir, err) != 0) {
+        (void)rmdir(dir);
+        free(dir);
+        dir = NULL;
+    }
+    if (dir == NULL && made != NULL) {
+        (void)rmdir(made);
         free(made);
-        return given ? refuse(err, "--log_dir") : NULL;
+        made = NULL;
     }
     *base = made;
     return dir;
+}
+
+/* In the temporary folder, found as Python's gettempdir does. */
+static char *open_temporary(const char *name, char **base, struct dt_error *err)
+{
+    const char *places[] = {getenv("TMPDIR"), getenv("TEMP"), getenv("TMP"), "/tmp", "/var/tmp", "/usr/tmp", "."};
+    struct dt_error first = {.status = DT_OK}, cause;
+    bool passes = false;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        char *dir = places[i] != NULL && places[i][0] != '\0' ? open_at(places[i], name, base, &cause) : NULL;
+        if (dir != NULL) {
+            return dir;
+        }
+        if (places[i] != NULL && places[i][0] != '\0') {
+            first = first.status == DT_OK ? cause : first;
+            passes = passes || may_pass(cause.status);
+        }
+    }
+    (void)dt_fail(err, passes ? DT_FULL : DT_INVALID,
+                  "%s, and no other temporary folder can be written; set TMPDIR to one that can, or give --log_dir", first.text);
+    return NULL;
+}
+
+char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct dt_error *err)
+{
+    char name[101];
+    *base = NULL;
+    plain_name(run_id, name, sizeof name);
+    const char *prefix = name[0] != '\0' ? name : "none";
+    if (log_dir == NULL || log_dir[0] == '\0') {
+        return open_temporary(prefix, base, err);
+    }
+    if (dt_file_check_owner(log_dir, err) != 0 || dt_file_mkdirs(log_dir, err) != 0) {
+        return refuse(err, "--log_dir");
+    }
+    char *whole = realpath(log_dir, NULL); /* workers may change their folder */
+    char *dir = make_private(whole != NULL ? whole : log_dir, prefix, err);
+    free(whole);
+    return dir != NULL ? dir : refuse(err, "--log_dir");
 }
 
 char *log_tree_attempt(const char *dir, int restart_count, struct dt_error *err)

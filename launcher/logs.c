@@ -529,14 +529,43 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
 
 /* ---- open, ask, close ---- */
 
+static bool keeps_streams(const struct options *o)
+{
+    for (int i = 0; i < o->nproc; i++) {
+        if (o->redirects[i] != 0 || o->tee[i] != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The run's folder, or none: for /dev/null, or, with a warning, where the default one cannot be made and nobody asked for logs. */
+static int open_tree(struct logs *l, struct dt_error *err)
+{
+    const struct options *o = l->o;
+    bool named = o->log_dir != NULL && o->log_dir[0] != '\0';
+    bool asked = named || keeps_streams(o) || o->stdout_filters != NULL || o->stderr_filters != NULL;
+    if (named && strcmp(o->log_dir, "/dev/null") == 0) {
+        return 0;
+    }
+    l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err);
+    if (l->dir == NULL && asked) {
+        return -1;
+    }
+    if (l->dir == NULL) {
+        console_say("dtrun: %s; the job goes on without log files and error files\n", err->text);
+        l->warned = true;
+    }
+    return 0;
+}
+
 int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struct dt_error *err)
 {
     struct logs *l = dt_alloc(sizeof *l);
-    bool no_files = o->log_dir != NULL && strcmp(o->log_dir, "/dev/null") == 0;
     l->loop = loop;
     l->o = o;
     l->files = log_writer_open();
-    if (l->files == NULL || (!no_files && (l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err)) == NULL)) {
+    if (l->files == NULL || open_tree(l, err) != 0) {
         int result = l->files == NULL ? dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output") : -1;
         if (l->files != NULL) {
             (void)log_writer_close(l->files, 1);
@@ -571,12 +600,7 @@ const char *logs_dir(const struct logs *l)
 
 bool logs_has_files(const struct logs *l)
 {
-    for (int i = 0; l->dir != NULL && i < l->o->nproc; i++) {
-        if (l->o->redirects[i] != 0 || l->o->tee[i] != 0) {
-            return true;
-        }
-    }
-    return false;
+    return l->dir != NULL && keeps_streams(l->o);
 }
 
 bool logs_unasked(const struct logs *l)

@@ -11,9 +11,10 @@
 
 struct logs;
 
-/* Makes LOG_DIR/RUNID_xxxxxxxx (mode 0700; nothing for /dev/null). The console must be open (console.h). */
+/* Makes LOG_DIR/RUNID_xxxxxxxx (mode 0700; nothing for /dev/null, nor where no default folder can be made and nobody asked for one). The console must be
+ * open (console.h). */
 int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struct dt_error *err);
-/* The run's folder, or null for /dev/null. */
+/* The run's folder, or null: there is none. */
 const char *logs_dir(const struct logs *l);
 /* True when some stream goes to a file (so the start line and the report should name the folder). */
 bool logs_has_files(const struct logs *l);
@@ -22,7 +23,7 @@ bool logs_unasked(const struct logs *l);
 /* A new attempt: the folder attempt_N and one folder per local rank. An older attempt_N (a round lost to a change of members) stays,
  * and the new one is called attempt_N.2, .3 ... Ends the streams of the attempt before. first_rank is the global rank of local rank 0. */
 int logs_attempt(struct logs *l, int restart_count, int local_world_size, int first_rank, int group_rank, int world_size, struct dt_error *err);
-/* This worker's folder and its error.json; null and "" for /dev/null. Valid until the next attempt. */
+/* This worker's folder and its error.json; null and "" where there is none. Valid until the next attempt. */
 const char *logs_worker_dir(const struct logs *l, int local_rank);
 const char *logs_error_file(const struct logs *l, int local_rank);
 /* What the worker gets as its stdout (fds[0]) and stderr (fds[1]): -1 means inherit. They are close-on-exec; after the fork (or a failed one)

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import places
 from support import DEADLINE_S, DTRUN, PYTHON, as_nobody, clean_env, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -292,11 +293,41 @@ def test_a_console_that_takes_nothing_is_said_with_the_reason(tmp_path):
     assert re.fullmatch(rf"dtrun: 1 line was not shown: No space left on device; it is in {tmp_path}/logs/\S+\n", done.stderr), done
 
 
-def test_a_default_log_folder_that_cannot_be_made_says_what_decides(tmp_path):
-    result = run(["/bin/true"], env={"TMPDIR": tmp_path / "none"})
-    pattern = rf"dtrun: {re.escape(str(tmp_path))}/none/torchelastic_\w{{8}}: cannot make the folder: No such file or directory; " \
-        r"set TMPDIR to a folder that can be written, or give --log_dir\n"
-    assert result.code != 0 and re.fullmatch(pattern, result.err), result
+def test_the_temporary_folder_is_found_as_python_finds_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    text = "[ -d $(dirname $TORCHELASTIC_ERROR_FILE) ] && echo $TORCHELASTIC_ERROR_FILE"
+    for env, found in (({"TMPDIR": tmp_path / "none", "TEMP": tmp_path / "there"}, tmp_path / "there"),
+                       ({"TMPDIR": "/proc", "TEMP": "", "TMP": tmp_path / "there"}, tmp_path / "there"),
+                       ({"TMPDIR": tmp_path / "none", "TEMP": None, "TMP": None}, "/tmp")):
+        result = run(["sh", "-c", text], env={"OMP_NUM_THREADS": "1", **env})
+        assert result.code == 0 and result.err == "" and result.out.startswith(f"{found}/torchelastic_"), result
+    assert os.listdir(tmp_path / "there") == []
+
+
+# What stands in the way of a folder, what it says, and the exit code where logs are wanted.
+NO_FOLDER = {"read-only": ("mount -t tmpfs -o ro none", "cannot make the folder: Read-only file system", 2),
+             "no room for a folder": ("mount -t tmpfs -o size=64k,nr_inodes=1 none", "cannot make the folder: No space left on device", 111),
+             "no room for a file": ("full", "room: No space left on device", 111)}
+
+
+@pytest.mark.parametrize("way", NO_FOLDER)
+def test_no_temporary_folder_at_all(tmp_path, way):
+    """It costs a job that logs nothing one line, and one that wants logs its start."""
+    places.mount_point(tmp_path, "try")
+    make, words, code = NO_FOLDER[way]
+    go = f"OMP_NUM_THREADS=1 {DTRUN} --max_restarts=1"
+    line = ("full() { mount -t tmpfs -o size=64k none $1 && ! head -c 100000 /dev/zero >$1/x; }; for p in /tmp /var/tmp; do " + make + " $p 2>/dev/null; done; "
+            f"cd /proc; unset TMPDIR TEMP; export TMP=/none; {go} sh -c '[ -z \"$TORCHELASTIC_ERROR_FILE\" ] && [ $TORCHELASTIC_RESTART_COUNT = 1 ]'; echo code $?; "
+            f"for o in -r3 -t2 --log_dir= --duplicate_stdout_filters=x; do {go} $o echo x; echo code $?; done; ls /tmp | grep -c torchelastic")
+    p = places.in_mounts(line)
+    codes, said = re.findall(r"^code (\d+)$", p.stdout, re.M), p.stderr.splitlines()
+    assert codes == ["0", str(code), str(code), "0", str(code)] and p.stdout.split()[-1] == "0", p
+    folder = re.escape(" and no other temporary folder can be written; set TMPDIR to one that can, or give --log_dir")
+    refusal = rf"dtrun: /none/torchelastic_\w{{8}}: cannot make the folder: No such file or directory,{folder}"
+    assert re.fullmatch(refusal + "; the job goes on without log files and error files", said[0]), p
+    assert len([x for x in said if re.fullmatch(refusal, x)]) == 3 and "the record of the failure" not in p.stderr, p
+    p = places.in_mounts(line.replace("export TMP=/none", "unset TMP"))
+    assert words in p.stderr.splitlines()[0], p
 
 
 def test_a_default_log_folder_is_named(tmp_path):
