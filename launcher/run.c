@@ -496,7 +496,9 @@ static void close_all(struct run *r)
         bool unasked = r->events_path != NULL && r->output_dir == NULL && logs_unasked(r->logs);
         if (unasked && !r->failure_told) {
             (void)unlink(r->events_path); /* nobody looks for it, and the folder goes when it is empty */
-        } else if (unasked) {             /* nobody could guess it */
+        } else if (unasked && r->record_lost[0] != '\0') {
+            console_say("dtrun: the record of the failure could not be written: %s\n", r->record_lost);
+        } else if (unasked) { /* nobody could guess it */
             console_say("dtrun: the record of the failure is %s\n", r->events_path);
         }
         logs_close(r->logs, 5, &lost);

@@ -72,9 +72,10 @@ struct run {
     char no_start[512];          /* why the workers of the round could not be started */
     bool on_gpus;                /* `train` computes there */
     char *output_dir, *events_path;
-    bool left;         /* the others go on without this host */
-    bool guard_gone;   /* it was killed; nobody asked us to stop */
-    bool failure_told; /* in events.jsonl, which is kept for it */
+    bool left;             /* the others go on without this host */
+    bool guard_gone;       /* it was killed; nobody asked us to stop */
+    bool failure_told;     /* in events.jsonl, which is kept for it */
+    char record_lost[512]; /* why a failure could not be written there; "": it could */
     struct {
         enum agent_event event;
         int value;

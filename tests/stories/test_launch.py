@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 
+import places
 import pytest
 from nodes import free_port, listens
 from support import DEADLINE_S, DTRUN, PYTHON, Job, alive, as_nobody, children, clean_env, lines_of, marked, run, script, state_of, wait_lines, wait_until
@@ -50,6 +51,15 @@ def test_a_failure_stays_on_record(tmp_path):
     result = run(["/bin/false"], {"TMPDIR": str(tmp_path / "temporary")})
     named = re.findall(r"^dtrun: the record of the failure is (\S+/events\.jsonl)$", result.err, re.M)
     assert len(named) == 1 and os.path.exists(named[0]) and named[0] != str(path), result
+
+
+def test_a_record_that_cannot_be_written_is_not_named(tmp_path):
+    mount = places.mount_point(tmp_path, "small")
+    file = f"{mount}/t*/*/events.jsonl"
+    fill = f"until [ -s {file} ]; do sleep 0.01; done; rm {file}; head -c 100000 /dev/zero >{mount}/x; exit 1"
+    p = places.in_mounts(f"mount -t tmpfs -o size=64k none '{mount}'; TMPDIR='{mount}' '{DTRUN}' sh -c '{fill}'")
+    assert re.findall(r"^dtrun: the record of the failure .*$", p.stderr, re.M) == [x for x in p.stderr.splitlines() if re.fullmatch(
+        rf"dtrun: the record of the failure could not be written: {mount}/\S+/events\.jsonl: No space left on device", x)] != [], p
 
 
 def test_success_and_failure_codes():
