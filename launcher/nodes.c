@@ -112,8 +112,7 @@ static void on_up(void *user, uint64_t peer, const char *host)
     (void)snprintf(who.host, sizeof who.host, "%s", host);
     (void)snprintf(who.address, sizeof who.address, "%s", host);
     learn_address(n, peer, host);
-    n->wait.trouble[0] = '\0';
-    n->wait.key_refusals = 0;
+    nodes_wait_met(&n->wait);
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
     follow_up(n);
@@ -165,25 +164,6 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
     member_message(&n->member, peer, &n->in, dt_now_s());
     follow_up(n);
     n->hooks.settle(n->hooks.user);
-}
-
-static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
-{
-    struct nodes *n = user;
-    dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
-    bool refused = err->status == DT_INVALID || err->status == DT_IN_USE; /* another key; another run or program */
-    if (peer == 0 && (!n->place.hosts || refused)) {                      /* the endpoint that we hold is in no trouble */
-        (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
-        n->wait.key_refusals += err->status == DT_INVALID;
-        bool denied = refused && strcmp(n->wait.trouble, n->wait.denied) != 0;
-        if (denied) { /* waiting will hardly help */
-            memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
-            say(n->wait.trouble);
-        } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
-            n->told_name = true;
-            console_say("dtrun: endpoint %s; trying on\n", n->wait.trouble);
-        }
-    }
 }
 
 /* ---- from the member ---- */
@@ -264,7 +244,7 @@ static void act(void *user, const struct action *a, const struct record *record,
         nodes_wait_too_few(&n->wait, &n->member, n->o, &line);
         say(dt_text_str(&line));
         dt_text_clear(&line);
-        if (n->wait.key_refusals >= NODES_WAIT_REFUSALS && record->round == 0) { /* whoever starts the same again finds the same */
+        if (nodes_wait_is_key(&n->wait, &n->member)) {
             last = *a;
             last.code = DT_EXIT_USAGE;
             a = &last;
@@ -304,6 +284,38 @@ static void on_other_version(void *user, const struct dt_error *err)
     struct nodes *n = user;
     end_at_once(n, DT_EXIT_USAGE, err->text);
     n->hooks.settle(n->hooks.user);
+}
+
+static void end_for_key(struct nodes *n)
+{
+    struct dt_text line;
+    dt_text_init(&line);
+    nodes_wait_endpoint(&n->wait, &n->member, n->o, &line);
+    end_at_once(n, DT_EXIT_USAGE, dt_text_str(&line));
+    dt_text_clear(&line);
+    n->hooks.settle(n->hooks.user);
+}
+
+static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
+{
+    struct nodes *n = user;
+    dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
+    bool refused = err->status == DT_INVALID || err->status == DT_IN_USE; /* another key; another run or program */
+    if (peer == 0 && (!n->place.hosts || refused)) {                      /* the endpoint that we hold is in no trouble */
+        (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
+        bool sure = err->status == DT_INVALID && nodes_wait_key_refused(&n->wait, err->text, dt_now_s(), n->o->time_scale);
+        bool denied = refused && strcmp(n->wait.trouble, n->wait.denied) != 0;
+        if (denied) { /* waiting will hardly help */
+            memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
+            say(n->wait.trouble);
+        } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
+            n->told_name = true;
+            console_say("dtrun: endpoint %s; trying on\n", n->wait.trouble);
+        }
+        if (sure) {
+            end_for_key(n);
+        }
+    }
 }
 
 static void connect_to(void *user, const struct peer_info *to)

@@ -5,21 +5,57 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The newest trouble, without the endpoint's address where that has been said just before. */
-static const char *trouble_at_endpoint(const struct nodes_wait *w, const struct options *o)
+bool nodes_wait_key_refused(struct nodes_wait *w, const char *why, double now_s, double time_scale)
 {
+    double long_s = NODES_WAIT_KEY_S / time_scale;
+    bool follows = w->row_refusals > 0 && now_s - w->row_newest_s <= long_s / 2;
+    (void)snprintf(w->key, sizeof w->key, "%s", why);
+    w->key_refusals++;
+    w->row_refusals = follows ? w->row_refusals + 1 : 1;
+    w->row_since_s = follows ? w->row_since_s : now_s;
+    w->row_newest_s = now_s;
+    return w->row_refusals >= NODES_WAIT_REFUSALS && now_s - w->row_since_s >= long_s;
+}
+
+void nodes_wait_met(struct nodes_wait *w)
+{
+    w->trouble[0] = '\0';
+    w->key_refusals = w->row_refusals = 0;
+}
+
+bool nodes_wait_is_key(const struct nodes_wait *w, const struct member *m)
+{
+    return w->key_refusals >= NODES_WAIT_REFUSALS && m->record.round == 0;
+}
+
+/* Why nobody answers: the newest trouble, unless that is what an endpoint does who heard our wrong key too often. */
+static const char *why_of(const struct nodes_wait *w, const struct member *m)
+{
+    return nodes_wait_is_key(w, m) ? w->key : w->trouble;
+}
+
+/* The same, without the endpoint's address where that has been said just before. */
+static const char *why_at_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o)
+{
+    const char *why = why_of(w, m);
     char address[300];
     bool six = strchr(o->master_addr, ':') != NULL;
     int n = snprintf(address, sizeof address, "%s%s%s:%d: ", six ? "[" : "", o->master_addr, six ? "]" : "", o->master_port);
-    bool same = n > 0 && n < (int)sizeof address && strncmp(w->trouble, address, (size_t)n) == 0;
-    return w->trouble + (same ? n : 0);
+    bool same = n > 0 && n < (int)sizeof address && strncmp(why, address, (size_t)n) == 0;
+    return why + (same ? n : 0);
+}
+
+void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
+{
+    const char *why = why_at_endpoint(w, m, o);
+    dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port, why[0] != '\0' ? why : "no answer");
 }
 
 void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
     if (m->coordinator != NULL) {
-        const char *why = w->trouble[0] == '\0' && w->key_refusals >= NODES_WAIT_REFUSALS ? w->denied : w->trouble;
+        const char *why = why_of(w, m);
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         if (lost == NULL) { /* else that one is named */
@@ -28,8 +64,7 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     } else if (m->wait_text[0] != '\0') {
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->wait_text);
     } else {
-        dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port,
-                       w->trouble[0] != '\0' ? trouble_at_endpoint(w, o) : "no answer");
+        nodes_wait_endpoint(w, m, o, out);
     }
     if (lost != NULL && lost->round > 0) {
         size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text); /* what was to come next is past */
@@ -68,8 +103,8 @@ void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const s
     double left_s = m->seek_since_s + o->join_timeout_s - now_s;
     dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr, o->master_port, left_s > 0 ? left_s : 0);
     add_council(m, out);
-    bool news = w->trouble[0] != '\0' && strcmp(w->trouble, w->denied) != 0;
-    dt_text_printf(out, "%s%s", news ? ": " : "", news ? trouble_at_endpoint(w, o) : "");
+    const char *why = why_at_endpoint(w, m, o);
+    dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
     if (free_s > now_s) {
         dt_text_printf(out, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
     }

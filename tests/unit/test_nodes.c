@@ -3,6 +3,7 @@
  * Before that, what hosts compare. */
 #include "launcher/nodes.h"
 #include "launcher/nodes_place.h"
+#include "launcher/nodes_wait.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -308,11 +309,56 @@ static void hosts_compare_all_arguments_of_train(void **state)
     assert_null(strchr(second, '\t')); /* no message may hold it */
 }
 
+/* A wrong key is the cause when it was refused for five seconds; an endpoint that heard it too often says nothing more, which is no other cause. */
+static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
+{
+    (void)state;
+    static const char key[] = "10.0.0.1:29500: refused our proof: the key files differ, or it is ending";
+    struct options o = {.master_addr = (char *)"10.0.0.1", .master_port = 29500, .join_timeout_s = 600, .time_scale = 1};
+    struct member *m = dt_alloc(sizeof *m);
+    struct nodes_wait w = {.since_s = dt_now_s()};
+    struct dt_text line;
+    dt_text_init(&line);
+    m->role = MEMBER_SEEKING;
+    m->seek_since_s = w.since_s;
+    for (int i = 0; i < 5; i++) {
+        assert_false(nodes_wait_key_refused(&w, key, 100 + i, 1));
+    }
+    assert_true(nodes_wait_key_refused(&w, key, 105, 1));
+    assert_true(nodes_wait_is_key(&w, m));
+    (void)snprintf(w.trouble, sizeof w.trouble, "10.0.0.1:29500: closed the connection; no agent of this job, or it is ending");
+    (void)snprintf(w.denied, sizeof w.denied, "%s", key);
+    nodes_wait_line(&w, m, &o, 0, &line);
+    assert_non_null(strstr(dt_text_str(&line), "s left: refused our proof: the key files differ"));
+    dt_text_reset(&line);
+    nodes_wait_too_few(&w, m, &o, &line);
+    assert_string_equal(dt_text_str(&line), "endpoint 10.0.0.1 port 29500: refused our proof: the key files differ, or it is ending");
+    m->record.round = 1; /* whoever was in a round had the right key: the job ends with another code, and names what it saw last */
+    dt_text_reset(&line);
+    nodes_wait_too_few(&w, m, &o, &line);
+    assert_non_null(strstr(dt_text_str(&line), "port 29500: closed the connection"));
+    dt_text_clear(&line);
+    free(m);
+}
+
+static void refusals_far_apart_are_no_proof(void **state)
+{
+    (void)state;
+    struct nodes_wait w = {.since_s = 0};
+    for (int i = 0; i < 10; i++) {
+        assert_false(nodes_wait_key_refused(&w, "x", 100 + 3 * i, 1));
+    }
+    nodes_wait_met(&w);
+    assert_false(nodes_wait_key_refused(&w, "x", 128, 1));
+    assert_int_equal(w.key_refusals, 1);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
-                                       cmocka_unit_test(hosts_compare_all_arguments_of_train),
-                                       cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hosts_compare_dead_after_as_it_is_used), cmocka_unit_test(hosts_compare_all_arguments_of_train),
+        cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end), cmocka_unit_test(refusals_far_apart_are_no_proof),
+        cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
