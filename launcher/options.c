@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 
 const char *options_getenv(char *const *env, const char *name)
@@ -346,6 +347,21 @@ static const char *in_brackets(struct options *o, const char *address)
     return bare ? dt_arena_printf(&o->arena, "[%s]", address) : address;
 }
 
+/* --master_addr that was given and says another host than --rdzv_endpoint. used: which counts, in words. */
+static void warn_address(struct options *o, const struct given *g, const char *host, const char *used)
+{
+    int row = option_find("master_addr");
+    char shown[64];
+    if (host != NULL && g->value[row] != NULL && strcasecmp(in_brackets(o, o->master_addr), in_brackets(o, host)) != 0) {
+        option_warn(o, "%s: %s: not used; %s", g->spelled[row], option_show(o->master_addr, shown), used);
+    }
+}
+
+static const char *endpoint_says(struct options *o, const struct given *g, const char *host)
+{
+    return dt_arena_printf(&o->arena, "%s says %s", g->spelled[option_find("rdzv_endpoint")], host);
+}
+
 /* Where several hosts meet, into master_addr and master_port. host: of --rdzv_endpoint, or null. */
 static int choose_endpoint(struct options *o, const struct given *g, char *const *env, char *host, int endpoint_port, struct dt_error *err)
 {
@@ -367,7 +383,9 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
         if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {
             return dt_wrap(err, "%s", g->value[option_find("master_addr")] != NULL ? g->spelled[option_find("master_addr")] : "--master_addr");
         }
-    } else if (host == NULL) {
+    } else if (host != NULL) {
+        warn_address(o, g, host, endpoint_says(o, g, host));
+    } else {
         return dt_fail(err, DT_INVALID, "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400");
     }
     if (endpoint_port < 0 && is_static) {
@@ -456,7 +474,9 @@ static int choose_store(struct options *o, const struct given *g, char *const *e
         }
     }
     if (o->standalone || !is_static) {
-        o->master_addr = dt_arena_strdup(&o->arena, o->local_addr != NULL && o->local_addr[0] != '\0' ? o->local_addr : "127.0.0.1");
+        const char *store = o->local_addr != NULL && o->local_addr[0] != '\0' ? o->local_addr : "127.0.0.1";
+        warn_address(o, g, host, dt_arena_printf(&o->arena, "the workers of one host meet at %s", store));
+        o->master_addr = dt_arena_strdup(&o->arena, store);
         o->master_port = 0;
         return 0;
     }
@@ -469,9 +489,7 @@ static int choose_store(struct options *o, const struct given *g, char *const *e
         return dt_fail(err, DT_INVALID, "%s: %s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500", g->spelled[endpoint],
                        option_show(o->rdzv_endpoint, shown), host);
     }
-    if (g->value[address] != NULL && strcmp(o->master_addr, host) != 0) {
-        option_warn(o, "%s: %s: not used; --rdzv_endpoint says %s", g->spelled[address], option_show(o->master_addr, shown), host);
-    }
+    warn_address(o, g, host, endpoint_says(o, g, host));
     o->master_addr = host;
     o->master_port = endpoint_port;
     return 0;

@@ -156,6 +156,10 @@ static void test_variables(void **state)
     assert_true(o.shutdown_timeout_s == 5);
     assert_string_equal(o.run_id, "mine");
     options_clear(&o);
+    env[0] = "PET_MASTER_ADDR=h2";
+    good("--nnodes=2 --rdzv_endpoint=h1:29501 p");
+    assert_string_equal(dt_text_str(&o.warnings), "dtrun: PET_MASTER_ADDR: h2: not used; --rdzv_endpoint says h1\n");
+    options_clear(&o);
     env[0] = "PET_STANDALONE=yes";
     bad("p", "PET_STANDALONE: yes: must be a number, 0 or 1");
     env[0] = "PET_NPROC_PER_NODE=";
@@ -263,6 +267,14 @@ static void test_store(void **state)
         {"--rdzv_endpoint=localhost:29500 p", "localhost", 29500, false, ""},
         {"--rdzv_endpoint=localhost:29500 --master_addr=other p", "localhost", 29500, false,
          "dtrun: --master_addr: other: not used; --rdzv_endpoint says localhost\n"},
+        {"--nnodes=2 --rdzv_endpoint=h1:29501 --master_addr=h2 --node_rank=0 p", "h1", 29501, false,
+         "dtrun: --master_addr: h2: not used; --rdzv_endpoint says h1\n"},
+        {"--nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1 --master_addr=10.0.0.2 p", "10.0.0.1", 29400, false,
+         "dtrun: --master_addr: 10.0.0.2: not used; --rdzv_endpoint says 10.0.0.1\n"},
+        {"--nnodes=2 --rdzv_endpoint=[::1]:29500 --master_addr=::1 p", "::1", 29500, false, ""},
+        {"--nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=Host1 --master_addr=host1 p", "Host1", 29400, false, ""},
+        {"--rdzv_backend=c10d --rdzv_endpoint=h1 --master_addr=h2 --rdzv_id=7 p", "127.0.0.1", 0, false,
+         "dtrun: --master_addr: h2: not used; the workers of one host meet at 127.0.0.1\n"},
         {"--rdzv_backend=c10d --rdzv_endpoint=localhost --rdzv_id=7 p", "127.0.0.1", 0, false, ""},
         {"--standalone --rdzv_endpoint=://// --master_port=29501 p", "127.0.0.1", 0, true, ""},
         {"--master_addr=host p", "127.0.0.1", 0, true, ""},
