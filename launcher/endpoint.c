@@ -76,6 +76,7 @@ static int listen_at(const struct sockaddr *a, bool both)
     return fd;
 }
 
+/* Also when the endpoint is a loopback address: whoever hosts may call itself localhost, as older PyTorchJobs do, while others come by its name. */
 static int listen_on_all(int port)
 {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT, .sin6_port = htons((uint16_t)port)};
@@ -249,7 +250,7 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
         const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
         if (!is_any(a) && endpoint_route(a, out, out_bytes, err) == 0) {
             if (is_loopback(a) && warning != NULL) {
-                *warning = "warning: the endpoint is a loopback address: only agents of this machine can join";
+                *warning = "warning: the endpoint is a loopback address, at which other hosts find themselves, not this one";
             }
             return 0;
         }

@@ -374,10 +374,11 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
             const char *exported = options_getenv(env, "MASTER_ADDR"); /* torchrun does not read it either */
             char shown[64];
             if (exported != NULL && exported[0] != '\0') {
-                option_warn(o, "--master_addr: not given, and MASTER_ADDR is not read: only agents of this machine can join; add --master_addr=%s",
+                option_warn(o,
+                            "--master_addr: not given, and MASTER_ADDR is not read: each host looks for the others on itself; add --master_addr=%s",
                             option_show(exported, shown));
             } else {
-                option_warn(o, "--master_addr: not given: only agents of this machine can join");
+                option_warn(o, "--master_addr: not given: each host looks for the others on itself");
             }
         }
         if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {

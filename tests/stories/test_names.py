@@ -40,6 +40,18 @@ def test_an_own_name_that_leads_to_loopback_is_not_given_to_others():
         assert [r.out for r in results] == [f"0 2 a {a.address}\n", f"1 2 a {b.address}\n"], results
 
 
+@pytest.mark.parametrize("way", ["static", "c10d"])
+def test_a_loopback_endpoint_is_open_to_others_and_says_so(way):
+    """As with torchrun, whoever hosts may call itself localhost while others come by its address: then a key is what keeps strangers out."""
+    with hosts.network(2) as net:
+        a, b = net.hosts
+        words = [static(PORT, rank, 2, host=h) if way == "static" else c10d(PORT, 2, host=h) for rank, h in enumerate(("127.0.0.1", a.address))]
+        first, second = run_on(net, words)
+    assert first.err.count("warning: no --key_file: whoever reaches this job's ports can join it") == 1, first
+    assert "only agents of this machine" not in first.err and "is a loopback address, at which other hosts find themselves" in first.err, first
+    assert "no --key_file" not in second.err, second
+
+
 def test_a_name_may_come_late():
     with hosts.network(2) as net:
         a, b = net.hosts
