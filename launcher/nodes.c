@@ -232,6 +232,17 @@ static const char *address_of_store(const struct nodes *n, const struct peer_inf
     return leader->id == n->member.options.self.id ? own_way(n, theirs, theirs == written, out, out_bytes) : theirs;
 }
 
+/* Asked anew each time: whoever has the port now may be another one. */
+static void find_holder(struct nodes *n)
+{
+    bool found = false;
+    for (int i = 0; i < n->place.endpoint.count && !found && n->etcd == NULL; i++) {
+        found = endpoint_is_local((const struct sockaddr *)&n->place.endpoint.addresses[i]) &&
+                endpoint_port_owner(n->o->master_port, n->wait.holder, sizeof n->wait.holder);
+    }
+    n->wait.holder[0] = (char)(found ? n->wait.holder[0] : '\0');
+}
+
 static void act(void *user, const struct action *a, const struct record *record, const char *why)
 {
     char store[LOOKUP_NAME_BYTES];
@@ -241,6 +252,7 @@ static void act(void *user, const struct action *a, const struct record *record,
     if (a->kind == ACTION_FINISH && a->code == DT_EXIT_TEMPORARY && n->wait.since_s >= 0) {
         struct dt_text line;
         dt_text_init(&line);
+        find_holder(n);
         nodes_wait_too_few(&n->wait, &n->member, n->o, &line);
         say(dt_text_str(&line));
         dt_text_clear(&line);
@@ -407,6 +419,7 @@ static void on_news(uv_timer_t *timer)
     }
     struct dt_text line;
     dt_text_init(&line);
+    find_holder(n);
     nodes_wait_line(&n->wait, &n->member, n->o, n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0, &line);
     say(dt_text_str(&line));
     dt_text_clear(&line);

@@ -45,10 +45,19 @@ static const char *why_at_endpoint(const struct nodes_wait *w, const struct memb
     return why + (same ? n : 0);
 }
 
+/* It may be no agent. */
+static void add_holder(const struct nodes_wait *w, const struct member *m, struct dt_text *out)
+{
+    if (w->holder[0] != '\0' && !nodes_wait_is_key(w, m)) {
+        dt_text_printf(out, "; the port is held by %s", w->holder);
+    }
+}
+
 void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
     dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port, why[0] != '\0' ? why : "no answer");
+    add_holder(w, m, out);
 }
 
 void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
@@ -105,6 +114,7 @@ void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const s
     add_council(m, out);
     const char *why = why_at_endpoint(w, m, o);
     dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
+    add_holder(w, m, out);
     if (free_s > now_s) {
         dt_text_printf(out, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
     }

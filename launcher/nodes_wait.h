@@ -13,6 +13,7 @@ struct nodes_wait {
     char trouble[256]; /* why the endpoint cannot be reached, newest */
     char denied[256];  /* what cannot get better by itself, and has been said; or "" */
     char key[256];     /* newest refusal that counts in key_refusals */
+    char holder[160];  /* who has the endpoint's port, when that is on this host; or "" */
     int key_refusals;  /* by the endpoint, since another agent was met: that a key differs, or somebody who is ending or has too much to do */
     int row_refusals;  /* of these, in a row without a long pause; with the times of the first and the newest */
     double row_since_s, row_newest_s;

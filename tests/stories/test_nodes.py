@@ -217,6 +217,15 @@ def test_another_program_at_the_endpoint(said, heard):
                                             result.err, re.M), result
 
 
+def test_a_silent_program_at_an_endpoint_of_this_host_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = run(c10d(port, 2, "--join_timeout=3", "/bin/true"))
+    own = lines_of("/proc/self/comm")[0]
+    assert result.code == 111, result
+    assert result.err.splitlines()[-1] == f"dtrun: endpoint 127.0.0.1 port {port}: no answer; the port is held by pid {os.getpid()} ({own})", result
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_interrupt_at_one_host_stops_all(tmp_path, rank):
     port = free_port()
