@@ -39,7 +39,7 @@ static int print(struct options *o)
         break;
     default:
         if (o->host_list_count > 0) {
-            hostfile_describe(o, &text);
+            hostfile_describe(o, environ, &text);
         } else {
             options_describe(o, environ, &text);
         }

@@ -3,6 +3,7 @@
 #include "launcher/hostfile.h"
 
 #include "base/file.h"
+#include "launcher/env.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -212,24 +213,161 @@ char **hostfile_ssh(struct options *o, int i)
     return words;
 }
 
-void hostfile_describe(struct options *o, struct dt_text *out)
+/* ---- --dry_run ---- */
+
+/* " (--hostfile, --include, --nnodes)": those of the options that were given. */
+static void add_sources(const struct options *o, const char *const *names, const char *otherwise, struct dt_text *out)
 {
+    const char *before = " (";
+    for (; *names != NULL; names++) {
+        if (o->sources[option_find(*names)] != OPTIONS_FROM_DEFAULT) {
+            dt_text_printf(out, "%s%s", before, options_source(o, *names));
+            before = ", ";
+        }
+    }
+    dt_text_printf(out, strcmp(before, " (") == 0 ? " (%s)" : ")", otherwise);
+}
+
+static void describe_endpoint(const struct options *o, struct dt_text *out)
+{
+    static const char *const whole[] = {"rdzv_endpoint", NULL}, *const host[] = {"master_addr", NULL}, *const port[] = {"master_port", NULL},
+                             *const range[] = {"port_range", NULL};
+    if (o->nnodes_max == 1) {
+        dt_text_puts(out, "\nendpoint  none needed");
+        return;
+    }
+    dt_text_printf(out, "\nendpoint  %s", o->rdzv_endpoint);
+    if (o->sources[option_find("rdzv_endpoint")] != OPTIONS_FROM_DEFAULT) {
+        add_sources(o, whole, "", out);
+        return;
+    }
+    dt_text_puts(out, ": host");
+    add_sources(o, host, "the first one", out);
+    dt_text_puts(out, ", port");
+    add_sources(o, o->master_port > 0 ? port : range, "made up", out);
+}
+
+/* Workers of each host, "4,2,1", and of all; 0 where a host counts them itself (gpu, cpu, auto). */
+static int add_sizes(const struct options *o, struct dt_text *out)
+{
+    long long total = 0, count;
+    for (int i = 0; i < o->host_list_count; i++) {
+        if (!dt_parse_int64(o->host_list[i].nproc, &count)) {
+            return 0;
+        }
+        dt_text_printf(out, "%s%lld", i > 0 ? "," : "", count);
+        total += count;
+    }
+    return (int)total;
+}
+
+/* The environment that host i's agent is given, in o's arena. */
+static char **agent_env(struct options *o, int i, char *const *env)
+{
+    size_t n = 0, room = 2;
+    for (char *const *e = env; *e != NULL; e++) {
+        room++;
+    }
+    char **list = dt_arena_alloc(&o->arena, room * sizeof *list);
+    for (char *const *e = env; *e != NULL; e++) {
+        if (hostfile_passes(*e)) {
+            list[n++] = *e;
+        }
+    }
+    if (o->host_list[i].devices != NULL) {
+        list[n++] = dt_arena_printf(&o->arena, "CUDA_VISIBLE_DEVICES=%s", o->host_list[i].devices);
+    }
+    list[n] = NULL;
+    return list;
+}
+
+/* The variables of host i's first worker, by the options as its agent reads them. */
+static void list_variables(struct options *o, int i, int rank, int total, const char *sizes, char *const *env, struct dt_text *out)
+{
+    struct options *agent = dt_alloc(sizeof *agent);
+    char **words = agent_words(o, i), **variables = agent_env(o, i, env);
+    int count = 0;
+    while (words[count] != NULL) {
+        count++;
+    }
+    struct dt_error err;
+    int result = options_read(agent, count, words, variables, &err);
+    if (result == 0) {
+        struct env_worker w = {.round = 1,
+                               .local_world_size = agent->nproc,
+                               .rank = rank,
+                               .world_size = total,
+                               .group_rank = i,
+                               .group_world_size = o->host_list_count,
+                               .role_rank = rank,
+                               .role_world_size = total,
+                               .master_addr = agent->master_addr,
+                               .master_port = agent->master_port,
+                               .use_agent_store = true,
+                               .sizes = sizes};
+        result = options_list_variables(agent, &w, variables, out, &err);
+        options_clear(agent);
+    }
+    if (result != 0) {
+        dt_text_printf(out, "          %s\n", err.text);
+    }
+    free(agent);
+}
+
+static void describe_host(struct options *o, int i, int rank, int total, struct dt_text *out)
+{
+    const struct options_host *h = &o->host_list[i];
+    int count = atoi(h->nproc);
+    dt_text_printf(out, "host %d    %s, %s worker%s", i, h->name, h->nproc, count == 1 ? "" : "s");
+    dt_text_printf(out, " (%s)", h->slots > 0 && h->nproc != o->nproc_text ? "its slots" : options_source(o, "nproc_per_node"));
+    if (total > 0) {
+        dt_text_printf(out, count > 1 ? ", ranks %d to %d" : ", rank %d", rank, rank + count - 1);
+    }
+    struct dt_text line;
+    dt_text_init(&line);
+    add_line(o, i, &line);
+    dt_text_printf(out, ": %s %s", o->ssh, h->name);
+    options_quote(out, dt_text_str(&line));
+    dt_text_puts(out, "\n");
+    dt_text_clear(&line);
+}
+
+void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
+{
+    static const char *const hosts[] = {"hostfile", "include", "exclude", "nnodes", NULL}, *const id[] = {"rdzv_id", NULL};
+    struct dt_text sizes;
+    dt_text_init(&sizes);
+    int total = add_sizes(o, &sizes), rank = 0;
+    bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
     dt_text_printf(out, "hosts     %d of %s", o->host_list_count, o->hostfile);
+    add_sources(o, hosts, "", out);
     if (o->nnodes_min != o->nnodes_max) {
         dt_text_printf(out, ", goes on with %d", o->nnodes_min);
     }
-    dt_text_printf(out, "\nendpoint  %s\nrun id    %s\nkey       %s\n", o->nnodes_max > 1 ? o->rdzv_endpoint : "none needed", o->run_id,
-                   o->key_file != NULL ? o->key_file : "a new one");
-    for (int i = 0; i < o->host_list_count; i++) {
-        struct dt_text line;
-        dt_text_init(&line);
-        add_line(o, i, &line);
-        dt_text_printf(out, "host %d    %s, %s worker%s: %s %s", i, o->host_list[i].name, o->host_list[i].nproc,
-                       strcmp(o->host_list[i].nproc, "1") == 0 ? "" : "s", o->ssh, o->host_list[i].name);
-        options_quote(out, dt_text_str(&line));
-        dt_text_puts(out, "\n");
-        dt_text_clear(&line);
+    describe_endpoint(o, out);
+    dt_text_printf(out, "\nrun id    %s", o->run_id);
+    add_sources(o, id, "made up", out);
+    dt_text_printf(out, "\nkey       %s", o->key_file != NULL ? o->key_file : "a new one");
+    dt_text_printf(out, o->key_file != NULL ? " (%s)\n" : "\n", options_source(o, "key_file"));
+    if (total == 0) {
+        dt_text_puts(out, "ranks     are given when each host has counted its workers, and with them the variables\n");
+    } else {
+        dt_text_printf(out, "ranks     as below%s, with the variables of each host's first worker\n",
+                       !by_rank                         ? " if all hosts come in this order"
+                       : o->nnodes_min != o->nnodes_max ? " if all hosts come"
+                                                        : "");
     }
+    for (int i = 0; i < o->host_list_count; i++) {
+        describe_host(o, i, rank, total, out);
+        if (o->host_list[i].devices != NULL) {
+            dt_text_printf(out, "          CUDA_VISIBLE_DEVICES=%s\n", o->host_list[i].devices);
+        }
+        if (total > 0) {
+            list_variables(o, i, rank, total, dt_text_str(&sizes), env, out);
+        }
+        rank += atoi(o->host_list[i].nproc);
+    }
+    dt_text_clear(&sizes);
 }
 
 bool hostfile_passes(const char *variable)

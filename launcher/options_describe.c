@@ -55,12 +55,31 @@ static void describe_hosts(const struct options *o, struct dt_text *out)
     hostlist_clear(&hosts);
 }
 
+int options_list_variables(const struct options *o, const struct env_worker *w, char *const *env, struct dt_text *out, struct dt_error *err)
+{
+    struct dt_arena arena;
+    char **list;
+    dt_arena_init(&arena);
+    int result = env_build(o, w, env, &arena, &list, err);
+    for (char **e = result == 0 ? list : NULL; e != NULL && *e != NULL; e++) {
+        const char *equals = strchr(*e, '=');
+        bool inherited = false;
+        for (char *const *k = env; *k != NULL && !inherited; k++) {
+            inherited = *k == *e;
+        }
+        if (!inherited && equals[1] != '\0') {
+            dt_text_printf(out, "          %s\n", strcmp(*e, "MASTER_PORT=0") == 0 ? "MASTER_PORT=(a free port)" : *e);
+        }
+    }
+    dt_arena_clear(&arena);
+    return result;
+}
+
 /* The first worker of this host, as the first round would start it. */
 static void describe_worker(const struct options *o, char *const *env, struct dt_text *out)
 {
-    struct dt_arena arena;
     struct dt_error err;
-    char **list;
+    struct dt_text variables;
     bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
     int node = by_rank && o->nnodes_max > 1 ? o->node_rank : 0, size = o->nproc * o->nnodes_max;
     struct env_worker w = {.round = 1,
@@ -78,10 +97,10 @@ static void describe_worker(const struct options *o, char *const *env, struct dt
     char sizes[48];
     (void)snprintf(sizes, sizeof sizes, "%d(x%d)", o->nproc, o->nnodes_max);
     w.sizes = o->local_total > 0 ? NULL : sizes;
-    dt_arena_init(&arena);
-    if (env_build(o, &w, env, &arena, &list, &err) != 0) {
+    dt_text_init(&variables);
+    if (options_list_variables(o, &w, env, &variables, &err) != 0) {
         dt_text_printf(out, "variables %s\n", err.text);
-        dt_arena_clear(&arena);
+        dt_text_clear(&variables);
         return;
     }
     dt_text_puts(out, "variables of the first worker here");
@@ -90,18 +109,8 @@ static void describe_worker(const struct options *o, char *const *env, struct dt
     } else if (o->nnodes_max > 1) {
         dt_text_puts(out, ", if all hosts have as many");
     }
-    dt_text_puts(out, "\n");
-    for (char **e = list; *e != NULL; e++) {
-        const char *equals = strchr(*e, '=');
-        bool inherited = false;
-        for (char *const *k = env; *k != NULL && !inherited; k++) {
-            inherited = *k == *e;
-        }
-        if (!inherited && equals[1] != '\0') {
-            dt_text_printf(out, "          %s\n", strcmp(*e, "MASTER_PORT=0") == 0 ? "MASTER_PORT=(a free port)" : *e);
-        }
-    }
-    dt_arena_clear(&arena);
+    dt_text_printf(out, "\n%s", dt_text_str(&variables));
+    dt_text_clear(&variables);
 }
 
 void options_describe(const struct options *o, char *const *env, struct dt_text *out)

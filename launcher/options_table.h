@@ -79,6 +79,9 @@ int option_parse_ignored(struct options *o, const struct option_row *row, const 
 int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err);
 /* Entries nvidia0, nvidia7, ... of a folder; a container has those of its own GPUs only, by their numbers on the host. */
 int option_count_gpu_nodes(const char *folder);
+/* The variables that a worker gets beside those of env, a line each, with ten blanks before it. */
+struct env_worker;
+int options_list_variables(const struct options *o, const struct env_worker *w, char *const *env, struct dt_text *out, struct dt_error *err);
 /* Appends a blank and the word as a shell would take it back. */
 void options_quote(struct dt_text *out, const char *word);
 /* text for a message: at most 60 bytes, control characters as '?'. `out` of at least 64 bytes; returns out. */

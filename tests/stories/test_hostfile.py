@@ -7,6 +7,7 @@ run: timeout 300
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -388,9 +389,10 @@ def test_dry_run_shows_every_line(tmp_path):
     (tmp_path / "hosts").write_text("a slots=4\nb slots=2\nc\n")
     result = run([f"--hostfile={tmp_path}/hosts", "--nnodes=2:3", "--max_restarts=2", "--dry_run", "--master_port=29500", "train", "my job.json"], cwd=tmp_path)
     lines = [line for line in result.out.splitlines() if line.startswith("host ")]
-    assert result.code == 0 and len(lines) == 3 and "goes on with 2" in result.out, result
-    for i, (name, count) in enumerate((("a", 4), ("b", 2), ("c", 1))):
-        assert f"host {i}    {name}, {count} worker{'s' if count > 1 else ''}: ssh " in lines[i] and f"--node_rank={i} --rdzv_endpoint=a:29500" in lines[i], result
+    assert result.code == 0 and len(lines) == 3 and "hosts (--hostfile, --nnodes), goes on with 2\n" in result.out, result
+    placed = (("a", "4 workers (its slots), ranks 0 to 3"), ("b", "2 workers (its slots), ranks 4 to 5"), ("c", "1 worker (default), rank 6"))
+    for i, (name, ranks) in enumerate(placed):
+        assert f"host {i}    {name}, {ranks}: ssh " in lines[i] and f"--node_rank={i} --rdzv_endpoint=a:29500" in lines[i], result
         assert f"cd {tmp_path} && exec {DTRUN} --leash " in lines[i] and "--max_restarts=2" in lines[i] and "my job.json" in lines[i], result
 
 
@@ -408,6 +410,26 @@ def test_standard_input_is_refused_aloud(tmp_path, words, variables, said):
     else:
         assert result.code == 2, result
         assert result.err == f"dtrun: {said}: with --hostfile workers have no standard input; leave it out, or say none\n", result
+
+
+def test_dry_run_shows_variables_and_where_values_came_from(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=4\nb slots=2\nc\n")
+    show = [f"--hostfile={tmp_path}/hosts", "--dry_run"]
+    result = run([*show, "--include=a:0,3@b", "/bin/true"], env={"PET_RDZV_ID": "run-7", "PET_MASTER_PORT": "29500", "OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO"})
+    assert result.code == 0, result
+    for line in ("hosts     2 of {}/hosts (--hostfile, --include)", "endpoint  a:29500: host (the first one), port (PET_MASTER_PORT)",
+                 "run id    run-7 (PET_RDZV_ID)", "key       a new one"):
+        assert line.format(tmp_path) + "\n" in result.out, (line, result)
+    for i, block in enumerate(result.out.split("\nhost ")[1:]):
+        variables = dict(line.strip().split("=", 1) for line in block.splitlines()[1:])
+        wanted = {"RANK": 2 * i, "WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": i, "GROUP_WORLD_SIZE": 2, "MASTER_ADDR": "a",
+                  "MASTER_PORT": 29500, "TORCHELASTIC_RUN_ID": "run-7", "DTRUN_HOST_OF_RANK": "0(x2),1(x2)"}
+        assert {k: variables.get(k) for k in wanted} == {k: str(v) for k, v in wanted.items()}, (i, result)
+        assert variables.get("CUDA_VISIBLE_DEVICES") == ("0,3" if i == 0 else None), (i, result)
+    made_up = run([*show, "--port_range=20000-20001", "/bin/true"])
+    assert re.search(r"endpoint  a:2000[01]: host \(the first one\), port \(--port_range\)\n", made_up.out) and " (made up)\nkey" in made_up.out, made_up
+    there = run([*show, "--nproc_per_node=gpu", "/bin/true"], env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert "a, gpu workers (--nproc_per_node): ssh" in there.out and "when each host has counted" in there.out and " RANK=" not in there.out, there
 
 
 def test_a_leash_is_nothing_to_type():
