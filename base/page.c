@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -38,7 +39,11 @@ int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_erro
         p = mmap(NULL, DT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     }
     if (p == MAP_FAILED) {
+        int code = errno;
         (void)dt_fail_errno(err, "a worker's page");
+        if (code == EFBIG) {
+            (void)dt_fail(err, DT_INVALID, "a worker's page: the limit of file sizes is below its %d bytes; raise it with ulimit -f", DT_PAGE_BYTES);
+        }
         (void)close(memory);
         return -1;
     }

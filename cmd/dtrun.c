@@ -19,7 +19,10 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#define STACK_LEAST_BYTES (256 << 10) /* twice what a job of one host takes */
 
 /* Help, version, completion, dry run: text on stdout, 0. */
 static int print(struct options *o)
@@ -65,12 +68,27 @@ static bool check_proc(const struct options *o)
     return !o->bundled;
 }
 
+/* The kernel would end us somewhere in the middle. */
+static bool check_stack(void)
+{
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_LEAST_BYTES) {
+        return true;
+    }
+    (void)fprintf(stderr, "dtrun: limit of the stack: %llu KiB, at least %d are needed; raise it with ulimit -s\n",
+                  (unsigned long long)stack.rlim_cur >> 10, STACK_LEAST_BYTES >> 10);
+    return false;
+}
+
 static int begin(struct options *o)
 {
     struct dt_error err;
     struct dt_arena arena;
     char *path, **argv;
     (void)fputs(dt_text_str(&o->warnings), stderr);
+    if (!check_stack()) {
+        return DT_EXIT_USAGE;
+    }
     if (o->action == OPTIONS_SERVE_STORE) {
         return serve_store(o);
     }

@@ -47,12 +47,12 @@ int console_open(int out_fd, int err_fd, struct dt_error *err)
     struct stat error;
     const int fds[2] = {out_fd, err_fd};
     bool one = fstat(out_fd, &out) == 0 && fstat(err_fd, &error) == 0 && out.st_dev == error.st_dev && out.st_ino == error.st_ino;
-    struct log_writer *first = log_writer_open(), *second = first == NULL || one ? first : log_writer_open();
+    struct log_writer *first = log_writer_open(err), *second = first == NULL || one ? first : log_writer_open(err);
     if (second == NULL) {
         if (first != NULL) {
             (void)log_writer_close(first, 0);
         }
-        return dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output");
+        return -1;
     }
     (void)pthread_mutex_lock(&console.lock);
     console.writers[0] = first;

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -166,7 +167,16 @@ static void *run(void *argument)
     return NULL;
 }
 
-struct log_writer *log_writer_open(void)
+/* Why no thread can be had, and what to change. The library says EAGAIN also where its stack does not fit. */
+static void explain(int code, struct dt_error *err)
+{
+    struct rlimit space;
+    bool limited = getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
+    (void)dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output: %s; %s", strerror(code),
+                  limited ? "raise the limit of address space (ulimit -v)" : "look at ulimit -u and the limit of the control group");
+}
+
+struct log_writer *log_writer_open(struct dt_error *err)
 {
     struct log_writer *w = dt_alloc(sizeof *w);
     pthread_condattr_t attributes;
@@ -184,6 +194,7 @@ struct log_writer *log_writer_open(void)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed != 0) {
         destroy(w);
+        explain(failed, err);
         return NULL;
     }
     return w;

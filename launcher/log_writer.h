@@ -3,6 +3,8 @@
 #ifndef DT_LAUNCHER_LOG_WRITER_H
 #define DT_LAUNCHER_LOG_WRITER_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -16,7 +18,8 @@ struct log_losses {
     bool closed; /* somebody closed the other end: everything since then is gone, silently */
 };
 
-struct log_writer *log_writer_open(void);
+/* Null when there is no thread to be had. */
+struct log_writer *log_writer_open(struct dt_error *err);
 /* A sink over fd. own: log_writer_end closes it. */
 struct log_sink *log_writer_sink(struct log_writer *w, int fd, bool own);
 /* Copies the pieces to the end of the queue, together. */

@@ -564,15 +564,14 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struc
     struct logs *l = dt_alloc(sizeof *l);
     l->loop = loop;
     l->o = o;
-    l->files = log_writer_open();
+    l->files = log_writer_open(err);
     if (l->files == NULL || open_tree(l, err) != 0) {
-        int result = l->files == NULL ? dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output") : -1;
         if (l->files != NULL) {
             (void)log_writer_close(l->files, 1);
         }
         free(l->base);
         free(l);
-        return result;
+        return -1;
     }
     l->timer = dt_alloc(sizeof *l->timer);
     l->timer->data = l;

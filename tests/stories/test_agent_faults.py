@@ -177,7 +177,8 @@ def complaint(job, folder, call, number, error):
 
 
 @pytest.mark.parametrize("args, text", [(["/bin/true"], "cannot start the agent process: Resource temporarily unavailable"),
-                                        (["--hostfile=HOSTS", "--ssh=/bin/false", "/bin/true"], "cannot start a thread for output")])
+                                        (["--hostfile=HOSTS", "--ssh=/bin/false", "/bin/true"], "cannot start a thread for output: Resource temporarily unavailable; "
+                                         "look at ulimit -u and the limit of the control group")])
 def test_no_process_and_no_thread_to_begin_with(tmp_path, args, text):
     (tmp_path / "hosts").write_text("a\n")
     args = [a.replace("HOSTS", f"{tmp_path}/hosts") for a in args]

@@ -602,6 +602,16 @@ def test_the_limit_of_file_sizes_ends_no_launcher(tmp_path):
     assert "-25" in events.read_text(), events.read_text()
 
 
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="sanitizers need more of everything")
+@pytest.mark.parametrize("limit, code, said", [
+    ("-f 1", 2, "a worker's page: the limit of file sizes is below its 4096 bytes; raise it with ulimit -f"),
+    ("-v 20000", 111, "cannot start a thread for output: Resource temporarily unavailable; raise the limit of address space (ulimit -v)"),
+    ("-s 64", 2, "limit of the stack: 64 KiB, at least 256 are needed; raise it with ulimit -s")])
+def test_limits_below_what_it_needs_itself(limit, code, said):
+    result = run(["-c", f'ulimit {limit}; exec "$0" -t3 /bin/true', DTRUN], executable="/bin/bash")
+    assert result.code == code and [x for x in result.err.splitlines() if "logs are in" not in x] == [f"dtrun: {said}"], result
+
+
 def test_closed_streams(tmp_path):
     assert run(["-c", f'exec "$0" sh -c "echo x > {tmp_path}/out" <&- >&- 2>&-', DTRUN], executable="/bin/sh").code == 0
     assert lines_of(tmp_path / "out") == ["x"]

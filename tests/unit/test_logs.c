@@ -571,7 +571,7 @@ static void test_hanging_file(void **state)
     memset(data, 'x', sizeof data);
     assert_int_equal(pipe(ends), 0);
     assert_true(fcntl(ends[1], F_SETPIPE_SZ, 4096) >= 4096);
-    struct log_writer *w = log_writer_open();
+    struct log_writer *w = log_writer_open(&err);
     struct log_sink *file = log_writer_sink(w, ends[1], true);
     log_writer_put(w, file, data, sizeof data);
     log_writer_end(w, file);
@@ -596,7 +596,7 @@ static void test_whole_lines(void **state)
     memset(line, 'x', sizeof line);
     line[sizeof line - 1] = '\n';
     assert_int_equal(pipe2(ends, O_DIRECT | O_CLOEXEC), 0);
-    struct log_writer *w = log_writer_open();
+    struct log_writer *w = log_writer_open(&err);
     struct log_sink *sink = log_writer_sink(w, ends[1], false);
     for (int i = 0; i < 2000; i++) { /* six blocks */
         log_writer_put(w, sink, line, sizeof line);
