@@ -69,6 +69,7 @@ struct run {
     int cause_round, cause_used; /* the round that it belongs to, and restarts used then */
     int lost_round;              /* whose end because of another host has been said, before its workers ended */
     int elsewhere_round;         /* the same, before or after */
+    bool backlog_said;           /* the queue of the worker store is short */
     char no_start[512];          /* why the workers of the round could not be started */
     bool on_gpus;                /* `train` computes there */
     char *output_dir, *events_path;

@@ -2,14 +2,18 @@
 #include "launcher/console.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
+#include "launcher/process.h"
 #include "launcher/run_parts.h"
 
 #include "base/log.h"
+#include "collectives/net.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define BACKLOG 4096 /* what the store asks the kernel for */
 
 /* Whether what is typed at this terminal is for another job of the shell, as after `dtrun ... &`. The kernel stops no worker that reads it: they have sessions of
  * their own. */
@@ -74,6 +78,24 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     return result;
 }
 
+/* The kernel lets fewer connections wait at the worker store than will come at once: the others try again a second later, or are refused. */
+static void say_short_backlog(struct run *r)
+{
+    char text[32];
+    process_read("/proc/sys/net/core/somaxconn", text, sizeof text);
+    long most = strtol(text, NULL, 10);
+    if (most <= 0 || most >= BACKLOG || most >= r->place.world_size || r->backlog_said) {
+        return;
+    }
+    bool port = r->nodes == NULL || r->master_port == store_server_port(r->store);
+    if (port && (r->place.group_rank == 0 || dt_net_is_here(r->master_addr))) {
+        r->backlog_said = true;
+        console_say("dtrun: warning: net.core.somaxconn is %ld, and %d workers connect to this host at once, which may take seconds: sysctl "
+                    "net.core.somaxconn=%d\n",
+                    most, r->place.world_size, BACKLOG);
+    }
+}
+
 /* Those that were started meanwhile end for it. Where there are none, nothing has happened that a record would be kept for. */
 static void say_no_start(struct run *r, const char *cause)
 {
@@ -110,6 +132,7 @@ void run_spawn(struct run *r)
         }
         store_server_expect(r->store, p->world_size);
     }
+    say_short_backlog(r);
     if (workers_begin(&r->workers, p->round, &err) != 0 ||
         logs_attempt(r->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) != 0) {
         result = -1;

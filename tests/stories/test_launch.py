@@ -612,6 +612,17 @@ def test_limits_below_what_it_needs_itself(limit, code, said):
     assert result.code == code and [x for x in result.err.splitlines() if "logs are in" not in x] == [f"dtrun: {said}"], result
 
 
+def test_a_short_queue_of_connections_is_said(tmp_path):
+    """Of the network that the store listens in."""
+    for most, count, warned in ((4, 5, True), (4, 4, False), (5000, 5, False)):
+        line = f"ip link set lo up; sysctl -qw net.core.somaxconn={most}; TMPDIR='{tmp_path}' '{DTRUN}' --max_restarts=1 --nproc_per_node={count} "
+        p = places.in_mounts(f"unshare -n true || exit 9; unshare -n sh -c \"{line} sh -c 'exit \\$((1 - TORCHELASTIC_RESTART_COUNT))'\"")
+        if p.returncode == 9:
+            pytest.skip("no networks of one's own here (unshare -n needs root)")
+        text = f"dtrun: warning: net.core.somaxconn is {most}, and {count} workers connect to this host at once, which may take seconds: sysctl net.core.somaxconn=4096\n"
+        assert p.returncode == 0 and p.stderr.count("somaxconn") == 2 * warned and p.stderr.count(text) == warned, p
+
+
 def test_closed_streams(tmp_path):
     assert run(["-c", f'exec "$0" sh -c "echo x > {tmp_path}/out" <&- >&- 2>&-', DTRUN], executable="/bin/sh").code == 0
     assert lines_of(tmp_path / "out") == ["x"]
