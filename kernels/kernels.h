@@ -197,7 +197,8 @@ struct dt_cross_entropy_args {
     enum dt_dtype type;
 };
 
-/* AdamW over one slice, as torch.optim.AdamW: g = grad * (grad_scale * *clip); weights decay by lr * weight_decay; step counts from 1. */
+/* AdamW over one slice, as torch.optim.AdamW: g = grad * (grad_scale * *clip); weights decay by lr * weight_decay; step counts from 1. Moments in BF16 are updated
+ * in F32, w by that, and then rounded stochastically (kernels/stochastic.h), by bits that depend on seed, step, unit and the element's number there. */
 struct dt_adamw_args {
     void *w, *m, *v;
     void *w_bf16; /* where given, gets w rounded to BF16 */
@@ -205,11 +206,14 @@ struct dt_adamw_args {
     const double *clip; /* device memory, or null for 1 */
     int64_t count, step;
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
-    enum dt_dtype type;      /* of w, m, v: F32 or F64 */
-    enum dt_dtype grad_type; /* where type is F32: F32, or BF16 */
+    uint64_t seed;             /* this and the next two: where moment_type is BF16 */
+    int64_t unit, first;       /* number of the unit; of the slice's first element in it */
+    enum dt_dtype type;        /* of w, m, v: F32 or F64 */
+    enum dt_dtype grad_type;   /* where type is F32: F32, or BF16 */
+    enum dt_dtype moment_type; /* of m and v, where type is F32: F32, or BF16 */
 };
-/* adamw_many: `count` slices in one launch on a GPU. They may differ in memory, count and weight_decay; the rest is the first one's. The array is read before it
- * returns. */
+/* adamw_many: `count` slices in one launch on a GPU. They may differ in memory, count, weight_decay, unit and first; the rest is the first one's. The array is
+ * read before it returns. */
 /* As torch.optim.SGD (dampening 0); momentum_buffer null: without. On step 1 the buffer is g. */
 struct dt_sgd_args {
     void *w, *momentum_buffer;

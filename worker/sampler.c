@@ -3,18 +3,11 @@
  * once: that is what makes resuming in the middle of an epoch, on another number of ranks, cost nothing. */
 #include "worker/data.h"
 
+#include "base/mix.h"
+
 #include <assert.h>
 
 enum { ROUNDS = 6, HALF_BITS_MIN = 4 }; /* halves of a bit or two would reach few of the permutations */
-
-/* The finaliser of splitmix64. */
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
-}
 
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
 {
@@ -25,11 +18,11 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
     uint64_t count = (uint64_t)s->sample_count, x = (uint64_t)position;
     int bits = 64 - __builtin_clzll(count - 1);
     int half = (bits + 1) / 2 > HALF_BITS_MIN ? (bits + 1) / 2 : HALF_BITS_MIN;
-    uint64_t mask = ((uint64_t)1 << half) - 1, key = mix(mix(s->seed) ^ (uint64_t)epoch);
+    uint64_t mask = ((uint64_t)1 << half) - 1, key = dt_mix64(dt_mix64(s->seed) ^ (uint64_t)epoch);
     do {
         uint64_t left = x >> half, right = x & mask;
         for (uint64_t round = 0; round < ROUNDS; round++) {
-            uint64_t next = left ^ (mix(key + (round << 40) + right) & mask);
+            uint64_t next = left ^ (dt_mix64(key + (round << 40) + right) & mask);
             left = right;
             right = next;
         }

@@ -22,6 +22,14 @@ static inline uint16_t dt_to_bf16(float f)
     return (uint16_t)(f != f ? (bits >> 16 | 0x40) : rounded);
 }
 
+/* Stochastically: `random` (below 2^16) goes to what is cut off. */
+static inline uint16_t dt_to_bf16_stochastic(float f, uint32_t random)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return f != f ? dt_to_bf16(f) : (uint16_t)((bits + random) >> 16);
+}
+
 static inline float dt_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;

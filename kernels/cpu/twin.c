@@ -3,6 +3,7 @@
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/exact.h"
+#include "kernels/stochastic.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,20 +1,32 @@
 /* AdamW and SGD over slices: one pass over weights, state and gradient, with the clip factor read from device memory and the BF16 copy written
- * alongside. The operations are those of the CPU, one by one, so the weights have its bits. */
+ * alongside. The operations are those of the CPU, one by one, so the weights have its bits, and so have moments that are rounded stochastically. */
 #include "kernels/cuda/vector.cuh"
+#include "kernels/stochastic.h"
 
 namespace
 {
 
-template <typename G> struct adamw {
-    float *w, *m, *v;
+/* x rounded stochastically to what BF16 holds: `random` (below 2^16) goes to what is cut off. A nan stays one. */
+DT_FN float stochastic(float x, uint32_t random)
+{
+    return x == x ? __uint_as_float((__float_as_uint(x) + random) & 0xffff0000U) : x;
+}
+
+/* G: type of the gradient; S: of the moments. */
+template <typename G, typename S> struct adamw {
+    float *w;
+    S *m, *v;
     bf16 *copy;
     const G *grad;
     const double *clip;
     double grad_scale;
     float beta1, beta2, keep, rate, correction2, eps;
     float factor;
+    uint32_t counter; /* of the first element, where moments are rounded stochastically */
+    enum { HALF = sizeof(S) < sizeof(float) };
     template <int W> struct held {
-        pack<float, W> w, m, v;
+        pack<float, W> w;
+        pack<S, W> m, v;
         pack<G, W> g;
     };
 
@@ -44,6 +56,12 @@ template <typename G> struct adamw {
             vi[k] = fmaf(vi[k], beta2, x * x * (1.0F - beta2));
             float step = mi[k] / fmaf(sqrtf(vi[k]), correction2, eps);
             wi[k] = fmaf(step, rate, wi[k] * keep);
+            if (HALF) {
+                uint32_t random = counter + (uint32_t)(i + k);
+                DT_SCRAMBLE(random);
+                mi[k] = stochastic(mi[k], random & 0xffff);
+                vi[k] = stochastic(vi[k], random >> 16);
+            }
         }
         h.m.set(mi);
         h.v.set(vi);
@@ -116,54 +134,59 @@ template <typename G> struct sgd {
     }
 };
 
-template <typename G> adamw<G> adamw_of(const struct dt_adamw_args *a)
+template <typename G, typename S> adamw<G, S> adamw_of(const struct dt_adamw_args *a)
 {
     double step = (double)a->step;
-    adamw<G> f = {(float *)a->w, (float *)a->m, (float *)a->v, (bf16 *)a->w_bf16, (const G *)a->grad, a->clip, a->grad_scale, 0, 0, 0, 0, 0, 0, 0};
+    adamw<G, S> f = {(float *)a->w, (S *)a->m, (S *)a->v, (bf16 *)a->w_bf16, (const G *)a->grad, a->clip, a->grad_scale, 0, 0, 0, 0, 0, 0, 0, 0};
     f.beta1 = (float)a->beta1;
     f.beta2 = (float)a->beta2;
     f.keep = (float)(1.0 - a->lr * a->weight_decay);
     f.rate = (float)(-a->lr / (1.0 - pow(a->beta1, step)));
     f.correction2 = (float)(1.0 / sqrt(1.0 - pow(a->beta2, step)));
     f.eps = (float)a->eps;
+    f.counter = f.HALF ? dt_stochastic_counter(a->seed, a->step, a->unit, a->first) : 0;
     return f;
 }
 
-template <typename G> bool aligned(const adamw<G> &f)
+template <typename G, typename S> bool aligned(const adamw<G, S> &f)
 {
     return aligned16(f.w) && aligned16(f.m) && aligned16(f.v) && aligned16(f.grad) && aligned16(f.copy);
 }
 
-template <typename G> void run_adamw(const struct dt_cuda_launch *l, const struct dt_adamw_args *a)
+template <typename G, typename S> void run_adamw(const struct dt_cuda_launch *l, const struct dt_adamw_args *a)
 {
-    adamw<G> f = adamw_of<G>(a);
+    adamw<G, S> f = adamw_of<G, S>(a);
     launch_elements<4, 2>(l, f, a->count, aligned(f));
 }
 
 /* ---- many slices, one launch ---- */
 
-/* Slices that follow each other in all their buffers are one run (those of a unit are), cut where weight decay changes. Both tables fit into the 4 KB of
- * arguments that every device takes: 36 layers in one launch; what is more goes by a further one. */
-enum { RUNS = 40, CUTS = 480, TILE = 256 * 4 * 2 };
+/* Slices that follow each other in all their buffers (and in their unit, where that counts) are one run, cut where weight decay changes. The tables fit into
+ * the 4 KB of arguments that every device takes: 36 layers in one launch; what is more goes by a further one. */
+enum { TILE = 256 * 4 * 2 };
 
-template <typename G> struct run {
-    float *w, *m, *v;
+template <typename G, typename S> struct run {
+    float *w;
+    S *m, *v;
     bf16 *copy;
     const G *grad;
     uint16_t first_cut, tail; /* tail: elements after the last whole group */
     uint32_t first_tile;
 };
-template <typename G> struct runs {
-    run<G> all[RUNS];
+template <typename G, typename S> struct runs {
+    enum { RUNS = 40, HALF = adamw<G, S>::HALF, CUTS = HALF ? 470 : 480 };
+    run<G, S> all[RUNS];
+    uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
     uint32_t ends[CUTS]; /* of the slices, in groups of four elements from their run's start; the top bit: with the second of the two factors */
     int run_count, cut_count;
     uint32_t tile_count;
     float keep[2];
 };
-static_assert(sizeof(runs<float>) + sizeof(adamw<float>) <= 4096, "arguments of a kernel");
+static_assert(sizeof(runs<float, float>) + sizeof(adamw<float, float>) <= 4096, "arguments of a kernel");
+static_assert(sizeof(runs<float, bf16>) + sizeof(adamw<float, bf16>) <= 4096, "arguments of a kernel");
 
 /* The last of `all` whose first_tile is not beyond `tile`. */
-template <typename G> DT_FN int run_of(const runs<G> &r, uint32_t tile)
+template <typename G, typename S> DT_FN int run_of(const runs<G, S> &r, uint32_t tile)
 {
     int low = 0, high = r.run_count - 1;
     while (low < high) {
@@ -178,7 +201,7 @@ template <typename G> DT_FN int run_of(const runs<G> &r, uint32_t tile)
 }
 
 /* The first slice of [low, high] whose end lies beyond `group`. */
-template <typename G> DT_FN int cut_of(const runs<G> &r, int low, int high, uint32_t group)
+template <typename G, typename S> DT_FN int cut_of(const runs<G, S> &r, int low, int high, uint32_t group)
 {
     while (low < high) {
         int middle = (low + high) / 2;
@@ -191,7 +214,7 @@ template <typename G> DT_FN int cut_of(const runs<G> &r, int low, int high, uint
     return low;
 }
 
-template <typename G> __global__ void __launch_bounds__(256) adamw_runs(adamw<G> f, runs<G> r)
+template <typename G, typename S> __global__ void __launch_bounds__(256) adamw_runs(adamw<G, S> f, runs<G, S> r)
 {
     (void)f.begin();
     for (uint32_t tile = blockIdx.x; tile < r.tile_count; tile += gridDim.x) {
@@ -202,7 +225,8 @@ template <typename G> __global__ void __launch_bounds__(256) adamw_runs(adamw<G>
         f.v = r.all[at].v;
         f.copy = r.all[at].copy;
         f.grad = r.all[at].grad;
-        typename adamw<G>::template held<4> h[2];
+        f.counter = r.counters[f.HALF ? at : 0];
+        typename adamw<G, S>::template held<4> h[2];
 #pragma unroll
         for (uint32_t u = 0; u < 2; u++) {
             if (group + u * 256 < groups) {
@@ -217,7 +241,7 @@ template <typename G> __global__ void __launch_bounds__(256) adamw_runs(adamw<G>
             }
         }
         if (tile - r.all[at].first_tile == groups / (TILE / 4) && threadIdx.x < r.all[at].tail) {
-            typename adamw<G>::template held<1> last;
+            typename adamw<G, S>::template held<1> last;
             int64_t i = (int64_t)groups * 4 + threadIdx.x;
             f.keep = r.keep[r.ends[high] >> 31];
             f.template load<1>(last, i);
@@ -226,32 +250,35 @@ template <typename G> __global__ void __launch_bounds__(256) adamw_runs(adamw<G>
     }
 }
 
-template <typename G> void put_runs(const struct dt_cuda_launch *l, const adamw<G> &f, runs<G> *r)
+template <typename G, typename S> void put_runs(const struct dt_cuda_launch *l, const adamw<G, S> &f, runs<G, S> *r)
 {
     if (r->tile_count > 0) {
-        DT_LAUNCH((adamw_runs<G>), walkers(l, r->tile_count, 64), 256, 0, (cudaStream_t)l->native, f, *r);
+        DT_LAUNCH((adamw_runs<G, S>), walkers(l, r->tile_count, 64), 256, 0, (cudaStream_t)l->native, f, *r);
     }
     r->run_count = r->cut_count = 0;
     r->tile_count = 0;
 }
 
 /* Adds a slice to the tables; false when it does not fit any more. */
-template <typename G> bool add_slice(runs<G> *r, const adamw<G> &f, int64_t count)
+template <typename G, typename S> bool add_slice(runs<G, S> *r, const adamw<G, S> &f, int64_t count)
 {
-    run<G> *last = r->run_count > 0 ? &r->all[r->run_count - 1] : NULL;
+    run<G, S> *last = r->run_count > 0 ? &r->all[r->run_count - 1] : NULL;
     int64_t before = last != NULL ? (int64_t)(r->ends[r->cut_count - 1] & INT32_MAX) * 4 : 0;
     bool follows = last != NULL && last->tail == 0 && f.w == last->w + before && f.m == last->m + before && f.v == last->v + before &&
-                   f.grad == last->grad + before && (f.copy == NULL ? last->copy == NULL : f.copy == last->copy + before);
+                   f.grad == last->grad + before && (f.copy == NULL ? last->copy == NULL : f.copy == last->copy + before) &&
+                   (!f.HALF || f.counter == r->counters[r->run_count - 1] + (uint32_t)before);
     before = follows ? before : 0;
     int factor = r->cut_count == 0 || f.keep == r->keep[0] ? 0 : 1;
     bool second = false;
     for (int i = 0; i < r->cut_count; i++) {
         second = second || r->ends[i] >> 31 != 0;
     }
-    if (r->cut_count == CUTS || (!follows && r->run_count == RUNS) || before + count > INT32_MAX || (factor == 1 && second && f.keep != r->keep[1])) {
+    if (r->cut_count == r->CUTS || (!follows && r->run_count == r->RUNS) || before + count > INT32_MAX ||
+        (factor == 1 && second && f.keep != r->keep[1])) {
         return false;
     }
     if (!follows) {
+        r->counters[f.HALF ? r->run_count : 0] = f.counter;
         r->all[r->run_count++] = {f.w, f.m, f.v, f.copy, f.grad, (uint16_t)r->cut_count, 0, r->tile_count};
     }
     last = &r->all[r->run_count - 1];
@@ -262,13 +289,13 @@ template <typename G> bool add_slice(runs<G> *r, const adamw<G> &f, int64_t coun
     return true;
 }
 
-template <typename G> void run_many(const struct dt_cuda_launch *l, const struct dt_adamw_args *each, int count)
+template <typename G, typename S> void run_many(const struct dt_cuda_launch *l, const struct dt_adamw_args *each, int count)
 {
-    adamw<G> same = adamw_of<G>(each);
-    runs<G> r;
+    adamw<G, S> same = adamw_of<G, S>(each);
+    runs<G, S> r;
     memset(&r, 0, sizeof r);
     for (int i = 0; i < count; i++) {
-        adamw<G> f = adamw_of<G>(&each[i]);
+        adamw<G, S> f = adamw_of<G, S>(&each[i]);
         if (each[i].count <= 0) {
             continue;
         }
@@ -278,10 +305,20 @@ template <typename G> void run_many(const struct dt_cuda_launch *l, const struct
             added = add_slice(&r, f, each[i].count);
         }
         if (!added) {
-            run_adamw<G>(l, &each[i]);
+            run_adamw<G, S>(l, &each[i]);
         }
     }
     put_runs(l, same, &r);
+}
+
+/* `count` calls in as few launches as they allow, or one. */
+template <typename G> void run_typed(const struct dt_cuda_launch *l, const struct dt_adamw_args *each, int count)
+{
+    if (each->moment_type == DT_BF16) {
+        count == 1 ? run_adamw<G, bf16>(l, each) : run_many<G, bf16>(l, each, count);
+    } else {
+        count == 1 ? run_adamw<G, float>(l, each) : run_many<G, float>(l, each, count);
+    }
 }
 
 template <typename G> void run_sgd(const struct dt_cuda_launch *l, const struct dt_sgd_args *a)
@@ -294,36 +331,27 @@ template <typename G> void run_sgd(const struct dt_cuda_launch *l, const struct 
 
 } // namespace
 
-extern "C" void dt_cuda_adamw(struct dt_stream *s, const struct dt_adamw_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32 && a->grad_type == DT_F32) {
-        run_adamw<float>(&l, a);
-    } else if (a->type == DT_F32 && a->grad_type == DT_BF16) {
-        run_adamw<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "adamw: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
-    }
-    dt_cuda_end(s, "adamw");
-}
-
 extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_args *each, int count)
 {
     struct dt_cuda_launch l;
     if (count <= 0 || !dt_cuda_begin(s, &l)) {
         return;
     }
-    if (each->type == DT_F32 && each->grad_type == DT_F32) {
-        run_many<float>(&l, each, count);
-    } else if (each->type == DT_F32 && each->grad_type == DT_BF16) {
-        run_many<bf16>(&l, each, count);
+    bool made = each->type == DT_F32 && (each->moment_type == DT_F32 || each->moment_type == DT_BF16);
+    if (made && each->grad_type == DT_F32) {
+        run_typed<float>(&l, each, count);
+    } else if (made && each->grad_type == DT_BF16) {
+        run_typed<bf16>(&l, each, count);
     } else {
-        dt_stream_fail(s, DT_INVALID, "adamw: types %s, %s are not made", dt_dtype_name(each->type), dt_dtype_name(each->grad_type));
+        dt_stream_fail(s, DT_INTERNAL, "adamw: types %s, %s, %s are not made", dt_dtype_name(each->type), dt_dtype_name(each->grad_type),
+                       dt_dtype_name(each->moment_type));
     }
     dt_cuda_end(s, "adamw");
+}
+
+extern "C" void dt_cuda_adamw(struct dt_stream *s, const struct dt_adamw_args *a)
+{
+    dt_cuda_adamw_many(s, a, 1);
 }
 
 extern "C" void dt_cuda_sgd(struct dt_stream *s, const struct dt_sgd_args *a)

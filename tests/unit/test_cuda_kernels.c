@@ -78,7 +78,7 @@ static const struct {
       {1, 170000, 1},
       {1, 151937, 1},
       {2100, 8, 1}}},
-    {"optimizers", 1, {{256 * 4 * 2 + 3, 2, 1}, {64, 3, 0}}},
+    {"optimizers", 1, {{256 * 4 * 2 + 3, 2, 1, 0}, {64, 3, 0, 0}, {256 * 4 * 2 + 3, 2, 1, 1}}},
 };
 
 struct gpu {
@@ -304,7 +304,7 @@ static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t
 static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"add, scale", "embedding", "optimizers", "adamw_many"};
+    static const char *const names[] = {"add, scale", "embedding", "optimizers", "adamw_many", "adamw_many with BF16 moments"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -631,17 +631,13 @@ static void test_fill(void **unused)
 extern uint64_t softgpu_launch_count __attribute__((weak)); /* not on a real GPU */
 
 /* The update of a model of 36 layers is one launch, whatever decays. */
-static void test_one_launch(void **unused)
+static void check_launches(enum dt_dtype moment)
 {
-    (void)unused;
     enum { UNITS = 37, TENSORS = 9, PART = 64, COUNT = UNITS * TENSORS * PART };
     static float zeros[COUNT];
     static struct dt_adamw_args each[UNITS * TENSORS];
     struct gpu g;
     struct mirror w[UNITS], rest[2], grad;
-    if (&softgpu_launch_count == NULL) {
-        skip();
-    }
     gpu_open(&g, 0);
     mirror_open(&g, &rest[0], zeros, sizeof zeros, 0);
     mirror_open(&g, &rest[1], zeros, sizeof zeros, 0);
@@ -651,8 +647,8 @@ static void test_one_launch(void **unused)
         for (int t = 0; t < TENSORS; t++) {
             int at = u * TENSORS + t;
             each[at] = (struct dt_adamw_args){.w = (float *)(void *)w[u].p + t * PART,
-                                              .m = (float *)(void *)rest[0].p + at * PART,
-                                              .v = (float *)(void *)rest[1].p + at * PART,
+                                              .m = rest[0].p + (size_t)at * PART * dt_dtype_size(moment),
+                                              .v = rest[1].p + (size_t)at * PART * dt_dtype_size(moment),
                                               .grad = (float *)(void *)grad.p + at * PART,
                                               .count = PART,
                                               .step = 1,
@@ -661,8 +657,11 @@ static void test_one_launch(void **unused)
                                               .eps = 1,
                                               .weight_decay = t % 2,
                                               .grad_scale = 1,
+                                              .unit = u,
+                                              .first = t * PART,
                                               .type = DT_F32,
-                                              .grad_type = DT_F32};
+                                              .grad_type = DT_F32,
+                                              .moment_type = moment};
         }
     }
     uint64_t before = softgpu_launch_count;
@@ -675,6 +674,16 @@ static void test_one_launch(void **unused)
     mirror_close(&g, &rest[1], NULL, "adamw_many");
     mirror_close(&g, &grad, NULL, "adamw_many");
     gpu_close(&g);
+}
+
+static void test_one_launch(void **unused)
+{
+    (void)unused;
+    if (&softgpu_launch_count == NULL) {
+        skip();
+    }
+    check_launches(DT_F32);
+    check_launches(DT_BF16);
 }
 
 /* Gradients of weights of a norm without rows are zero. */

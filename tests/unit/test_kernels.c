@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/exact.h"
 #include "kernels/kernels.h"
+#include "kernels/stochastic.h"
 #include "tests/unit/support/kernel_cases.h"
 
 #include <math.h>
@@ -239,6 +240,206 @@ static void test_adamw_offsets(void **unused)
         }
         case_close(&d, s);
     }
+}
+
+/* ---- stochastic rounding ---- */
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* The random bits are part of what a run is: other ones would change it where it goes on. */
+static void test_random_bits(void **unused)
+{
+    (void)unused;
+    uint32_t x = 1;
+    DT_SCRAMBLE(x);
+    assert_int_equal(x, 0x06d3fa73U);
+    x = dt_stochastic_counter(42, 7, 3, 5);
+    assert_int_equal(x, dt_stochastic_counter(42, 7, 3, 0) + 5);
+    assert_int_equal(x, 0x7017364fU);
+    assert_true(x != dt_stochastic_counter(43, 7, 3, 5) && x != dt_stochastic_counter(42, 8, 3, 5) && x != dt_stochastic_counter(42, 7, 4, 5));
+}
+
+/* AdamW's moments in BF16 where each operation is exact: then the instruction sets and the twin round the same values, and the bits are those of the formula; in a
+ * piece at any place as in the whole. Zeros, as of padding, stay; what is not finite stays what it is. */
+static void test_stochastic_moments(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 96, INFINITE = 90, NAN_AT, ZERO };
+    static float w[TOTAL], g[TOTAL], w_now[TOTAL];
+    static uint16_t m[TOTAL], v[TOTAL], expect[2][TOTAL], got[2][TOTAL];
+    struct dt_adamw_args a = {.step = 3,
+                              .lr = 1e-2,
+                              .beta1 = 0.5,
+                              .beta2 = 0.5,
+                              .eps = 1e-8,
+                              .grad_scale = 1,
+                              .seed = 42,
+                              .unit = 2,
+                              .type = DT_F32,
+                              .moment_type = DT_BF16};
+    int rounded_up = 0;
+    case_seed(78);
+    for (int i = 0; i < TOTAL; i++) {
+        float old[2] = {0.5F + (float)(int)(64 * case_uniform()) / 256, 0.5F + (float)(int)(64 * case_uniform()) / 256}; /* what BF16 holds */
+        g[i] = 0.5F + (float)(int)(256 * case_uniform()) / 1024;
+        g[i] = i == NAN_AT ? NAN : g[i];
+        if (i == INFINITE) {
+            old[0] = old[1] = INFINITY;
+        }
+        if (i == ZERO) {
+            g[i] = old[0] = old[1] = 0;
+        }
+        m[i] = (uint16_t)(bits_of(old[0]) >> 16);
+        v[i] = (uint16_t)(bits_of(old[1]) >> 16);
+        uint32_t random = dt_stochastic_counter(42, 3, 2, i);
+        DT_SCRAMBLE(random);
+        uint32_t exact[2] = {bits_of((old[0] + g[i]) / 2), bits_of((old[1] + g[i] * g[i]) / 2)};
+        expect[0][i] = (uint16_t)((exact[0] + (random & 0xffff)) >> 16);
+        expect[1][i] = (uint16_t)((exact[1] + (random >> 16)) >> 16);
+        rounded_up += expect[0][i] != exact[0] >> 16;
+    }
+    assert_in_range(rounded_up, TOTAL / 4, TOTAL * 3 / 4);
+    assert_true(expect[0][INFINITE] == 0x7f80 && expect[1][INFINITE] == 0x7f80 && expect[0][ZERO] == 0 && expect[1][ZERO] == 0);
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_F32) : dt_kernels_cpu_named(isas[isa - 1]);
+        for (int at = 0; at < 68 * 17 && k != NULL; at++) {
+            int first = at % 17, count = first == 16 ? TOTAL : at / 17;
+            first = first == 16 ? 0 : first;
+            memcpy(w_now, w, sizeof w);
+            memcpy(got[0], m, sizeof m);
+            memcpy(got[1], v, sizeof v);
+            struct dt_adamw_args b = a;
+            b.w = w_now + first;
+            b.m = got[0] + first;
+            b.v = got[1] + first;
+            b.grad = g + first;
+            b.count = count;
+            b.first = first;
+            k->adamw(s, &b);
+            for (int i = 0; i < TOTAL; i++) {
+                bool touched = i >= first && i < first + count, nan = touched && i == NAN_AT;
+                for (int x = 0; x < 2; x++) {
+                    uint16_t old = x == 0 ? m[i] : v[i];
+                    assert_true(nan ? (got[x][i] & 0x7fff) > 0x7f80 : got[x][i] == (touched ? expect[x][i] : old));
+                }
+            }
+        }
+    }
+    case_close(&d, s);
+}
+
+/* Many roundings are unbiased: over the steps of an element, over the elements of a step, over all; and those of the two moments have nothing to do with each
+ * other. A rounding goes up with probability p, so the share of n that do is off by sqrt(p (1 - p) / n) <= 1 / (2 sqrt(n)) as a rule. Of 2 * 2048 shares none
+ * is six times as far off, but by a chance of 1e-5. */
+static void test_stochastic_is_unbiased(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2048, STEPS = 1024 };
+    static float w[COUNT], g[COUNT];
+    static uint16_t m[COUNT], v[COUNT];
+    static int up_m[COUNT], up_v[COUNT];
+    static const double shares[] = {0.5, 0.125, 0.9375};
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (size_t p = 0; p < sizeof shares / sizeof shares[0]; p++) {
+        int64_t all_m = 0, all_v = 0, both = 0;
+        memset(up_m, 0, sizeof up_m);
+        memset(up_v, 0, sizeof up_v);
+        for (int step = 1; step <= STEPS; step++) {
+            int in_step = 0;
+            for (int i = 0; i < COUNT; i++) {
+                m[i] = v[i] = 0x3f80;                   /* 1; the next value is 1 + 2^-7 */
+                g[i] = 1 + (float)(shares[p] * 0x1p-6); /* beta 0.5: m is 1 + share * 2^-7, and v about as much */
+            }
+            dt_kernels_cpu_named("plain")->adamw(s, &(struct dt_adamw_args){.w = w,
+                                                                            .m = m,
+                                                                            .v = v,
+                                                                            .grad = g,
+                                                                            .count = COUNT,
+                                                                            .step = step,
+                                                                            .beta1 = 0.5,
+                                                                            .beta2 = 0.75,
+                                                                            .eps = 1,
+                                                                            .grad_scale = 1,
+                                                                            .seed = 1,
+                                                                            .type = DT_F32,
+                                                                            .moment_type = DT_BF16});
+            for (int i = 0; i < COUNT; i++) {
+                assert_true((m[i] == 0x3f80 || m[i] == 0x3f81) && (v[i] == 0x3f80 || v[i] == 0x3f81));
+                in_step += m[i] & 1;
+                up_m[i] += m[i] & 1;
+                up_v[i] += v[i] & 1;
+                both += m[i] & v[i] & 1;
+            }
+            all_m += in_step;
+            assert_true(fabs((double)in_step / COUNT - shares[p]) <= 3 / sqrt(COUNT));
+        }
+        double gi = (double)g[0], share_v = (gi * gi - 1) / 4 * 0x1p7, n = (double)COUNT * STEPS;
+        for (int i = 0; i < COUNT; i++) {
+            all_v += up_v[i];
+            assert_true(fabs((double)up_m[i] / STEPS - shares[p]) <= 3 / sqrt(STEPS));
+            assert_true(fabs((double)up_v[i] / STEPS - share_v) <= 3 / sqrt(STEPS));
+        }
+        assert_true(fabs((double)all_m / n - shares[p]) <= 3 / sqrt(n) && fabs((double)all_v / n - share_v) <= 3 / sqrt(n));
+        assert_true(fabs((double)both / n - shares[p] * share_v) <= 3 / sqrt(n));
+    }
+    case_close(&d, s);
+}
+
+/* A second moment with beta2 0.999 gets from 0 to the square of a steady gradient, which rounding to the nearest would not let it: at a third of it, what a step
+ * adds is less than half a unit of its last place. An element is off by its last place over two, 2^-8 of it at most, in each of the last 500 steps or so:
+ * by 2^-8 * sqrt(500) = 0.09; the mean of 4096 by 0.0014, and six times that is 0.0084. */
+static void test_stochastic_second_moment(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 4096, STEPS = 5000 };
+    static float w[COUNT], g[COUNT];
+    static uint16_t m[COUNT], v[COUNT];
+    double sum = 0;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    memset(v, 0, sizeof v);
+    for (int i = 0; i < COUNT; i++) {
+        g[i] = 1.5F;
+    }
+    for (int step = 1; step <= STEPS; step++) {
+        d.kernels->adamw(s, &(struct dt_adamw_args){.w = w,
+                                                    .m = m,
+                                                    .v = v,
+                                                    .grad = g,
+                                                    .count = COUNT,
+                                                    .step = step,
+                                                    .beta1 = 0.9,
+                                                    .beta2 = 0.999,
+                                                    .eps = 1,
+                                                    .grad_scale = 1,
+                                                    .seed = 9,
+                                                    .type = DT_F32,
+                                                    .moment_type = DT_BF16});
+    }
+    for (int i = 0; i < COUNT; i++) {
+        sum += (double)float_of((uint32_t)v[i] << 16);
+    }
+    double expect = 2.25 * (1 - pow(0.999, STEPS));
+    assert_true(fabs(sum / COUNT - expect) <= 0.0084 * expect);
+    case_close(&d, s);
 }
 
 static void test_norm(void **unused)
@@ -662,6 +863,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_against_twin),
         cmocka_unit_test(test_differences),
         cmocka_unit_test(test_adamw_offsets),
+        cmocka_unit_test(test_random_bits),
+        cmocka_unit_test(test_stochastic_moments),
+        cmocka_unit_test(test_stochastic_is_unbiased),
+        cmocka_unit_test(test_stochastic_second_moment),
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_norm_of_halves),
         cmocka_unit_test(test_rounding),

@@ -3,33 +3,42 @@
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/exact.h"
+#include "kernels/stochastic.h"
 
 #define PART 32768 /* elements of one part; a multiple of 64 */
 
 struct adamw {
     const struct dt_adamw_args *args;
     float factor, beta1, beta2, keep, rate, correction2, eps;
+    uint32_t counter; /* of the first element, where moments are rounded stochastically */
 };
 
-INLINE void adamw_typed(const struct adamw *c, int64_t begin, int64_t end, enum dt_dtype grad)
+INLINE void adamw_typed(const struct adamw *c, int64_t begin, int64_t end, enum dt_dtype grad, enum dt_dtype moment)
 {
     const struct dt_adamw_args *a = c->args;
-    float *w = a->w, *m = a->m, *v = a->v;
+    float *w = a->w;
     const void *from = a->grad;
-    void *copy = a->w_bf16;
+    void *m = a->m, *v = a->v, *copy = a->w_bf16;
+    const uvec counter = (uvec)vec_index() + c->counter;
     const float factor = c->factor, keep = c->keep;
     const vec rate = vec_all(c->rate), correction2 = vec_all(c->correction2), eps = vec_all(c->eps);
     const vec beta1 = vec_all(c->beta1), beta2 = vec_all(c->beta2), rest2 = vec_all(1.0F - c->beta2);
     for (int64_t i = begin; i < end; i += VEC) {
         int64_t n = end - i;
         vec g = vec_get(from, i, n, grad) * factor;
-        vec mi = vec_load_n(m + i, n), vi = vec_load_n(v + i, n), wi = vec_load_n(w + i, n);
+        vec mi = vec_get(m, i, n, moment), vi = vec_get(v, i, n, moment), wi = vec_load_n(w + i, n);
         mi = vec_fma(mi - g, beta1, g); /* beta1 m + (1 - beta1) g */
         vi = vec_fma(vi, beta2, g * g * rest2);
         vec step = mi / vec_fma(vec_sqrt(vi), correction2, eps);
         wi = vec_fma(step, rate, wi * keep);
-        vec_store_n(m + i, mi, n);
-        vec_store_n(v + i, vi, n);
+        if (moment == DT_BF16) {
+            uvec random = counter + (uint32_t)i;
+            DT_SCRAMBLE(random);
+            mi = vec_stochastic(mi, random & 0xffff);
+            vi = vec_stochastic(vi, random >> 16);
+        }
+        vec_put(m, i, mi, n, moment);
+        vec_put(v, i, vi, n, moment);
         vec_store_n(w + i, wi, n);
         if (copy != NULL) {
             vec_put(copy, i, wi, n, DT_BF16);
@@ -41,10 +50,11 @@ static void adamw_part(void *context, int64_t part)
 {
     const struct adamw *c = context;
     int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
-    if (c->args->grad_type == DT_BF16) {
-        adamw_typed(c, begin, end, DT_BF16);
+    bool half = c->args->grad_type == DT_BF16;
+    if (c->args->moment_type == DT_BF16) {
+        half ? adamw_typed(c, begin, end, DT_BF16, DT_BF16) : adamw_typed(c, begin, end, DT_F32, DT_BF16);
     } else {
-        adamw_typed(c, begin, end, DT_F32);
+        half ? adamw_typed(c, begin, end, DT_BF16, DT_F32) : adamw_typed(c, begin, end, DT_F32, DT_F32);
     }
 }
 
@@ -59,7 +69,8 @@ static int adamw_now(struct dt_pool *pool, struct dt_adamw_args *a, struct dt_er
                       .keep = (float)(1.0 - a->lr * a->weight_decay),
                       .rate = (float)(-a->lr / (1.0 - pow(a->beta1, step))),
                       .correction2 = (float)(1.0 / sqrt(1.0 - pow(a->beta2, step))),
-                      .eps = (float)a->eps};
+                      .eps = (float)a->eps,
+                      .counter = dt_stochastic_counter(a->seed, a->step, a->unit, a->first)};
     dt_pool_run(pool, parts_of(a->count, PART), adamw_part, &c);
     return 0;
 }

@@ -159,10 +159,22 @@ INLINE void vec_put(void *x, int64_t i, vec v, int64_t n, enum dt_dtype type)
     }
 }
 
+/* Lane by lane: mask (all ones or zeros, as comparisons give) ? a : b */
+INLINE vec vec_pick(ivec mask, vec a, vec b)
+{
+    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+}
+
 /* What a store and a load would make of it. */
 INLINE vec vec_rounded(vec v, enum dt_dtype type)
 {
     return type == DT_BF16 ? vec_of_half(vec_to_half(v)) : v;
+}
+
+/* Rounded stochastically to what BF16 holds: `random` (below 2^16 each) goes to what is cut off. A nan stays one. */
+INLINE vec vec_stochastic(vec v, uvec random)
+{
+    return vec_pick(v == v, (vec)(((uvec)v + random) & 0xffff0000), v);
 }
 
 /* Copies between a tensor and floats in work memory. */
@@ -183,12 +195,6 @@ INLINE void vec_keep(void *x, int64_t at, const float *from, int64_t n, enum dt_
 INLINE vec vec_all(float x)
 {
     return x - (vec){0};
-}
-
-/* Lane by lane: mask (all ones or zeros, as comparisons give) ? a : b */
-INLINE vec vec_pick(ivec mask, vec a, vec b)
-{
-    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
 }
 
 INLINE vec vec_max(vec a, vec b)

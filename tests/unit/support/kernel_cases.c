@@ -453,12 +453,23 @@ static void after_entropy(const struct case_run *r)
     }
 }
 
-/* count, step, kind of sgd */
+/* m and v of adamw */
+static void make_moments(int64_t count, bool half)
+{
+    make_of(half ? COPY : STAT, 1, count, 0.1, 0);
+    make_of(half ? COPY : STAT, 2, count, 0.1, 0.11);
+}
+
+static enum dt_dtype moment_of(const struct case_run *r, bool half)
+{
+    return half && r->type != DT_F64 ? DT_BF16 : real_of(r);
+}
+
+/* count, step, kind of sgd, moments of adamw in BF16 */
 void case_make_optimizer(const int64_t *n)
 {
-    make_of(STAT, 0, n[0], 1, 0);   /* w */
-    make_of(STAT, 1, n[0], 0.1, 0); /* m */
-    make_of(STAT, 2, n[0], 0.1, 0.11);
+    make_of(STAT, 0, n[0], 1, 0); /* w */
+    make_moments(n[0], n[3] != 0);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
     make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
     make_of(STAT, 5, n[0], 1, 0); /* its buffer */
@@ -484,8 +495,12 @@ void case_run_optimizer(const struct case_run *r)
                                               .eps = 1e-8,
                                               .weight_decay = 0.1,
                                               .grad_scale = 0.5,
+                                              .seed = 42,
+                                              .unit = 3,
+                                              .first = 1001,
                                               .type = real_of(r),
-                                              .grad_type = r->grad});
+                                              .grad_type = r->grad,
+                                              .moment_type = moment_of(r, n[3] != 0)});
     r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4),
                                           .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL,
                                           .w_bf16 = in_double ? NULL : at(r, 7),
@@ -511,14 +526,13 @@ static void after_optimizer(const struct case_run *r)
 }
 
 /* elements, slices, kind: 0 of 64 or more elements that follow each other, decay changing, as a model's units; 1 with 64 elements between two; 2 of odd lengths;
- * 3 with three decays */
+ * 3 with three decays; then whether moments are BF16, of units of seven slices */
 enum { MANY_SLICES = 640 };
 
 static void case_make_many(const int64_t *n)
 {
-    make_of(STAT, 0, n[0], 1, 0);   /* w */
-    make_of(STAT, 1, n[0], 0.1, 0); /* m */
-    make_of(STAT, 2, n[0], 0.1, 0.11);
+    make_of(STAT, 0, n[0], 1, 0); /* w */
+    make_moments(n[0], n[3] != 0);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
     make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
 }
@@ -532,13 +546,14 @@ static void case_run_many(const struct case_run *r)
 {
     struct dt_adamw_args each[MANY_SLICES];
     const int64_t *n = r->n;
-    enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad;
-    int64_t part = n[0] / n[1] / 64 * 64, first = 0;
+    enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad, moment = moment_of(r, n[3] != 0);
+    int64_t part = n[0] / n[1] / 64 * 64, first = 0, unit_first = 0;
     for (int64_t i = 0; i < n[1]; i++) {
         int64_t end = i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
+        unit_first = i % 7 == 0 ? first : unit_first;
         each[i] = (struct dt_adamw_args){.w = element(r, 0, first, real),
-                                         .m = element(r, 1, first, real),
-                                         .v = element(r, 2, first, real),
+                                         .m = element(r, 1, first, moment),
+                                         .v = element(r, 2, first, moment),
                                          .w_bf16 = r->type == DT_F64 ? NULL : element(r, 6, first, DT_BF16),
                                          .grad = element(r, 3, first, grad),
                                          .clip = &side(r)->clip,
@@ -552,8 +567,12 @@ static void case_run_many(const struct case_run *r)
                                                          : n[2] == 3 && i % 3 == 0 ? 10
                                                                                    : 30,
                                          .grad_scale = 0.5,
+                                         .seed = 7,
+                                         .unit = i / 7,
+                                         .first = first - unit_first,
                                          .type = real,
-                                         .grad_type = r->grad};
+                                         .grad_type = r->grad,
+                                         .moment_type = moment};
         first = end;
     }
     r->k->adamw_many(r->s, each, (int)n[1]);
@@ -630,13 +649,26 @@ const struct kernel_case kernel_cases[] = {
      5e-6,
      ULP,
      {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}, {9, 65, 1, 63}, {5, 33, 0, 3}, {5, 33, 1, 7}}},
-    {"optimizers", case_make_optimizer, case_run_optimizer, after_optimizer, 2e-6, ULP, {{1, 1, 0}, {67, 5, 1}, {33000, 1, 2}, {100, 1000, 2}}},
+    {"optimizers",
+     case_make_optimizer,
+     case_run_optimizer,
+     after_optimizer,
+     2e-6,
+     ULP,
+     {{1, 1, 0, 0}, {67, 5, 1, 0}, {33000, 1, 2, 0}, {100, 1000, 2, 0}, {1, 1, 0, 1}, {67, 5, 1, 1}, {33000, 1, 2, 1}, {100, 1000, 2, 1}}},
     {"adamw_many",
      case_make_many,
      case_run_many,
      after_many,
      2e-6,
      ULP,
-     {{64, 1, 0}, {9000, 5, 0}, {40000, 600, 0}, {10000, 60, 1}, {9001, 20, 2}, {20000, 40, 3}, {131, 2, 0}}},
+     {{64, 1, 0, 0}, {9000, 5, 0, 0}, {40000, 600, 0, 0}, {10000, 60, 1, 0}, {9001, 20, 2, 0}, {20000, 40, 3, 0}, {131, 2, 0, 0}}},
+    {"adamw_many with BF16 moments",
+     case_make_many,
+     case_run_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 1}, {9000, 5, 0, 1}, {40000, 600, 0, 1}, {10000, 60, 1, 1}, {9001, 20, 2, 1}, {20000, 40, 3, 1}, {131, 2, 0, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -1,0 +1,16 @@
+/* A number that looks like chance made of any other, the same everywhere. */
+#ifndef DT_BASE_MIX_H
+#define DT_BASE_MIX_H
+
+#include <stdint.h>
+
+/* The finaliser of splitmix64 (Steele, Lea and Flood 2014; constants by David Stafford), one step on. */
+static inline uint64_t dt_mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+#endif
