@@ -150,7 +150,7 @@ struct precision_word {
 };
 
 /* The precision has one owner as well: training.precision, mixed_precision.param_dtype or bf16.enabled. A block that is switched off says nothing.
- * Afterwards training.precision holds what they say, in Lightning's words. */
+ * Afterwards training.precision holds what they say, in Lightning's words. The type of AdamW's moments is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
 {
     const struct job_mixed *m = &job->mixed;
@@ -160,6 +160,9 @@ static void check_precision(struct job *job, struct dt_config *c)
         {"bf16.enabled", job->bf16.enabled, true},
     };
     const struct precision_word *owner = NULL;
+    bool half_moments = is_bf16(job->training.optimizer_state_dtype);
+    job->training.optimizer_state_dtype = half_moments ? "bf16" : "fp32";
+    job->precision.moments = half_moments ? DT_BF16 : DT_F32;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (words[i].given && owner != NULL && words[i].bf16 != owner->bf16) {
             dt_config_problem(c, words[i].key, "%s says %s (%s); say it in one place", owner->key, owner->bf16 ? "bf16" : "fp32",
@@ -434,6 +437,7 @@ static const char *const kept[] = {
     "training.adam_beta1",
     "training.adam_beta2",
     "training.adam_epsilon",
+    "training.optimizer_state_dtype",
     "training.max_grad_norm",
     "training.loss_normalization",
     "training.partial_accumulation",

@@ -58,6 +58,7 @@ struct job {
         int64_t collective_sms;                      /* nccl: multiprocessors that a collective may take; 0: as NCCL chooses */
         enum graphs_wish cuda_graphs;                /* layers as CUDA graphs, on a GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
+        const char *optimizer_state_dtype;           /* "fp32", "bf16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
@@ -98,8 +99,9 @@ struct job {
         int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
     } logging;
 
-    struct job_precision {             /* what training.precision, mixed_precision and bf16 say together */
+    struct job_precision {             /* what training.precision, mixed_precision and bf16 say together, and training.optimizer_state_dtype */
         enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients; gradients on the wire */
+        enum dt_dtype moments;         /* F32 or BF16: AdamW's */
     } precision;
 
     struct dt_arena arena; /* owns all strings */

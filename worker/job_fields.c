@@ -59,6 +59,7 @@ static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
                                          .choices = "32-true|32|fp32|bf16-mixed|bf16",
                                          .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
 static const struct dt_rule element = {.type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
+static const struct dt_rule state_element = {.type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
 static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
@@ -135,6 +136,8 @@ static const struct dt_field training_fields[] = {
      AT(cuda_graphs), &graphs},
     {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
+    {"optimizer_state_dtype", "\"fp32\"", "of AdamW's moments; bf16: half the memory, rounded stochastically, for fp32 masters",
+     AT(optimizer_state_dtype), &state_element},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
@@ -228,8 +231,8 @@ const struct dt_config_hint job_hints[] = {
     {"training.fp16", FP16},
     {"bf16.immediate_grad_update", LATER},
     {"bf16.check_grad_overflow", "not there yet; remove it, a norm that is not finite ends the run as it is"},
-    {"bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters and moments are fp32"},
-    {"bf16.bf16_optimizer_states", "not there yet; remove it, masters and moments are fp32"},
+    {"bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters are fp32"},
+    {"bf16.bf16_optimizer_states", "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"},
     {"mixed_precision.keep_low_precision_grads", LATER},
     {"mixed_precision.cast_forward_inputs", LATER},
     {"mixed_precision.cast_root_forward_inputs", LATER},

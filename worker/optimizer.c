@@ -31,6 +31,8 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     o->beta2 = job->training.adam_beta2;
     o->epsilon = job->training.adam_epsilon;
     o->weight_decay = job->training.weight_decay;
+    o->seed = (uint64_t)job->training.seed;
+    o->moment_type = job->precision.moments == DT_BF16 ? DT_BF16 : s->real;
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
     o->calls = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->calls);
     o->unit_first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->unit_first);
@@ -53,10 +55,10 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
             add(o, u, previous->offset, previous->offset + previous->numel, previous->decay);
         }
     }
-    size_t bytes = (size_t)o->total * dt_dtype_size(s->real);
-    o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, bytes);
-    o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, bytes);
-    o->piece_w = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, s->type != s->real ? bytes : 0);
+    size_t moment_bytes = (size_t)o->total * dt_dtype_size(o->moment_type);
+    o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
+    o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
+    o->piece_w = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, s->type != s->real ? (size_t)o->total * dt_dtype_size(s->real) : 0);
 }
 
 void optimizer_open(struct optimizer *o, const struct plan *p)
@@ -72,6 +74,11 @@ void *optimizer_weights(const struct optimizer *o, int unit)
     return o->w != NULL ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->real) : s->weights->slice(s, unit);
 }
 
+size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element)
+{
+    return (size_t)(o->unit_first[unit] + element) * dt_dtype_size(o->moment_type);
+}
+
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
 {
     struct strategy *s = o->strategy;
@@ -79,7 +86,9 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
     o->steps++;
     for (int i = 0; i < o->range_count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
-        size_t real = dt_dtype_size(s->real), at = (size_t)r->first * real, moment = (size_t)(o->unit_first[r->unit] + r->first) * real;
+        size_t at = (size_t)r->first * dt_dtype_size(s->real), moment = optimizer_moment(o, r->unit, r->first);
+        int64_t owned_first, owned_count;
+        strategy_owned(s, r->unit, &owned_first, &owned_count);
         o->calls[i] = (struct dt_adamw_args){
             .w = (char *)optimizer_weights(o, r->unit) + at,
             .w_bf16 = o->w != NULL ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size : NULL,
@@ -95,8 +104,12 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             .eps = o->epsilon,
             .weight_decay = r->decay ? o->weight_decay : 0,
             .grad_scale = 1,
+            .seed = o->seed,
+            .unit = r->unit,
+            .first = owned_first + r->first,
             .type = s->real,
             .grad_type = s->sum_type,
+            .moment_type = o->moment_type,
         };
     }
     w->device->kernels->adamw_many(w->compute, o->calls, o->range_count);

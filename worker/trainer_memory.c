@@ -26,7 +26,8 @@ static double needed(const struct plan *p, bool on_device)
 
 /* ---- what to change when it does not fit ---- */
 
-enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7 };
+/* CHANGE_MOMENTS changes what a run computes, so it is no part of CHANGE_ALL: it is proposed where these do not help. */
+enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7, CHANGE_MOMENTS = 8 };
 
 /* The least that is computed again beyond what the job does, in all layers; beyond RECOMPUTE_BLOCK: it does all. */
 static enum recompute next_level(const struct job *job)
@@ -75,6 +76,10 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
         job.training.batch_size_per_gpu /= divisor;
         dt_text_printf(out, "%straining.batch_size_per_gpu=%lld, training.gradient_accumulation_steps=%lld", out->size > 0 ? ", " : "",
                        (long long)job.training.batch_size_per_gpu, (long long)job.training.gradient_accumulation_steps);
+    }
+    if (changes & CHANGE_MOMENTS) {
+        job.precision.moments = DT_BF16;
+        dt_text_printf(out, "%straining.optimizer_state_dtype=bf16", out->size > 0 ? ", " : "");
     }
     struct dt_error err;
     double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
@@ -130,6 +135,12 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
                           : INFINITY;
         if (isfinite(need)) {
             dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+        }
+        if (job->precision.moments == DT_F32) {
+            need = fitting_bytes(t, on_device, open | CHANGE_MOMENTS, local_size, holders, have, &what);
+            if (need <= have) {
+                dt_text_printf(out, "a new run fits with %s (%s); or ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+            }
         }
         dt_text_puts(out, "use a smaller model (model.n_layer, model.n_embd) or data.sequence_length");
         for (int hosts = 2; hosts <= 1024; hosts *= 2) {

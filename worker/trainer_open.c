@@ -136,6 +136,9 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->size = size;
     t->saved_step = -1;
     t->micro_steps = job->training.gradient_accumulation_steps;
+    if (type == DT_F64 && job->precision.moments == DT_BF16) {
+        return dt_fail(err, DT_INVALID, "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; write fp32");
+    }
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 || open_data(t, err) != 0) {
         return -1;

@@ -117,12 +117,12 @@ struct reading {
     float *wide; /* STAGE_BYTES, where weights or moments are not F32 */
 };
 
-/* Reads one span of a moment into elements of type `type` at device address base + at. */
+/* Reads one span of a moment into elements of type `type` at device address base + at, to the nearest: what was saved is what is there again. */
 static int read_moment(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
 {
     size_t size = dt_dtype_size(type);
     const struct tensor *x = s->tensor;
-    int64_t most = (int64_t)(STAGE_BYTES / size);
+    int64_t most = (int64_t)(STAGE_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
     for (int64_t done = 0, n; done < s->count; done += n) {
         n = s->count - done < most ? s->count - done : most;
         char *to = base + (size_t)(s->at + done) * size;
@@ -160,7 +160,7 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
     int64_t first, count, owned_first, owned_count;
     (void)strategy_resident(s, u, &first, &count);
     strategy_owned(s, u, &owned_first, &owned_count);
-    size_t moment = (size_t)o->unit_first[u] * dt_dtype_size(s->real);
+    size_t moment = optimizer_moment(o, u, 0);
     for (int i = 0; i < t->chain.tensor_count; i++) {
         const struct tensor *x = &t->chain.tensors[i];
         struct span span;
@@ -170,8 +170,8 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
         if (cut(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
             return -1;
         }
-        if (cut(x, owned_first, owned_count, &span) && (read_moment(r, "exp_avg", &span, o->m + moment, s->real, err) != 0 ||
-                                                        read_moment(r, "exp_avg_sq", &span, o->v + moment, s->real, err) != 0)) {
+        if (cut(x, owned_first, owned_count, &span) && (read_moment(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
+                                                        read_moment(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
             return -1;
         }
     }
@@ -201,7 +201,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
     const struct checkpoint_state *state = checkpoint_get_state(c);
     int rc = trainer_check_saved(t, state, path, err);
     if (rc == 0) {
-        r.wide = t->strategy.type != DT_F32 ? dt_alloc(STAGE_BYTES) : NULL;
+        r.wide = t->strategy.type != DT_F32 || t->optimizer.moment_type != DT_F32 ? dt_alloc(STAGE_BYTES) : NULL;
         rc = stage_open(&r.stage, t->world->device, t->world->compute, err);
     }
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
@@ -232,15 +232,21 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
 struct saving {
     struct trainer *t;
     struct stage stage;
-    float *narrow; /* CHECKPOINT_PIECE, where the state is F64 */
+    float *floats; /* CHECKPOINT_PIECE, where the state is not all F32 */
     bool failed;   /* the device, not the disk */
+};
+/* The state of one type. */
+struct saving_typed {
+    struct saving *saving;
+    enum dt_dtype type;
 };
 _Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= STAGE_BYTES, "a piece goes through the window at once");
 
 static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out, struct dt_error *err)
 {
-    struct saving *x = context;
-    size_t size = dt_dtype_size(x->t->strategy.real);
+    const struct saving_typed *typed = context;
+    struct saving *x = typed->saving;
+    size_t size = dt_dtype_size(typed->type);
     const void *values;
     if (stage_look(&x->stage, (const char *)at + (size_t)first * size, (size_t)count * size, &values, err) != 0) {
         x->failed = true;
@@ -248,17 +254,16 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     }
     dt_page_pulse(x->t->world->page);
     *out = values;
-    if (x->narrow != NULL) {
-        for (int64_t i = 0; i < count; i++) {
-            x->narrow[i] = (float)((const double *)values)[i];
-        }
-        *out = x->narrow;
+    if (typed->type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){x->floats, values, count, DT_F32, typed->type});
+        *out = x->floats;
     }
     return 0;
 }
 
-/* This rank's shares of all tensors, three purposes each; returns how many. reader: null where they lie in host memory as they are written. */
-static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct checkpoint_reader *reader)
+/* This rank's shares of all tensors, three purposes each; returns how many. Readers of weights and of moments: null where they lie in host memory as they are written. */
+static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct checkpoint_reader *weights,
+                       const struct checkpoint_reader *moments)
 {
     static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
     struct strategy *s = &t->strategy;
@@ -274,8 +279,8 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
             continue;
         }
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        size_t real = dt_dtype_size(s->real), moment = (size_t)(o->unit_first[x->unit] + at) * real;
-        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * real, o->m + moment, o->v + moment};
+        size_t moment = optimizer_moment(o, x->unit, at);
+        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->real), o->m + moment, o->v + moment};
         for (int k = 0; k < 3; k++) {
             struct checkpoint_slice *y = &out[n++];
             *y = (struct checkpoint_slice){.name = x->name,
@@ -285,7 +290,7 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
                                            .first = span.first,
                                            .count = span.count,
                                            .data = from[k],
-                                           .reader = reader};
+                                           .reader = k == 0 ? weights : moments};
             memcpy(y->shape, x->shape, sizeof y->shape);
         }
     }
@@ -295,19 +300,24 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
 /* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk, to be tried again later. */
 static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry, struct dt_error *err)
 {
-    bool wide = t->strategy.real == DT_F64;
     struct saving saving = {.t = t};
-    struct checkpoint_reader reader = {.read = read_piece, .context = &saving};
+    struct saving_typed typed[2] = {{&saving, t->strategy.real}, {&saving, t->optimizer.moment_type}};
+    struct checkpoint_reader readers[2];
+    const struct checkpoint_reader *needed[2];
+    for (int i = 0; i < 2; i++) {
+        readers[i] = (struct checkpoint_reader){.read = read_piece, .context = &typed[i]};
+        needed[i] = t->world->device->host_memory && typed[i].type == DT_F32 ? NULL : &readers[i];
+    }
     struct checkpoint_slice *slices = dt_alloc((size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
-    int count = list_slices(t, slices, t->world->device->host_memory && !wide ? NULL : &reader);
+    int count = list_slices(t, slices, needed[0], needed[1]);
     int rc = stage_open(&saving.stage, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
-    saving.narrow = wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.narrow) : NULL;
+    saving.floats = typed[1].type != DT_F32 ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
         rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count, entry, err);
     }
     stage_close(&saving.stage);
-    free(saving.narrow);
+    free(saving.floats);
     free(slices);
     t->lost = saving.failed;
     return rc;

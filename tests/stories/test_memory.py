@@ -128,6 +128,9 @@ def test_what_is_advised_fits(place):
         assert p.returncode == 2 and "limit of address space" in p.stderr and "activations " in p.stderr.split("(")[1], p
         if "; fits with " not in p.stderr:
             assert "it is " in p.stderr and "use a smaller model" in p.stderr, p
+            if "; a new run fits with " in p.stderr:
+                sets = p.stderr.split("; a new run fits with ")[1].split(" (")[0].split(", ")
+                assert "training.optimizer_state_dtype=bf16" in sets and planned(*sets).returncode == 0, (sets, p)
             kinds.add("nothing")
             continue
         for way in p.stderr.strip().split("; fits with ")[1].split(" or "):

@@ -87,26 +87,33 @@ static void one_rank(void **state)
     assert_true(before < 0 || softgpu_dnn_executions() > before);
 }
 
-static void stopped_equals_uninterrupted(void **state)
+static void check_stopped(enum dt_dtype moments)
 {
-    (void)state;
     struct job job;
     struct ranks_outcome whole, first, second;
     make_job(&job, "full_shard", "bf16-mixed", 1);
+    job.precision.moments = moments;
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
-    job.output_dir = dt_arena_printf(&job.arena, "%s/run", folder);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/run-%s", folder, dt_dtype_name(moments));
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true, .stop_after = 1}, &first);
     assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
     assert_int_equal(first.last_step, 4); /* one step was in when it was asked, and one more when it heard */
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &second);
     assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
-    assert_true(second.hash == whole.hash);
+    assert_true(second.hash == whole.hash && second.moments_hash == whole.moments_hash);
     ranks_clear(&whole);
     ranks_clear(&first);
     ranks_clear(&second);
     dt_arena_clear(&job.arena);
+}
+
+static void stopped_equals_uninterrupted(void **state)
+{
+    (void)state;
+    check_stopped(DT_F32);
+    check_stopped(DT_BF16);
 }
 
 /* A step's results are read when the next one is in, and the batches after that one; before a save and at the end nothing is. */

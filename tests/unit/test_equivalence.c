@@ -105,6 +105,8 @@ static void apply(struct side *s, const char *word)
         (void)snprintf(s->hosts, sizeof s->hosts, "%s", value);
     } else if (strcmp(word, "bf16") == 0) {
         s->job.precision.compute = s->job.precision.reduce = DT_BF16;
+    } else if (strcmp(word, "moments=bf16") == 0) {
+        s->job.precision.moments = DT_BF16;
     } else if (strcmp(word, "reduce=fp32") == 0) {
         s->job.precision.reduce = DT_F32;
     } else if (strcmp(word, "inorder") == 0) {
@@ -189,7 +191,7 @@ static void clear_runs(void)
 static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome *b)
 {
     return a->step_count == b->step_count && memcmp(a->loss, b->loss, sizeof a->loss) == 0 && memcmp(a->norm, b->norm, sizeof a->norm) == 0 &&
-           a->hash == b->hash;
+           a->hash == b->hash && a->moments_hash == b->moments_hash;
 }
 
 static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b, double bound)

@@ -239,6 +239,30 @@ static void precision_is(const char *text, const char *set, const char *precisio
     free(first);
 }
 
+static void moments_are(const char *text, const char *set, const char *name, enum dt_dtype moments)
+{
+    struct job job;
+    opened(&job, text, set);
+    assert_string_equal(job.training.optimizer_state_dtype, name);
+    assert_int_equal(job.precision.moments, moments);
+    job_close(&job);
+}
+
+/* A choice of its own, whatever the precision is; DeepSpeed's name for it says where it is said here. */
+static void test_moments(void **state)
+{
+    (void)state;
+    moments_are(SMALL, NULL, "fp32", DT_F32);
+    moments_are(SMALL, "training.precision=bf16", "fp32", DT_F32);
+    moments_are(SMALL, "training.optimizer_state_dtype=bfloat16", "bf16", DT_BF16);
+    moments_are(TRAINING("\"precision\": \"bf16-mixed\", \"optimizer_state_dtype\": \"BF16\""), NULL, "bf16", DT_BF16);
+    moments_are(TRAINING("\"optimizer_state_dtype\": \"float32\""), NULL, "fp32", DT_F32);
+    refused(TRAINING("\"optimizer_state_dtype\": \"int8\""), NULL,
+            "job.json:2:40: training.optimizer_state_dtype: is \"int8\", which is not there yet; give one of: fp32, float32, bf16, bfloat16\n");
+    refused(SECTION("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}"), NULL,
+            "job.json:2:28: bf16.bf16_optimizer_states: DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters\n");
+}
+
 /* In the words of Lightning, DeepSpeed and FSDP; one of them is enough, and they may not differ. */
 static void test_precision(void **state)
 {
@@ -442,6 +466,10 @@ static void test_same_training(void **state)
     assert_string_equal(err.text,
                         "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, or begin anew with --fresh or another output_dir");
     job_close(&b);
+    opened(&b, SMALL, "training.optimizer_state_dtype=bf16");
+    assert_int_equal(job_same_training(a.text, b.text, &err), -1);
+    assert_non_null(strstr(err.text, "training.optimizer_state_dtype: was \"fp32\", is now \"bf16\"; go back"));
+    job_close(&b);
     opened(&b, SMALL, "model.n_layer=3");
     assert_int_equal(job_same_training(a.text, b.text, &err), -1);
     assert_int_equal(strncmp(err.text, "model.n_layer: was 12, is now 3; ", 33), 0);
@@ -513,6 +541,7 @@ int main(void)
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
         cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_moments),
         cmocka_unit_test(test_strategy_names),
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_text),

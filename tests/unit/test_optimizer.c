@@ -26,8 +26,8 @@ struct fixture {
     struct clip clip;
 };
 
-static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device, const struct job_training *training,
-                         bool all_decay)
+static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, enum dt_dtype moments, const char *device,
+                       const struct job_training *training, bool all_decay)
 {
     static const int64_t sizes[] = {7, 15, 7, 15};
     struct dt_error err;
@@ -41,6 +41,7 @@ static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type
     f->chain =
         (struct chain){.spec = {.type = type}, .units = &f->unit, .unit_count = 1, .tensors = f->tensors, .tensor_count = tensor_count, .shards = 1};
     f->job.training = *training;
+    f->job.precision.moments = moments;
     f->job.training.gradient_accumulation_steps = 1;
     assert_int_equal(world_open_thread(&f->world, &(struct world_options){.device = device, .threads = 1}, NULL, 0, 1, &err), 0);
     plan_init(&f->plan);
@@ -52,6 +53,12 @@ static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type
     assert_int_equal(strategy_open(&f->strategy, &f->world, &f->plan, &err), 0);
     optimizer_open(&f->optimizer, &f->plan);
     clip_open(&f->clip, &f->plan);
+}
+
+static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device, const struct job_training *training,
+                         bool all_decay)
+{
+    open_typed(f, tensor_count, type, DT_F32, device, training, all_decay);
 }
 
 static void close_fixture(struct fixture *f)
@@ -196,6 +203,44 @@ static void test_decay_ranges(void **state)
     close_fixture(&f);
 }
 
+/* BF16 moments take half the memory, and the weights follow those with F32 moments: after one step to the bit, as they are updated by what was not rounded
+ * yet; after 20 with beta 0.9 and 0.95 an element's step is off by a percent or two. What lies between two tensors stays zero. */
+static void test_bf16_moments(void **state)
+{
+    (void)state;
+    static float after[2][64 * 4];
+    const struct job_training training = {.adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8, .weight_decay = 0.1, .seed = 5};
+    double one = 1;
+    for (int steps = 1; steps <= 20; steps += 19) {
+        size_t bytes[2];
+        for (int half = 0; half < 2; half++) {
+            struct fixture f;
+            open_typed(&f, 4, DT_F32, half ? DT_BF16 : DT_F32, "cpu", &training, false);
+            float *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
+            for (int step = 0; step < steps; step++) {
+                for (int i = 0; i < 4; i++) {
+                    for (int64_t e = 0; e < f.tensors[i].numel; e++) {
+                        g[f.tensors[i].offset + e] = (float)(1 + 0.5 * sin((double)(7 * step + 3 * i) + (double)e));
+                    }
+                }
+                optimizer_step(&f.optimizer, 0.01, &one);
+                assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+            }
+            memcpy(after[half], w, sizeof after[half]);
+            bytes[half] = f.plan.bytes[PLAN_OPTIMIZER];
+            for (int64_t e = f.tensors[0].numel; half && e < 64; e++) {
+                assert_true(((uint16_t *)(void *)f.optimizer.m)[e] == 0 && ((uint16_t *)(void *)f.optimizer.v)[e] == 0 && w[e] == 0);
+            }
+            close_fixture(&f);
+        }
+        assert_true(bytes[1] * 2 == bytes[0]);
+        for (int e = 0; e < 64 * 4; e++) {
+            assert_true(steps == 1 ? after[0][e] == after[1][e] : fabs((double)(after[0][e] - after[1][e])) <= 0.05 * fabs((double)after[0][e]));
+        }
+        assert_true(steps == 1 || memcmp(after[0], after[1], sizeof after[0]) != 0);
+    }
+}
+
 static void start_step(struct clip *c, const struct clip_input *in)
 {
     clip_begin(c);
@@ -276,7 +321,7 @@ static void test_sums(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_clip),
-                                       cmocka_unit_test(test_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),
+                                       cmocka_unit_test(test_clip), cmocka_unit_test(test_sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,17 +44,27 @@ static void test_stopped_equals_uninterrupted(void **state)
         const char *row;
         int size;
         const char *device; /* of the parts; the whole runs on the CPU */
-        enum dt_dtype type;
-    } cases[] = {{"single_device", 1, NULL, DT_F32}, {"ddp", 2, NULL, DT_F32},
-                 {"zero1", 3, NULL, DT_F32},         {"full_shard", 4, NULL, DT_F32},
-                 {"hybrid_shard", 4, NULL, DT_F32},  {"single_device", 1, "apart", DT_F32},
-                 {"ddp", 2, NULL, DT_BF16},          {"zero1", 3, NULL, DT_BF16},
-                 {"full_shard", 4, NULL, DT_BF16},   {"single_device", 1, "apart", DT_BF16}};
+        enum dt_dtype type, moments;
+    } cases[] = {{"single_device", 1, NULL, DT_F32, DT_F32},
+                 {"ddp", 2, NULL, DT_F32, DT_F32},
+                 {"zero1", 3, NULL, DT_F32, DT_F32},
+                 {"full_shard", 4, NULL, DT_F32, DT_F32},
+                 {"hybrid_shard", 4, NULL, DT_F32, DT_F32},
+                 {"single_device", 1, "apart", DT_F32, DT_F32},
+                 {"ddp", 2, NULL, DT_BF16, DT_F32},
+                 {"zero1", 3, NULL, DT_BF16, DT_F32},
+                 {"full_shard", 4, NULL, DT_BF16, DT_F32},
+                 {"single_device", 1, "apart", DT_BF16, DT_F32},
+                 {"zero1", 3, NULL, DT_F32, DT_BF16},
+                 {"full_shard", 2, NULL, DT_BF16, DT_BF16},
+                 {"single_device", 1, "apart", DT_F32, DT_BF16},
+                 {"single_device", 1, "apart", DT_BF16, DT_BF16}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
         struct ranks_outcome whole, first, second;
         set(&job, cases[i].row, 2);
         job.precision.compute = job.precision.reduce = cases[i].type;
+        job.precision.moments = cases[i].moments;
         if (strncmp(cases[i].row, "hybrid", 6) == 0) {
             job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
         }
@@ -72,7 +82,7 @@ static void test_stopped_equals_uninterrupted(void **state)
         assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
         assert_int_equal(second.step_count, 6 - last);
         assert_memory_equal(second.loss, whole.loss + last, (size_t)(6 - last) * sizeof(double));
-        assert_true(second.hash == whole.hash);
+        assert_true(second.hash == whole.hash && second.moments_hash == whole.moments_hash);
         ranks_clear(&first);
         train(&job, cases[i].size, &files, &first); /* finished already */
         assert_true(first.finished_before);
@@ -156,7 +166,7 @@ static void test_all_pairs(void **state)
             job.training.strategy = b > 1 ? rows[(turn + 1 + turn / 5) % 5] : "auto";
             job.training.max_steps = 3; /* nothing left to do: what was loaded is what was saved */
             train(&job, b, &files, &same);
-            assert_true(same.hash == half.hash);
+            assert_true(same.hash == half.hash && same.moments_hash == half.moments_hash);
             job.training.max_steps = 6;
             train(&job, b, &files, &rest);
             assert_int_equal(rest.step_count, 3);
@@ -170,6 +180,92 @@ static void test_all_pairs(void **state)
         ranks_clear(&whole);
         dt_arena_clear(&job.arena);
     }
+}
+
+/* Moments in BF16, saved on A ranks under one strategy, are the same bits on B ranks under another; on as many ranks the run goes on as if nothing had been. */
+static void test_bf16_moments_continue(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        int a, b;
+        const char *device; /* it goes on there */
+    } cases[] = {{"ddp", "full_shard", 2, 3, NULL},  {"full_shard", "zero1", 3, 2, NULL}, {"zero1", "auto", 3, 1, NULL},
+                 {"auto", "full_shard", 1, 3, NULL}, {"full_shard", "zero1", 3, 3, NULL}, {"zero1", "ddp", 2, 2, NULL},
+                 {"zero1", "auto", 2, 1, "apart"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        struct ranks_outcome whole, half, same, rest;
+        set(&job, cases[i].from, 12 / cases[i].a);
+        job.training.accumulate_sync = SYNC_BOUNDARY;
+        job.precision.moments = DT_BF16;
+        train(&job, cases[i].a, NULL, &whole);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/moments-%zu", folder, i);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        train(&job, cases[i].a, &(struct ranks_options){.files = true, .stop_after = 2}, &half);
+        job.training.strategy = cases[i].to;
+        job.training.batch_size_per_gpu = 12 / cases[i].b;
+        job.training.max_steps = 3; /* nothing left to do */
+        train(&job, cases[i].b, &(struct ranks_options){.files = true, .device = cases[i].device}, &same);
+        assert_true(same.hash == half.hash && same.moments_hash == half.moments_hash);
+        job.training.max_steps = 6;
+        train(&job, cases[i].b, &(struct ranks_options){.files = true, .device = cases[i].device}, &rest);
+        assert_int_equal(rest.step_count, 3);
+        assert_true(cases[i].a != cases[i].b || (rest.hash == whole.hash && rest.moments_hash == whole.moments_hash));
+        ranks_clear(&whole);
+        ranks_clear(&half);
+        ranks_clear(&same);
+        ranks_clear(&rest);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* There are none of F64 masters. */
+static void test_bf16_moments_of_doubles(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    set(&job, "auto", 2);
+    job.precision.moments = DT_BF16;
+    ranks_train(&job, 1, &(struct ranks_options){.device = "twin64"}, &out);
+    assert_int_equal(out.rc[0], -1);
+    assert_int_equal(out.err[0].status, DT_INVALID);
+    assert_non_null(
+        strstr(out.err[0].text, "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; write fp32"));
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
+/* Over a run, the loss with BF16 moments stays near that with F32 ones. What a rounding adds to an element's moment is 2^-8 of it at most, half of that as a
+ * standard deviation, without a bias; the first moment remembers 10 steps and the second 20, so a step is off by sqrt(10) * 2^-9 = 0.6 % of itself in an element
+ * as a rule, with as many signs as elements: what the loss of a step has come down by since the beginning changes by less than that. Ten times that
+ * is allowed: 6 % of it. */
+static void test_bf16_moments_learn_as_much(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome with[2];
+    for (int half = 0; half < 2; half++) {
+        set(&job, "zero1", 4);
+        job.training.max_steps = 60;
+        job.training.adam_beta2 = 0.95;
+        job.training.learning_rate = 3e-3;
+        job.precision.moments = half ? DT_BF16 : DT_F32;
+        train(&job, 2, NULL, &with[half]);
+        dt_arena_clear(&job.arena);
+    }
+    double least = with[0].loss[0];
+    for (int s = 0; s < 60; s++) {
+        double loss = with[0].loss[s], down = with[0].loss[0] - loss;
+        least = fmin(least, loss);
+        assert_true(fabs(with[1].loss[s] - loss) <= 0.06 * fabs(down) + 1e-6 * loss);
+    }
+    assert_true(least < with[0].loss[0] - 0.1); /* it learned at all */
+    assert_true(with[0].hash != with[1].hash);
+    assert_true(with[1].bytes[PLAN_OPTIMIZER] * 2 == with[0].bytes[PLAN_OPTIMIZER]);
+    ranks_clear(&with[0]);
+    ranks_clear(&with[1]);
 }
 
 /* Checkpoints hold the masters, whatever was computed with: what one precision saved, the other goes on from, and nothing is lost on the way. */
@@ -443,6 +539,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_stop_loses_no_evaluation, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_all_pairs, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_bf16_moments_continue, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_bf16_moments_of_doubles, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_bf16_moments_learn_as_much, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_either_precision_continues, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_another_job_is_refused, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_what_a_run_leaves, ranks_setup, folder_teardown),

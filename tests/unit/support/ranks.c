@@ -172,15 +172,14 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
     }
 }
 
-/* The masters of a unit's owned elements in host memory; the caller frees. */
-static char *owned_weights(struct trainer *t, int unit, int64_t count)
+/* `count` elements of device memory in host memory; the caller frees. */
+static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt_dtype type)
 {
     struct stage stage;
     struct dt_error err;
-    size_t size_bytes = (size_t)count * dt_dtype_size(t->strategy.real);
+    size_t size_bytes = (size_t)count * dt_dtype_size(type);
     char *out = dt_alloc(size_bytes + 1);
-    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 ||
-        stage_get(&stage, out, optimizer_weights(&t->optimizer, unit), size_bytes, &err) != 0) {
+    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 || stage_get(&stage, out, at, size_bytes, &err) != 0) {
         memset(out, 0xff, size_bytes);
     }
     stage_close(&stage);
@@ -197,8 +196,11 @@ static void at_end(struct trainer *t, void *context)
         out->weight_count = t->chain.parameter_count;
         out->weights = dt_alloc((size_t)out->weight_count * sizeof *out->weights);
         out->exact = dt_alloc((size_t)out->weight_count * sizeof *out->exact);
+        out->moments = dt_alloc(2 * (size_t)out->weight_count * sizeof *out->moments);
         memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
     }
+    struct optimizer *o = &t->optimizer;
+    size_t moment = dt_dtype_size(o->moment_type);
     int64_t before = 0;
     out->tensor_count = t->chain.tensor_count < 64 ? t->chain.tensor_count : 64;
     for (int i = 0; i < t->chain.tensor_count; i++) {
@@ -211,16 +213,23 @@ static void at_end(struct trainer *t, void *context)
         int64_t first, count, owned, owned_count;
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);
-        char *w = owned_weights(t, x->unit, owned_count);
+        char *w = host_copy(t, optimizer_weights(o, x->unit), owned_count, s->real);
+        char *m = host_copy(t, o->m + optimizer_moment(o, x->unit, 0), owned_count, o->moment_type);
+        char *v = host_copy(t, o->v + optimizer_moment(o, x->unit, 0), owned_count, o->moment_type);
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
                 out->exact[before + e] =
                     s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned] : ((const float *)(const void *)w)[at - owned];
                 out->weights[before + e] = (float)out->exact[before + e];
+                float *to = &out->moments[2 * (before + e)];
+                dt_cpu_cast(&(struct dt_cast_args){to, m + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
+                dt_cpu_cast(&(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
             }
         }
         free(w);
+        free(m);
+        free(v);
         before += x->numel;
     }
     if (self->rank == 0) {
@@ -281,6 +290,7 @@ void ranks_train(const struct job *job, int size, const struct ranks_options *o,
     pthread_mutex_destroy(&shared.lock);
     if (out->weights) {
         out->hash = XXH3_64bits(out->weights, (size_t)out->weight_count * sizeof *out->weights);
+        out->moments_hash = XXH3_64bits(out->moments, 2 * (size_t)out->weight_count * sizeof *out->moments);
     }
 }
 
@@ -288,5 +298,6 @@ void ranks_clear(struct ranks_outcome *out)
 {
     free(out->weights);
     free(out->exact);
+    free(out->moments);
     memset(out, 0, sizeof *out);
 }

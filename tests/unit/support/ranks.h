@@ -32,7 +32,9 @@ struct ranks_outcome {
     float *weights; /* all tensors in registration order; freed by ranks_clear */
     double *exact;  /* the same as double */
     int64_t weight_count;
-    uint64_t hash; /* of the weights' bits */
+    uint64_t hash;         /* of the weights' bits */
+    float *moments;        /* both of all tensors, in the order of weights; freed by ranks_clear */
+    uint64_t moments_hash; /* of their bits */
     int tensor_count;
     struct {
         char name[64];
