@@ -112,8 +112,11 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     set_state(c, n, NODE_WAITING);
     n->local_world_size = e->local_world_size;
     n->order = e->order;
+    n->placed = e->placed;
+    n->preference = e->preference;
     n->returns = n->returns || e->returns;
     (void)snprintf(n->role, sizeof n->role, "%s", e->role != NULL ? e->role : "");
+    (void)snprintf(n->host, sizeof n->host, "%s", e->host != NULL ? e->host : "");
     if (c->waiting_since_s < 0) {
         c->waiting_since_s = now_s;
     }
@@ -295,6 +298,36 @@ static int by_role(const void *a, const void *b, void *user)
     return by_name != 0 ? by_name : (x > y) - (x < y);
 }
 
+static int by_preference(const void *a, const void *b)
+{
+    const struct coordinator_node *x = *(const struct coordinator_node *const *)a, *y = *(const struct coordinator_node *const *)b;
+    int by_name = strverscmp(x->host, y->host);
+    if (x->preference != y->preference) {
+        return x->preference < y->preference ? -1 : 1;
+    }
+    return by_name != 0 ? by_name : by_order(a, b);
+}
+
+/* The first `count` of c->order are by order. Those among them that never were in a round change places, and orders, with each other: whoever was in one keeps
+ * its rank before all that came later. */
+static void place_fresh(struct coordinator *c, int count)
+{
+    int fresh = 0;
+    for (int i = 0; i < count; i++) {
+        if (!c->order[i]->placed) {
+            c->fresh[fresh] = c->order[i];
+            c->fresh_orders[fresh++] = c->order[i]->order;
+        }
+    }
+    qsort(c->fresh, (size_t)fresh, sizeof c->fresh[0], by_preference);
+    for (int i = 0; i < fresh; i++) {
+        c->fresh[i]->order = c->fresh_orders[i];
+    }
+    for (int i = 0, k = 0; i < count; i++) {
+        c->order[i] = c->order[i]->placed ? c->order[i] : c->fresh[k++];
+    }
+}
+
 /* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the first nodes_max are taken. */
 static void start_round(struct coordinator *c, struct actions *out)
 {
@@ -307,6 +340,7 @@ static void start_round(struct coordinator *c, struct actions *out)
         }
     }
     qsort(in, (size_t)count, sizeof *in, by_order);
+    place_fresh(c, count);
     count = count > c->options.nodes_max ? c->options.nodes_max : count;
     c->round++;
     c->running = true;

@@ -9,6 +9,7 @@
 
 #define COORDINATOR_MAX_NODES 10240 /* and their numbers are below it */
 #define COORDINATOR_ROLE_BYTES 64
+#define COORDINATOR_HOST_BYTES 64
 #define COORDINATOR_KILL 137      /* 128 + KILL: code of a STOP, event or action, after another one: whoever asked insists, workers are killed now */
 #define COORDINATOR_NO_PROGRESS 3 /* so many restarts without a newer saved step or a longer run: another one will not help */
 
@@ -32,6 +33,9 @@ struct event {
     /* JOIN */
     int local_world_size;
     int64_t order;    /* nodes are numbered by it, then by `node` */
+    bool placed;      /* it was in a round with this order; those who never were change theirs with each other, by the next two */
+    int preference;   /* smallest first; -1: before all others */
+    const char *host; /* copied; n7 comes before n66; may be null */
     const char *role; /* copied */
     bool returns;     /* it was in a round of this job that another leader began */
     /* FAILED, STOPPED, STOP */
@@ -94,7 +98,9 @@ struct coordinator_node {
     bool leaving; /* was told so, or will be when its workers have saved */
     int node, local_world_size;
     int64_t order;
-    char role[COORDINATOR_ROLE_BYTES];
+    bool placed;
+    int preference;
+    char role[COORDINATOR_ROLE_BYTES], host[COORDINATOR_HOST_BYTES];
 };
 struct coordinator {
     struct coordinator_options options;
@@ -120,6 +126,8 @@ struct coordinator {
     struct coordinator_node nodes[COORDINATOR_MAX_NODES];
     int place_of[COORDINATOR_MAX_NODES];                   /* of a node in `nodes`, plus 1; 0: it is not here */
     struct coordinator_node *order[COORDINATOR_MAX_NODES]; /* scratch: of a new round, by order */
+    struct coordinator_node *fresh[COORDINATOR_MAX_NODES]; /* scratch: those of `order` that never were in a round */
+    int64_t fresh_orders[COORDINATOR_MAX_NODES];           /* scratch: theirs */
     int by_role[COORDINATOR_MAX_NODES];                    /* scratch: places in `order`, by role */
 };
 

@@ -36,6 +36,7 @@ struct member_options {
     double beat_s, lease_s, dead_s, retry_s; /* 1, 10, 15, 0.5 */
     double witness_s;                        /* a leader whose witness did not answer for so long ends its round; 0: there is no witness */
     struct peer_info self;                   /* id and addresses; order: the node rank, or -1: given by the leader */
+    int preference;                          /* without a node rank: the one that this host would like in its first round; -1: none */
     bool closed_ok;                          /* the workers need no connections between any two hosts, as far as we know */
     uint64_t nonce[2];                       /* random; names the run if this agent leads first */
     char digest[MESSAGE_TEXT_BYTES];         /* what must be the same on all nodes: lines of "name value" */

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -137,11 +138,18 @@ static bool must_stay_first(struct member *m, const struct peer_info *info, doub
     return now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min; /* or it is needed */
 }
 
+void member_note_order(struct member *m, const struct member_peer *p)
+{
+    if (p->info.order >= 0 && p->info.order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
+        m->nodes->order_ids[p->info.order] = p->id;
+    }
+}
+
 void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     char text[MESSAGE_TEXT_BYTES];
     int64_t order = in->info.order;
-    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0;
+    bool placed, returns = in->nonce[0] != 0 || in->nonce[1] != 0;
     if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
         if (!member_has_begun(m->record.round, m->record.committed)) {
             member_beat(m, p->id); /* its run is older: those who are left of it will tell us who leads it */
@@ -190,6 +198,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     p->seek_count = in->count;
+    placed = order >= 0;
     order = order < 0 && p->joined ? p->info.order : order;
     p->info = in->info;
     p->info.id = p->id;
@@ -199,9 +208,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     } else if (order >= m->record.next_order) {
         m->record.next_order = order + 1;
     }
-    if (p->info.order >= 0 && p->info.order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
-        m->nodes->order_ids[p->info.order] = p->id;
-    }
+    member_note_order(m, p);
     p->node = p->node >= 0 ? p->node : new_node(m, p->id);
     if (p->node < 0) {
         member_refuse(m, p, DT_EXIT_TEMPORARY, "this run is as large as can be");
@@ -219,6 +226,9 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
                       .node = p->node,
                       .local_world_size = in->local_world_size,
                       .order = p->info.order,
+                      .placed = placed,
+                      .preference = in->preference < 0 ? INT_MAX : in->preference,
+                      .host = p->info.host,
                       .role = in->role,
                       .returns = returns && in->round > 0};
     member_lead_step(m, &e, now_s);

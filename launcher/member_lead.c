@@ -85,9 +85,15 @@ static void join_again(struct member *m, int node, double now_s)
 {
     const struct coordinator_node *n = coordinator_find(m->coordinator, node);
     if (n != NULL) {
-        char role[COORDINATOR_ROLE_BYTES];
-        memcpy(role, n->role, sizeof role);
-        struct event e = {.kind = EVENT_JOIN, .node = node, .local_world_size = n->local_world_size, .order = n->order, .role = role};
+        struct coordinator_node was = *n;
+        struct event e = {.kind = EVENT_JOIN,
+                          .node = node,
+                          .local_world_size = was.local_world_size,
+                          .order = was.order,
+                          .placed = was.placed,
+                          .preference = was.preference,
+                          .host = was.host,
+                          .role = was.role};
         member_lead_step(m, &e, now_s);
     }
 }
@@ -129,6 +135,21 @@ static void tell_joining(struct member *m, int node)
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
 }
 
+/* A new round: who never was in one may have another order now. */
+static void note_orders(struct member *m)
+{
+    const struct coordinator *c = m->coordinator;
+    for (int i = 0; i < c->node_count; i++) {
+        struct member_peer *p = peer_of_node(m, c->nodes[i].node);
+        if (c->nodes[i].node == MEMBER_OWN_NODE) {
+            m->options.self.order = c->nodes[i].order;
+        } else if (p != NULL && p->info.order != c->nodes[i].order) {
+            p->info.order = c->nodes[i].order;
+            member_note_order(m, p);
+        }
+    }
+}
+
 void member_lead_step(struct member *m, const struct event *e, double now_s)
 {
     struct actions *out = m->actions;
@@ -168,6 +189,7 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         m->record.code = finish;
         member_prepare(m);
     } else if (start_count > 0) {
+        note_orders(m);
         m->fenced = true;
         m->reaching = false;
         member_begin_when_free(m);
@@ -201,6 +223,8 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
     own.node = MEMBER_OWN_NODE;
     note_failure(m, &own);
     if (e->kind == EVENT_JOIN) {
+        own.placed = m->options.self.order >= 0;
+        own.preference = -1; /* of those who begin: the workers' store is here */
         if (m->options.self.order < 0) {
             m->options.self.order = m->record.next_order++;
         }
@@ -236,6 +260,7 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
     struct event e = in->event;
     e.node = p->node;
     e.order = p->info.order;
+    e.placed = true; /* a JOIN that comes so was led before, into a round */
     e.role = in->role;
     note_failure(m, &e);
     member_lead_step(m, &e, now_s);

@@ -37,6 +37,7 @@ void member_unfence(struct member *m, uint64_t id);
 void member_begin_when_free(struct member *m);
 void member_lead_step(struct member *m, const struct event *e, double now_s);
 void member_note_loss(struct member *m, const struct peer_info *info);
+void member_note_order(struct member *m, const struct member_peer *p);
 double member_fenced_until(struct member *m);
 const struct peer_info *member_info_of_node(struct member *m, int node);
 void member_put_out(struct member *m, struct member_peer *p, double now_s);

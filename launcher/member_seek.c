@@ -19,6 +19,7 @@ void member_send_join(struct member *m, uint64_t peer)
     out.round = m->last_round;
     out.stamp = m->now_s;
     out.count = m->seek_count;
+    out.preference = m->options.preference;
     member_send(m, peer, &out);
     if (m->stop_code != 0) {
         struct message stop = {

@@ -224,6 +224,7 @@ static void walk(struct walk *w, struct message *m)
         walk_words(w, m->text, sizeof m->text, true);
         walk_real(w, &m->stamp);
         walk_int(w, &m->count, 0, INT32_MAX);
+        walk_int(w, &m->preference, -1, INT32_MAX);
         walk_real(w, &m->wall_s);
         break;
     case MESSAGE_REFUSE:

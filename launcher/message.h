@@ -47,7 +47,7 @@ struct record {
 
 enum message_kind {
     MESSAGE_JOIN =
-        1, /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp,
+        1, /* I want in: info (its order binds if granted), local_world_size, role, digest, nonce (0 0: first time), round that I was in last, stamp, preference,
                           count: how often I was without a leader, wall_s: what my clock says, for people */
     MESSAGE_REFUSE,     /* you cannot: code, text; finished: the run of nonce is over, with code */
     MESSAGE_REDIRECT,   /* ask this one: info */
@@ -88,6 +88,7 @@ struct message {
     bool granted, finished;
     int code, local_world_size, count, members;
     double wall_s;
+    int preference;     /* node rank that the host would like, where the order of hosts is given by the leader; -1: none */
     double stamp, echo; /* the sender's clock now; the newest stamp it has from the receiver: leases without a common clock */
     uint64_t nonce[2];
     struct peer_info info;

@@ -14,7 +14,7 @@ const struct option_row option_rows[] = {
     /* how many */
     {"nproc_per_node", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, NULL, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL},
     {"nnodes", 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; MIN:MAX: as many as there are", false, NULL, option_parse_nnodes, 0, 0, 0},
-    {"node_rank", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host (static rendezvous)", false, NULL, option_parse_int, AT(node_rank), 0, 65535},
+    {"node_rank", 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host; with c10d and etcd-v3 where it would like to stand in its first round", false, NULL, option_parse_int, AT(node_rank), 0, 65535},
     {"role", 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, NULL, option_parse_role, 0, 0, 0},
     {"standalone", 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "one host, any free port, a run id of its own", true, NULL, option_parse_flag, AT(standalone), 0, 0},
     /* what */

@@ -2,6 +2,6 @@
 #ifndef DT_LAUNCHER_PROTOCOL_H
 #define DT_LAUNCHER_PROTOCOL_H
 
-enum { PROTOCOL_VERSION = 13 };
+enum { PROTOCOL_VERSION = 14 };
 
 #endif

@@ -49,6 +49,18 @@ def test_three_hosts_meet_as_they_come():
     assert sorted(r.out for r in results) == [f"{i} 3 0 1 {i} 3 127.0.0.1 {port}\n" for i in range(3)]
 
 
+def test_hosts_that_meet_as_they_come_stand_where_they_would_like_to():
+    """Behind the one with the endpoint, where the workers' store is. The others come in the wrong order."""
+    port = free_port()
+    with Job(c10d(port, 4, "sh", "-c", NUMBERS)) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        with Job(c10d(port, 4, "sh", "-c", NUMBERS)) as none, Job(c10d(port, 4, "--node_rank=2", "sh", "-c", NUMBERS)) as second, \
+             Job(c10d(port, 4, "sh", "-c", NUMBERS), env={"PET_NODE_RANK": "1"}) as first:
+            results = finish(a, first, second, none)
+    assert [r.code for r in results] == [0, 0, 0, 0], results
+    assert [r.out for r in results] == [f"{i} 4 0 1 {i} 4 127.0.0.1 {port}\n" for i in range(4)], results
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_failed_worker_restarts_all_hosts_and_ends_all_alike(tmp_path, rank):
     port = free_port()

@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "launcher/coordinator.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct coordinator c;
@@ -63,6 +65,79 @@ static void one_node(void **state)
     send(EVENT_FAILED, 0, 1, 3); /* the budget is used up */
     assert_int_equal(out.list[0].kind, ACTION_FINISH);
     assert_int_equal(out.list[0].code, 1);
+}
+
+/* The hosts of the newest START list in the order of their ranks, "a b ". */
+static const char *ranked(const char *const *hosts)
+{
+    static char text[256];
+    text[0] = '\0';
+    for (int rank = 0; rank < out.count; rank++) {
+        for (int i = 0; i < out.count; i++) {
+            if (out.list[i].kind == ACTION_START && out.list[i].place.group_rank == rank) {
+                size_t used = strlen(text);
+                (void)snprintf(text + used, sizeof text - used, "%s ", hosts[out.list[i].node]);
+            }
+        }
+    }
+    return text;
+}
+
+static void join_as(int node, const char *host, int preference, int64_t order, bool placed, double now_s)
+{
+    struct event e = {.kind = EVENT_JOIN,
+                      .node = node,
+                      .local_world_size = 1,
+                      .order = order,
+                      .role = "default",
+                      .placed = placed,
+                      .preference = preference,
+                      .host = host};
+    coordinator_step(&c, &e, now_s, &out);
+}
+
+/* Orders are those of arrival. Who was in a round keeps its own, whatever its name is. */
+static void hosts_are_numbered_by_preference_then_by_name(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"z", "n66", "n7", "n6", "b", "b", "a", "n2"};
+    open_with(1, 8, 1, false);
+    c.options.last_call_s = 1;
+    join_as(1, hosts[1], INT_MAX, 0, false, 0);
+    join_as(0, hosts[0], -1, 1, false, 0); /* who leads */
+    join_as(2, hosts[2], INT_MAX, 2, false, 0);
+    join_as(3, hosts[3], INT_MAX, 3, false, 0);
+    join_as(4, hosts[4], 1, 4, false, 0);
+    join_as(5, hosts[5], 0, 5, false, 0);
+    send(EVENT_TICK, -1, 0, 2);
+    assert_string_equal(ranked(hosts), "z b b n6 n7 n66 ");
+    assert_int_equal(coordinator_find(&c, 5)->order, 1); /* the host with preference 0 */
+    assert_int_equal(coordinator_find(&c, 1)->order, 5);
+    send(EVENT_LOST, 0, 0, 3);
+    for (int node = 1; node <= 5; node++) {
+        join_as(node, hosts[node], 0, coordinator_find(&c, node)->order, true, 3);
+    }
+    assert_string_equal(ranked(hosts), "b b n6 n7 n66 ");
+    join_as(7, hosts[7], INT_MAX, 6, false, 4);
+    join_as(6, hosts[6], INT_MAX, 7, false, 4);
+    for (int node = 1; node <= 5; node++) {
+        join_as(node, hosts[node], 0, coordinator_find(&c, node)->order, true, 4);
+    }
+    send(EVENT_TICK, -1, 0, 6);
+    assert_string_equal(ranked(hosts), "b b n6 n7 n66 a n2 ");
+    assert_int_equal(coordinator_find(&c, 5)->order, 1);
+}
+
+/* Equal ones keep the order in which they came. */
+static void hosts_of_one_name_are_numbered_as_they_come(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"0", "1", "2"};
+    open_with(3, 3, 1, false);
+    join_as(2, "n", INT_MAX, 0, false, 0);
+    join_as(0, "n", INT_MAX, 1, false, 0);
+    join_as(1, "n", INT_MAX, 2, false, 0);
+    assert_string_equal(ranked(hosts), "2 0 1 ");
 }
 
 /* A leader after the first one: who was in a round before need not be waited for again, whoever comes for the first time is followed by others. */
@@ -649,6 +724,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_node),
+        cmocka_unit_test(hosts_are_numbered_by_preference_then_by_name),
+        cmocka_unit_test(hosts_of_one_name_are_numbered_as_they_come),
         cmocka_unit_test(those_who_return_need_no_last_call),
         cmocka_unit_test(a_round_waits_for_what_the_caller_says),
         cmocka_unit_test(done),

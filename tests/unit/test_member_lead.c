@@ -117,6 +117,8 @@ static struct {
     int refusals, code, yielded, own_starts, served, served_world;
     int kept_round[10]; /* of the last record that peer i was told of */
     uint64_t kept_term[10];
+    int rank[10]; /* that peer i was told, and its order */
+    int64_t order[10];
     char why[MESSAGE_TEXT_BYTES], said[512];
 } lead;
 
@@ -131,6 +133,9 @@ static void lead_send(void *user, uint64_t peer, const struct message *m)
     } else if (m->kind == MESSAGE_KEEP && peer < 10) {
         lead.kept_round[peer] = m->record.round;
         lead.kept_term[peer] = m->record.term;
+    } else if (m->kind == MESSAGE_ACTION && m->action.kind == ACTION_START && peer < 10) {
+        lead.rank[peer] = m->action.place.group_rank;
+        lead.order[peer] = m->info.order;
     }
     lead.yielded += m->kind == MESSAGE_YIELD && peer == 2 && m->info.id == 9;
 }
@@ -307,6 +312,47 @@ static void a_round_without_its_leader_has_a_store(void **state)
     assert_int_equal(lead.own_starts, 1);
     assert_int_equal(lead.served, 2);
     assert_int_equal(lead.served_world, 4);
+    member_clear(&lead.member);
+}
+
+static void come_with(uint64_t id, const char *host, int preference, double now_s)
+{
+    static struct message join;
+    struct peer_info info = {.id = id, .order = -1, .port = (int)id, .pid = 40 + (int)id};
+    (void)snprintf(info.host, sizeof info.host, "%s", host);
+    join = (struct message){.kind = MESSAGE_JOIN, .info = info, .local_world_size = 1, .role = "default", .count = 1, .preference = preference};
+    (void)snprintf(join.text, sizeof join.text, "nnodes 3\ncommand a");
+    member_up(&lead.member, &info, now_s);
+    member_message(&lead.member, id, &join, now_s);
+}
+
+/* The workers' store is at the leader: rank 0 begins there. The record holds the orders that were told. */
+static void who_leads_comes_first_then_preferences_and_names(void **state)
+{
+    (void)state;
+    begin_lead(6, 6);
+    come_with(2, "n66", -1, 2);
+    come_with(3, "n7", -1, 2);
+    come_with(4, "n6", -1, 2);
+    come_with(5, "z", 0, 2);
+    come_with(6, "c", 7, 2);
+    for (uint64_t id = 2; id <= 6; id++) { /* all reach all */
+        for (uint64_t other = 2; other <= 6; other++) {
+            member_message(&lead.member, id, &(struct message){.kind = MESSAGE_REACH, .info = {.id = other, .order = -1}}, 2);
+        }
+    }
+    acknowledge(1, 2);
+    assert_int_equal(lead.own_starts, 1);
+    assert_int_equal(lead.member.options.self.order, 0);
+    static const int ranks[] = {0, 0, 5, 4, 3, 1, 2};
+    for (int id = 2; id <= 6; id++) {
+        assert_int_equal(lead.rank[id], ranks[id]);
+        assert_int_equal(lead.order[id], ranks[id]);
+    }
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(lead.member.record.council[i].order, i);
+    }
+    assert_int_equal(lead.member.record.next_order, 6);
     member_clear(&lead.member);
 }
 
@@ -736,6 +782,7 @@ int main(void)
         cmocka_unit_test(one_address_is_not_one_host),
         cmocka_unit_test(a_reset_is_a_death_on_this_machine_only),
         cmocka_unit_test(a_round_without_its_leader_has_a_store),
+        cmocka_unit_test(who_leads_comes_first_then_preferences_and_names),
         cmocka_unit_test(who_slept_reads_before_it_begins_alone),
         cmocka_unit_test(who_counts_us_hears_what_we_keep),
         cmocka_unit_test(who_led_that_round_before_hears_it_too),

@@ -79,6 +79,8 @@ struct sim_agent {
     bool alive, finished, running; /* running: workers exist */
     int generation, code, run;     /* run: place in sim.runs that the workers belong to */
     struct place place;
+    uint64_t placed_run; /* in which it has the order of its hosts `order`; 0: none yet */
+    int64_t order;
     int workers_token; /* of the newest workers: older news is stale */
     struct member member;
     struct agent agent;
@@ -346,6 +348,9 @@ static void post(struct sim_agent *a, enum agent_event event, int value)
 static void sim_send(void *user, uint64_t peer, const struct message *m)
 {
     int from = (int)(intptr_t)user, to = index_of(peer);
+    if (sim.agents[from].member.options.self.order < 0) {
+        sim.agents[from].placed_run = 0; /* it gave its run up, and comes back as a new one at most */
+    }
     if (sim.o.witness && witness_is(&sim.agents[from].witness, peer)) {
         witness_send(&sim.agents[from].witness, m);
         return;
@@ -570,6 +575,18 @@ static void check_place(const struct place *p, struct run *run)
     }
 }
 
+/* Who was in a round keeps its order in all later ones of the run, so that ranks move up at most. */
+static void check_order(struct sim_agent *a, uint64_t nonce)
+{
+    int64_t order = a->member.options.self.order;
+    if (order < 0 || (a->placed_run == nonce && a->order != order)) {
+        complain("agent %d: round %d: its order is %lld, and was %lld before", (int)(a - sim.agents), a->place.round, (long long)order,
+                 (long long)a->order);
+    }
+    a->placed_run = nonce;
+    a->order = order;
+}
+
 /* Who hears that a run is over hears the same as everybody else, and no other round of it begins any more. */
 static void check_verdict(int i, int code, int ended)
 {
@@ -603,6 +620,7 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
             complain("agent %d: round %d begins after the job's end", (int)(intptr_t)user, a->place.round);
         }
         check_place(&a->place, &sim.runs[agent->run]);
+        check_order(agent, sim.runs[agent->run].nonce);
     }
     if ((a->kind == ACTION_FINISH || a->kind == ACTION_REFUSE) && agent->member.verdict) {
         check_verdict((int)(intptr_t)user, a->code, run_of(record));
@@ -795,6 +813,7 @@ static void start_agent(int i)
                                 .dead_s = 15,
                                 .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
                                 .retry_s = 0.5,
+                                .preference = i % 3 == 0 ? -1 : i * 7 % 5,
                                 .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i, .machine = sim.o.filters ? 1 + (uint64_t)i : 1},
                                 .nonce = {a->id, a->id * 0x9e3779b97f4a7c15ull}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
