@@ -3,7 +3,9 @@
 #include "launcher/hostfile.h"
 
 #include "base/file.h"
+#include "launcher/endpoint.h"
 #include "launcher/env.h"
+#include "launcher/lookup.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 #define FILE_BYTES ((size_t)16 << 20)
 #define PORT_LO 15000 /* where agents meet unless told: below the ports of outgoing connections */
 #define PORT_HI 29999
+#define LOOKUP_S 5.0 /* of the name of a host alone in its file; ssh would ask for it, too */
 
 _Static_assert(HOSTLIST_MAX_WORKERS == OPTIONS_MAX_LOCAL, "slots of a host are its --nproc_per_node");
 
@@ -194,19 +197,46 @@ static void add_line(struct options *o, int i, struct dt_text *out)
     }
 }
 
+/* By its name, or an address that it leads to. A name that nobody answers for is one that only ssh knows. */
+static bool is_this_host(const char *name)
+{
+    char own[256] = "";
+    struct lookup_list list;
+    struct dt_error ignored;
+    (void)gethostname(own, sizeof own - 1);
+    if (strcmp(name, "localhost") == 0 || strcmp(name, own) == 0) {
+        return true;
+    }
+    bool here = lookup_within(name, 0, LOOKUP_S, NULL, &list, &ignored) == 0;
+    for (int i = 0; here && i < list.count; i++) {
+        here = endpoint_is_local((const struct sockaddr *)&list.addresses[i]);
+    }
+    return here;
+}
+
+/* Nobody needs an sshd to start what runs here alone; who names a command has a reason. */
+static bool needs_no_ssh(const struct options *o)
+{
+    return o->host_list_count == 1 && o->sources[option_find("ssh")] == OPTIONS_FROM_DEFAULT && is_this_host(o->host_list[0].name);
+}
+
 char **hostfile_ssh(struct options *o, int i)
 {
     struct dt_text line;
+    bool here = needs_no_ssh(o);
     char **words = dt_arena_alloc(&o->arena, (strlen(o->ssh) / 2 + 5) * sizeof *words);
     size_t n = 0;
-    for (const char *p = o->ssh + strspn(o->ssh, " "); *p != '\0'; p += strspn(p, " ")) {
+    for (const char *p = o->ssh + strspn(o->ssh, " "); *p != '\0' && !here; p += strspn(p, " ")) {
         size_t size = strcspn(p, " ");
         words[n++] = dt_arena_printf(&o->arena, "%.*s", (int)size, p);
         p += size;
     }
     dt_text_init(&line);
     add_line(o, i, &line);
-    words[n++] = o->host_list[i].name;
+    words[n++] = here ? dt_arena_strdup(&o->arena, "/bin/sh") : o->host_list[i].name;
+    if (here) {
+        words[n++] = dt_arena_strdup(&o->arena, "-c");
+    }
     words[n++] = dt_arena_strdup(&o->arena, dt_text_str(&line));
     words[n] = NULL;
     dt_text_clear(&line);
@@ -323,13 +353,11 @@ static void describe_host(struct options *o, int i, int rank, int total, struct 
     if (total > 0) {
         dt_text_printf(out, count > 1 ? ", ranks %d to %d" : ", rank %d", rank, rank + count - 1);
     }
-    struct dt_text line;
-    dt_text_init(&line);
-    add_line(o, i, &line);
-    dt_text_printf(out, ": %s %s", o->ssh, h->name);
-    options_quote(out, dt_text_str(&line));
+    dt_text_puts(out, ":");
+    for (char **w = hostfile_ssh(o, i); *w != NULL; w++) {
+        options_quote(out, *w);
+    }
     dt_text_puts(out, "\n");
-    dt_text_clear(&line);
 }
 
 void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -342,6 +343,25 @@ def test_a_connection_that_ssh_keeps_in_the_background_holds_nobody_up(reach, tm
         os.kill(int(lines_of(tmp_path / "pids")[1]), signal.SIGKILL)
         result = job.finish()
     assert sorted(result.out.splitlines()) == ["a: 0", "b: 1"], result
+
+
+@pytest.mark.parametrize("name", ["localhost", socket.gethostname(), "127.0.0.1", "::1"])
+def test_this_host_alone_needs_no_ssh(tmp_path, name):
+    (tmp_path / "hosts").write_text(f"{name} slots=2\n")
+    script(tmp_path, "ssh", f'echo "$@" >>{tmp_path}/called; exit 255')
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OWN_WORD": "kept"}
+    words = ("sh", "-c", 'echo "$RANK/$WORLD_SIZE $OWN_WORD"')
+    with Job([f"--hostfile={tmp_path}/hosts", *words], env=env) as job:
+        result = job.finish()
+        job.wait_gone()
+    assert result.code == 0 and sorted(result.out.splitlines()) == [f"{name}: 0/2 kept", f"{name}: 1/2 kept"], result
+    failed = run([f"--hostfile={tmp_path}/hosts", "--exit_code=worker", "sh", "-c", "exit 7"], env=env)
+    assert failed.code == 7, failed
+    assert not os.path.exists(tmp_path / "called")
+    shown = run([f"--hostfile={tmp_path}/hosts", "--dry_run", *words], env=env)
+    assert f"host 0    {name}, 2 workers (its slots), ranks 0 to 1: /bin/sh -c 'cd " in shown.out, shown
+    run([f"--hostfile={tmp_path}/hosts", f"--ssh={tmp_path}/ssh -v", *words], env=env)
+    assert lines_of(tmp_path / "called")[0].startswith(f"-v {name} cd "), lines_of(tmp_path / "called")
 
 
 @pytest.mark.parametrize("text, options, words", [
