@@ -146,7 +146,7 @@ static int explain_taken(const struct options *o, struct dt_error *err)
         return -1;
     }
     bool given = strcmp(options_source(o, "node_rank"), "default") != 0;
-    return dt_fail(err, DT_INVALID, /* another try fails the same way */
+    return dt_fail(err, err->status,
                    "--node_rank: port %d is held by another agent of dtrun, pid %d, so node rank 0%s is there twice; give each host its own rank "
                    "(0 to %d), or another job another --master_port",
                    o->master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)", o->nnodes_max - 1);

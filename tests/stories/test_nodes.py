@@ -180,11 +180,9 @@ def test_two_hosts_without_a_node_rank(tmp_path):
     with Job(words) as a:
         wait_until(lambda: listens(port), "the endpoint")
         second = run(words)
-        assert second.code == 2, second
+        assert second.code == 111, second
         assert re.fullmatch(rf"dtrun: --node_rank: port {port} is held by another agent of dtrun, pid \d+, so node rank 0 \(the default\) is there twice; "
                             r"give each host its own rank \(0 to 1\), or another job another --master_port\n", second.err), second
-        third = run(["--node_rank=0", *words])
-        assert third.code == 2 and ", so node rank 0 is there twice; " in third.err, third
         a.signal(signal.SIGTERM)
         a.finish()
     with Job(["--nnodes=2", "--master_addr=192.0.2.1", f"--master_port={port}", "/bin/true"]) as a:  # of nobody
