@@ -169,7 +169,8 @@ static double optimizer_grad_size(enum dt_dtype type, enum dt_dtype grad_type)
 struct dt_cost dt_cost_adamw(const struct dt_adamw_args *a)
 {
     double copy = a->w_bf16 != NULL ? size_of(DT_BF16) : 0;
-    return moved((double)a->count * (6.0 * size_of(a->type) + copy + optimizer_grad_size(a->type, a->grad_type)));
+    double moments = 4.0 * size_of(a->type == DT_F32 ? a->moment_type : a->type);
+    return moved((double)a->count * (2.0 * size_of(a->type) + moments + copy + optimizer_grad_size(a->type, a->grad_type)));
 }
 
 struct dt_cost dt_cost_adamw_many(const struct dt_adamw_args *each, int count)

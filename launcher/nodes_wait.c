@@ -8,7 +8,7 @@
 bool nodes_wait_key_refused(struct nodes_wait *w, const char *why, double now_s, double time_scale)
 {
     double long_s = NODES_WAIT_KEY_S / time_scale;
-    bool follows = w->row_refusals > 0 && now_s - w->row_newest_s <= long_s / 2;
+    bool follows = w->row_refusals > 0 && now_s - w->row_newest_s <= long_s / 6;
     (void)snprintf(w->key, sizeof w->key, "%s", why);
     w->key_refusals++;
     w->row_refusals = follows ? w->row_refusals + 1 : 1;

@@ -6,7 +6,7 @@
 #include "launcher/options.h"
 
 #define NODES_WAIT_REFUSALS 3 /* of so many the key is the cause */
-#define NODES_WAIT_KEY_S 5.0  /* for so long refused, and by nobody else answered: the key will not get better */
+#define NODES_WAIT_KEY_S 15.0 /* for so long refused, and by nobody else answered: the key will not get better */
 
 struct nodes_wait {
     double since_s;    /* our node waits for a round; -1: it does not */

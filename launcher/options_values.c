@@ -12,13 +12,16 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MEMBER(type) ((type *)(void *)((char *)o + row->offset))
@@ -509,6 +512,8 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     return 0;
 }
 
+enum { driver_ms = 20000 }; /* the first to ask a driver without persistence mode waits for seconds */
+
 int option_count_gpu_nodes(const char *folder)
 {
     DIR *d = opendir(folder);
@@ -525,21 +530,44 @@ int option_count_gpu_nodes(const char *folder)
     return count;
 }
 
+/* GPUs that the driver says may be used; -1: it says nothing, or not in time. A driver that hangs holds a child of ours, not us. */
+static int count_by_driver(void)
+{
+    int ends[2], count = -1;
+    struct dt_error err;
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return -1;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        struct dt_nvml *driver;
+        if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known at once */
+            count = dt_nvml_usable(driver);
+        }
+        _exit(write(ends[1], &count, sizeof count) != (ssize_t)sizeof count);
+    }
+    (void)close(ends[1]);
+    struct pollfd answer = {.fd = ends[0], .events = POLLIN};
+    if (child > 0 && (poll(&answer, 1, driver_ms) != 1 || read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)) {
+        count = -1;
+        (void)kill(child, SIGKILL);
+    }
+    (void)close(ends[0]);
+    if (child > 0 && answer.revents != 0) { /* whoever hangs in the kernel is not waited for */
+        (void)waitpid(child, NULL, 0);
+    }
+    return count;
+}
+
 int options_gpu_count(char *const *env)
 {
     const char *visible = options_getenv(env, "CUDA_VISIBLE_DEVICES");
-    struct dt_nvml *driver;
-    struct dt_error err;
-    int count = -1;
     if (visible != NULL) {
         struct dt_gpu_visible seen;
         dt_gpu_visible(visible, NULL, -1, &seen);
         return seen.count;
     }
-    if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known at once */
-        count = dt_nvml_usable(driver);
-        dt_nvml_close(driver);
-    }
+    int count = count_by_driver();
     return count >= 0 ? count : option_count_gpu_nodes("/dev");
 }
 

@@ -595,8 +595,13 @@ static int run_all(const struct options *o, char *const *env)
     }
     close_all(r);
     bool asks = r->left ? o->here.node_count <= 1 : r->place.group_rank == 0; /* the others go on, perhaps in the same job of the scheduler */
-    bool warned = r->is_train && (r->code == 128 + SIGUSR1 || r->code == 128 + SIGUSR2); /* while it waited for hosts: there was nothing to save */
-    if ((warned || r->code == DT_EXIT_STOPPED) && asks && requeue_wanted(o, warned ? r->code - 128 : r->stop_signal)) {
+    bool warned = r->is_train && r->place.round == 0 && (r->code == 128 + SIGUSR1 || r->code == 128 + SIGUSR2);
+    if (warned) { /* while it waited for hosts: nothing was to be saved, and the same command continues */
+        r->stop_signal = r->code - 128;
+        r->code = DT_EXIT_STOPPED;
+        asks = o->here.node_rank == 0;
+    }
+    if (r->code == DT_EXIT_STOPPED && asks && requeue_wanted(o, r->stop_signal)) {
         if (requeue_ask(o, env, &err) != 0) {
             console_say("dtrun: %s\n", err.text);
         } else {

@@ -22,11 +22,12 @@ void run_event(struct run *r, const char *what, const char *fmt, ...)
     va_start(args, fmt);
     dt_text_vprintf(&fields, fmt, args);
     va_end(args);
-    if (report_event(r->events_path, what, dt_text_str(&fields), &err) != 0) {
+    bool failed = report_event(r->events_path, what, dt_text_str(&fields), &err) != 0;
+    if (failed) {
         dt_log(DT_LOG_INFO, "agent", "events: %s", err.text);
-        if (strcmp(what, "failure") == 0) {
-            (void)snprintf(r->record_lost, sizeof r->record_lost, "%s", err.text);
-        }
+    }
+    if (strcmp(what, "failure") == 0) {
+        (void)snprintf(r->record_lost, sizeof r->record_lost, "%s", failed ? err.text : "");
     }
     dt_text_clear(&fields);
 }

@@ -43,10 +43,12 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     r->signal_count[n] += by_guard;
     if (n == SIGTSTP) {
         suspend(r);
-    } else if ((n == SIGUSR1 || n == SIGUSR2) && !r->is_train && !r->o->signals[n] && r->workers.running_count > 0) {
+    } else if ((n == SIGUSR1 || n == SIGUSR2) && !r->is_train && !r->o->signals[n] && (r->workers.running_count > 0 || r->place.round > 0)) {
         workers_signal(&r->workers, n); /* the program's own business */
-        console_say("dtrun: host %s: %s: passed on to %d worker%s\n", r->failures.host, n == SIGUSR1 ? "USR1" : "USR2", r->workers.running_count,
-                    r->workers.running_count == 1 ? "" : "s");
+        if (r->workers.running_count > 0) {
+            console_say("dtrun: host %s: %s: passed on to %d worker%s\n", r->failures.host, n == SIGUSR1 ? "USR1" : "USR2", r->workers.running_count,
+                        r->workers.running_count == 1 ? "" : "s");
+        }
     } else if (n == SIGCONT) {
         return;
     } else if (r->wish == 0) {

@@ -72,7 +72,7 @@ static bool has_answer(enum dt_wire_query query)
 static void serve(struct store_client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
-    bool waits = false;
+    bool waits = false, any = false;
     struct dt_wire_request r;
     struct dt_error err = {0};
     int rc;
@@ -84,6 +84,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
             store_list_add(&s->active, c);
         }
         s->requests[r.query]++;
+        any = true;
         waits = waits || has_answer(r.query);
         if (r.query == DT_WIRE_PING) {
             take_ping(c, r.word);
@@ -109,7 +110,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
         store_client_drop(c, "unfinished requests of all clients take too much memory");
         return;
     }
-    c->unasked = waits ? 0 : c->unasked < stream_reads ? c->unasked + 1 : stream_reads;
+    c->unasked = waits || !any ? 0 : c->unasked < stream_reads ? c->unasked + 1 : stream_reads;
     s->soon = s->soon || c->looks;
     s->streams = s->streams || (c->looks && c->unasked >= stream_reads);
     if (c->output.size > 0) {

@@ -520,7 +520,7 @@ def hidden(path):
     try:
         with open(path) as f:
             spans = [(e["tid"], e["ts"], e["ts"] + e["dur"]) for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
-    except OSError:
+    except (OSError, ValueError, KeyError):
         return None
     compute = [(a, b) for lane, a, b in spans if lane == 0]
     others = [(a, b) for lane, a, b in spans if lane in (1, 2)]

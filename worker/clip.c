@@ -80,10 +80,12 @@ static void sum_over_ranks(struct clip *c)
     if (!s->alone) { /* collectives of a communicator stay on one stream */
         dt_event_record(s->demand, w->compute);
         dt_event_wait(s->demand, w->communication);
+        int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, w->communication, "step sums", NULL);
         dt_comm_start(w->comm,
                       &(struct dt_collective){
                           .kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "step sums", .in = c->words, .out = c->words, .count = words, .type = DT_I64},
                       w->communication);
+        timeline_end(s->timeline, span, w->communication);
         strategy_land(s);
     }
     dt_stream_copy(w->compute, c->turns[c->turn].heard, c->words, (size_t)words * sizeof *c->words);

@@ -118,11 +118,12 @@ int timeline_write(struct timeline *t, const char *path, struct dt_error *err)
     }
     for (int i = 0; i < t->count; i++) {
         const struct span *x = &t->spans[i];
-        double begin_s;
-        if (!dt_timer_since(x->timer, t->origin, &begin_s)) {
+        double begin_s, after_s;
+        if (!dt_timer_since(t->spans[0].timer, t->origin, &begin_s) || !dt_timer_since(x->timer, t->spans[0].timer, &after_s)) {
             missing++;
             continue;
         }
+        begin_s += after_s; /* devices tell long times less exactly than short ones: what is inexact is the same for all */
         dt_text_printf(&out, "{\"name\":\"%s%s%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"step\":%lld}},\n", x->what,
                        x->of != NULL ? " " : "", x->of != NULL ? x->of : "", rank, (int)x->lane, t->began_us + begin_s * 1e6,
                        dt_timer_s(x->timer) * 1e6, (long long)x->step);

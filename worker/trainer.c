@@ -209,7 +209,7 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
         return 0;
     }
     /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in two groups; a batch. Then sums, update, publish. */
-    double spans = (double)steps[1] * ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 2);
+    double spans = (double)steps[1] * ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 3);
     int rc = timeline_open(&t->timeline, t->world, steps[0], steps[1], spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
     t->strategy.timeline = t->timeline;
     return rc;

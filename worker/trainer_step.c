@@ -301,6 +301,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     s->weights->publish(s);
     dt_event_record(p->done, w->compute);
     t->begun++;
+    timeline_step(t->timeline, t->begun + 1);
     bool more = t->begun < t->total_steps && !t->stop_wanted && !t->lost;
     return t->ahead > 0 && more ? trainer_batch_prepare(t, p->done, err) : 0;
 }

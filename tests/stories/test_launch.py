@@ -359,7 +359,7 @@ def test_usr1_is_passed_on_to_a_foreign_program(tmp_path):
                                                  (["--signals-to-handle=SIGTERM,SIGINT"], "QUIT", 131)])
 def test_signals_that_stop_leave_workers_their_grace(tmp_path, options, name, code):
     """What is named by --signals_to_handle, and INT, TERM, HUP, QUIT always."""
-    text = f'trap "echo {name} >> {tmp_path}/got" {name} TERM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
+    text = f'trap "echo {name} >> {tmp_path}/got" {name}; trap "echo TERM >> {tmp_path}/got" TERM; echo >> {tmp_path}/ready; while :; do sleep 0.05; done'
     with Job(["--shutdown_timeout=1", *options, "sh", "-c", text]) as job:
         wait_lines(tmp_path / "ready", 1)
         job.signal(getattr(signal, "SIG" + name))

@@ -199,8 +199,8 @@ def test_a_warned_batch_job_asks_for_the_next_run(train, tmp_path, name, again):
         assert lines_of(tmp_path / "asked") == ["requeue 12"]
 
 
-@pytest.mark.parametrize("name, code", [("USR1", 138), ("USR2", 140)])
-def test_a_warning_while_it_waits_for_hosts(train, tmp_path, name, code):
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_a_warning_while_it_waits_for_hosts(train, tmp_path, name):
     (tmp_path / "tools").mkdir()
     script(tmp_path / "tools", "scontrol", f'echo "$*" >>{tmp_path}/asked\n')
     env = {"SLURM_JOB_ID": "12", "ENVIRONMENT": "BATCH", "PATH": f"{tmp_path}/tools:{os.environ['PATH']}"}
@@ -210,7 +210,7 @@ def test_a_warning_while_it_waits_for_hosts(train, tmp_path, name, code):
         job.signal(getattr(signal, "SIG" + name))
         result = job.finish()
         job.wait_gone()
-    assert result.code == code and lines_of(tmp_path / "asked") == ["requeue 12"], result
+    assert result.code == 75 and lines_of(tmp_path / "asked") == ["requeue 12"], result
 
 
 def test_a_scheduler_that_signals_each_process_is_one_wish(train, tmp_path):

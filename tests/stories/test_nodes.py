@@ -440,7 +440,7 @@ def test_a_key_that_stays_wrong_ends_within_seconds(tmp_path, first, second, wor
         a.signal(signal.SIGTERM)
         finish(a)
     said = [x for x in result.err.splitlines() if "waiting" not in x]
-    assert result.code == 2 and 5 <= took_s < 60, (took_s, result)
+    assert result.code == 2 and 15 <= took_s < 90, (took_s, result)
     assert len(said) == 2 and re.fullmatch(f"dtrun: 127.0.0.1:{port}: {words}", said[0]), result
     assert re.fullmatch(f"dtrun: endpoint 127.0.0.1 port {port}: {words}", said[1]), result
 

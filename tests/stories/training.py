@@ -247,7 +247,7 @@ def check_timeline(out, rank, steps, units, micro_steps=1):
         assert all(before(a, b) for a, b in zip(own, own[1:])), own
     for step in steps:
         of = [e for e in spans if e["args"]["step"] == step]
-        assert [e["name"] for e in of if e["name"] in ("step sums", "optimizer")] == ["step sums", "optimizer"]
+        assert [(e["tid"], e["name"]) for e in of if e["name"] in ("step sums", "optimizer")] == [(0, "step sums"), (1, "step sums"), (0, "optimizer")]
         for unit in units:
             gathers, forwards, backwards, reductions = (
                 [e for e in of if e["name"] == f"{what} {unit}"] for what in ("gather weights", "forward", "backward", "reduce gradients"))
