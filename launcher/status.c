@@ -2,9 +2,8 @@
  * gone: the file may be removed. */
 #include "launcher/status.h"
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "launcher/asked.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,33 +16,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { ASKERS = 8, SWEEP_FILES = 64, CHECK_MS = 1000 };
+enum { ASKERS = 8, SWEEP_FILES = 64 };
 #define LONGEST_NAME "4194304-0123456789ab.sock" /* of a socket here: PID-RANDOM.sock */
-#define SLOW_S 5.0                               /* one that has not asked, or not read its answer, after this */
-
-struct asker {
-    uv_pipe_t pipe;
-    uv_write_t write;
-    struct status *status; /* null: free */
-    char request[STATUS_REQUEST_BYTES];
-    size_t request_size;
-    struct dt_text answer;
-    double since_s;
-    bool waiting; /* for status_ready */
-};
+#define SLOW_S 5.0                               /* for one who asks, from the connection to its end */
 
 struct status {
-    uv_pipe_t listener;
-    uv_timer_t timer;
+    struct asked *asked;
     const char *run_id;
     status_describe *describe;
     status_prepare *prepare; /* or null */
     void *user;
     char *path;
-    int handles;  /* not closed yet */
-    bool waiting; /* one more than ASKERS has come; libuv holds it and those behind it */
-    bool closing;
-    struct asker askers[ASKERS];
 };
 
 /* ---- folders ---- */
@@ -176,172 +159,60 @@ static int listen_in(const char *folder, char **path, struct dt_error *err)
 
 /* ---- those who ask ---- */
 
-static void on_connection(uv_stream_t *listener, int result);
-
-static void on_closed(uv_handle_t *handle)
-{
-    struct status *s = handle->data;
-    for (int i = 0; i < ASKERS; i++) {
-        struct asker *a = &s->askers[i];
-        if (handle == (uv_handle_t *)&a->pipe) {
-            dt_text_clear(&a->answer);
-            a->status = NULL;
-        }
-    }
-    if (--s->handles == 0 && s->closing) {
-        free(s);
-    } else if (s->waiting && !s->closing) {
-        s->waiting = false;
-        on_connection((uv_stream_t *)&s->listener, 0);
-    }
-}
-
-static void end_asker(struct asker *a)
-{
-    if (!uv_is_closing((uv_handle_t *)&a->pipe)) {
-        uv_close((uv_handle_t *)&a->pipe, on_closed);
-    }
-}
-
-static void on_written(uv_write_t *write, int result)
-{
-    struct asker *a = write->data;
-    (void)result;
-    end_asker(a);
-}
-
-static void on_check(uv_timer_t *timer)
-{
-    struct status *s = timer->data;
-    bool any = false;
-    for (int i = 0; i < ASKERS; i++) {
-        if (s->askers[i].status != NULL && dt_now_s() - s->askers[i].since_s > SLOW_S) {
-            end_asker(&s->askers[i]);
-        }
-        any = any || s->askers[i].status != NULL;
-    }
-    if (!any) {
-        (void)uv_timer_stop(timer);
-    }
-}
-
 /* Our user's processes and root's come this far, by the folder's mode; this is for a folder whose mode was changed. */
-static bool may_ask(const uv_pipe_t *pipe)
+static bool may_ask(int fd)
 {
-    uv_os_fd_t fd;
     struct ucred who;
     socklen_t size = sizeof who;
-    return uv_fileno((const uv_handle_t *)pipe, &fd) == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 &&
-           (who.uid == geteuid() || who.uid == 0);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && (who.uid == geteuid() || who.uid == 0);
 }
 
-static void send_answer(struct asker *a)
+static struct asked_answer *describe(const struct status *s)
 {
-    dt_text_puts(&a->answer, "\n");
-    uv_buf_t buffer = uv_buf_init(a->answer.data, (unsigned)a->answer.size);
-    a->write.data = a;
-    if (uv_write(&a->write, (uv_stream_t *)&a->pipe, &buffer, 1, on_written) != 0) {
-        end_asker(a);
-    }
+    struct asked_answer *answer = asked_answer_make();
+    s->describe(s->user, &answer->text);
+    dt_text_puts(&answer->text, "\n");
+    return answer;
 }
 
-static void answer(struct asker *a)
+static struct asked_answer *name_run(const struct status *s)
 {
-    a->status->describe(a->status->user, &a->answer);
-    send_answer(a);
+    struct asked_answer *answer = asked_answer_make();
+    dt_text_puts(&answer->text, "{\"format\":1,\"run_id\":");
+    dt_text_json(&answer->text, s->run_id, strlen(s->run_id));
+    dt_text_puts(&answer->text, "}\n");
+    return answer;
 }
 
-/* A whole line, without its end. False: it is none of ours. */
-static bool take_request(struct asker *a, const char *line)
+/* "status" or "status RUN_ID", and the end of a line. */
+static enum asked_take take(void *user, int fd, const char *request, size_t size, struct asked_answer **answer)
 {
-    struct status *s = a->status;
+    const struct status *s = user;
     static const char word[] = "status";
-    size_t n = sizeof word - 1;
-    if (strncmp(line, word, n) != 0 || (line[n] != '\0' && line[n] != ' ')) {
-        return false;
+    const size_t n = sizeof word - 1;
+    const char *end = memchr(request, '\n', size);
+    size_t length = end != NULL ? (size_t)(end - request) : 0, id_size = strlen(s->run_id);
+    if (end == NULL) {
+        return ASKED_MORE;
     }
-    if (line[n] == ' ' && strcmp(line + n + 1, s->run_id) != 0) {
-        dt_text_puts(&a->answer, "{\"format\":1,\"run_id\":");
-        dt_text_json(&a->answer, s->run_id, strlen(s->run_id));
-        dt_text_puts(&a->answer, "}");
-        send_answer(a);
-        return true;
+    if (!may_ask(fd) || length < n || memcmp(request, word, n) != 0 || (length > n && request[n] != ' ')) {
+        return ASKED_DROP;
     }
-    a->waiting = s->prepare != NULL && s->prepare(s->user);
-    if (!a->waiting) {
-        answer(a);
+    if (length > n && (length - n - 1 != id_size || memcmp(request + n + 1, s->run_id, id_size) != 0)) {
+        *answer = name_run(s);
+        return ASKED_ANSWER;
     }
-    return true;
-}
-
-static struct asker *asker_of(const uv_stream_t *pipe)
-{
-    struct status *s = pipe->data;
-    for (int i = 0; i < ASKERS; i++) {
-        if (pipe == (uv_stream_t *)&s->askers[i].pipe) {
-            return &s->askers[i];
-        }
+    if (s->prepare != NULL && s->prepare(s->user)) {
+        return ASKED_LATER;
     }
-    return NULL; /* not reached: every pipe is an asker's */
-}
-
-static void give_buffer(uv_handle_t *pipe, size_t wanted, uv_buf_t *out)
-{
-    struct asker *a = asker_of((uv_stream_t *)pipe);
-    (void)wanted;
-    *out = uv_buf_init(a->request + a->request_size, (unsigned)(sizeof a->request - a->request_size));
-}
-
-/* The end of the stream before a line is one who only wanted to know whether somebody listens; a full buffer gives an error (UV_ENOBUFS). */
-static void on_request(uv_stream_t *pipe, ssize_t size, const uv_buf_t *buffer)
-{
-    struct asker *a = asker_of(pipe);
-    (void)buffer;
-    if (size == 0) {
-        return;
-    }
-    a->request_size += size > 0 ? (size_t)size : 0;
-    char *end = size > 0 ? memchr(a->request, '\n', a->request_size) : NULL;
-    if (end != NULL) {
-        *end = '\0';
-        (void)uv_read_stop(pipe);
-    }
-    if (size < 0 || (end != NULL && !take_request(a, a->request))) {
-        end_asker(a);
-    }
-}
-
-static void on_connection(uv_stream_t *listener, int result)
-{
-    struct status *s = listener->data;
-    struct asker *a = NULL;
-    for (int i = 0; result == 0 && i < ASKERS && a == NULL; i++) {
-        a = s->askers[i].status == NULL ? &s->askers[i] : NULL;
-    }
-    if (a == NULL) {
-        s->waiting = result == 0;
-        return;
-    }
-    *a = (struct asker){.status = s, .since_s = dt_now_s()};
-    (void)uv_pipe_init(listener->loop, &a->pipe, 0);
-    a->pipe.data = s;
-    s->handles++;
-    if (uv_accept(listener, (uv_stream_t *)&a->pipe) != 0 || !may_ask(&a->pipe)) {
-        end_asker(a);
-        return;
-    }
-    (void)uv_timer_start(&s->timer, on_check, CHECK_MS, CHECK_MS);
-    (void)uv_read_start((uv_stream_t *)&a->pipe, give_buffer, on_request);
+    *answer = describe(s);
+    return ASKED_ANSWER;
 }
 
 void status_ready(struct status *s)
 {
-    for (int i = 0; i < ASKERS; i++) {
-        struct asker *a = &s->askers[i];
-        if (a->status != NULL && a->waiting && !uv_is_closing((uv_handle_t *)&a->pipe)) {
-            a->waiting = false;
-            answer(a);
-        }
+    if (asked_waits(s->asked)) {
+        asked_ready(s->asked, describe(s));
     }
 }
 
@@ -352,7 +223,7 @@ void status_set_prepare(struct status *s, status_prepare *prepare)
 
 /* ---- open, close ---- */
 
-int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status_describe *describe, void *user, struct dt_error *err)
+int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status_describe *describe_job, void *user, struct dt_error *err)
 {
     int fd = -1;
     char *path = NULL;
@@ -368,22 +239,15 @@ int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status
         free(folder);
     }
     struct status *s = dt_alloc(sizeof *s);
-    s->run_id = run_id;
-    s->describe = describe;
-    s->user = user;
-    s->path = path;
-    (void)uv_pipe_init(loop, &s->listener, 0);
-    (void)uv_timer_init(loop, &s->timer);
-    s->listener.data = s->timer.data = s;
-    s->handles = 2;
-    int rc = uv_pipe_open(&s->listener, fd);
-    if (rc != 0) {
+    *s = (struct status){.run_id = run_id, .describe = describe_job, .user = user, .path = path};
+    if (asked_open(&s->asked, loop, fd,
+                   &(struct asked_options){.places = ASKERS, .request_bytes = STATUS_REQUEST_BYTES, .slow_s = SLOW_S, .take = take, .user = s},
+                   err) != 0) {
+        (void)dt_wrap(err, "%s", path);
         (void)close(fd);
-    }
-    rc = rc == 0 ? uv_listen((uv_stream_t *)&s->listener, ASKERS, on_connection) : rc;
-    if (rc != 0) {
-        (void)dt_fail(err, DT_IO, "%s: %s", path, uv_strerror(rc));
-        status_close(s);
+        (void)unlink(path);
+        free(path);
+        free(s);
         return -1;
     }
     *out = s;
@@ -392,14 +256,8 @@ int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status
 
 void status_close(struct status *s)
 {
-    s->closing = true;
     (void)unlink(s->path);
     free(s->path);
-    for (int i = 0; i < ASKERS; i++) {
-        if (s->askers[i].status != NULL) {
-            end_asker(&s->askers[i]);
-        }
-    }
-    uv_close((uv_handle_t *)&s->timer, on_closed);
-    uv_close((uv_handle_t *)&s->listener, on_closed);
+    asked_close(s->asked);
+    free(s);
 }

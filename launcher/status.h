@@ -26,7 +26,7 @@ typedef bool status_prepare(void *user);
 void status_set_prepare(struct status *s, status_prepare *prepare);
 /* All who wait are answered now. */
 void status_ready(struct status *s);
-/* Removes the socket and closes; run the loop until its handles are closed, which frees s. */
+/* Removes the socket and closes, which frees s; run the loop until its handles are closed. */
 void status_close(struct status *s);
 
 /* `dtrun --status`: prints the jobs of this user on this host that have the run id (null: all) as text of 80 columns, or as one JSON object per
