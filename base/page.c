@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { VERSION = 2 };
 _Static_assert(sizeof(struct dt_page) <= DT_PAGE_BYTES, "the page is one page");
 
 static const char *const names[DT_PHASE_COUNT] = {"none", "start", "forward", "backward", "step", "evaluation", "save", "exit"};
@@ -21,10 +22,11 @@ const char *dt_phase_name(enum dt_phase phase)
 static void fill(struct dt_page *page, uint32_t round)
 {
     page->magic = DT_PAGE_MAGIC;
-    page->version = 1;
+    page->version = VERSION;
     page->round = round;
     atomic_store(&page->step, -1);
     atomic_store(&page->saved_step, -1);
+    atomic_store(&page->learned_step, -1);
     atomic_store(&page->pulse_s, dt_now_s());
 }
 
@@ -79,7 +81,7 @@ int dt_page_attach(struct dt_page **out, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "DTRUN_PAGE=%s: is not a worker's page", path);
     }
     struct dt_page *page = p;
-    if (page->magic != DT_PAGE_MAGIC || page->version != 1) {
+    if (page->magic != DT_PAGE_MAGIC || page->version != VERSION) {
         (void)munmap(p, DT_PAGE_BYTES);
         return dt_fail(err, DT_INVALID, "DTRUN_PAGE=%s: made by another version of dtrun", path);
     }

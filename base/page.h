@@ -59,6 +59,9 @@ struct dt_page {
     _Atomic double save_begin_s, save_s; /* when the newest save began; how long the newest complete one took, 0: none yet */
     /* where a step's time goes, the mean of the last ten; all 0 before */
     _Atomic double data_s, compute_s, communication_s;
+    /* of the newest step, as metrics.jsonl has them; learned_step -1: none yet */
+    _Atomic int64_t learned_step;
+    _Atomic double loss, grad_norm, lr, tokens_per_s;
     _Atomic double ready_s; /* when it was first ready for the others: store and communicators are open; 0: not yet */
     struct dt_page_gpu gpu;
 };

@@ -91,6 +91,16 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
     };
 }
 
+/* For the agent, which is asked for it while we compute. */
+static void show(struct dt_page *page, const struct metrics_step *m)
+{
+    atomic_store(&page->loss, m->loss);
+    atomic_store(&page->grad_norm, m->grad_norm);
+    atomic_store(&page->lr, m->lr);
+    atomic_store(&page->tokens_per_s, m->tokens_per_s);
+    atomic_store(&page->learned_step, m->step);
+}
+
 static bool due(int64_t step, int64_t interval)
 {
     return interval > 0 && step % interval == 0;
@@ -261,6 +271,7 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
         t->longest_step_s = fmax(t->longest_step_s, r.step_s);
         set_pulse_limit(t, 0);
         m = describe(t, &r);
+        show(t->world->page, &m);
         bool log = due(t->step, job->logging.log_every_n_steps) || end, compare = ++steps_here == 3;
         if (compare || (log && t->metrics.active)) { /* asks the device: not in each step */
             m.memory_bytes = trainer_memory(t);
