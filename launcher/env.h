@@ -39,6 +39,8 @@ const char *env_omp_warning(void);
 /* Python's string.Template.safe_substitute: $name and ${name} of the pairs {name, value} are replaced, $$ becomes $, the rest stays. */
 void env_substitute(struct dt_text *out, const char *text, const char *const (*pairs)[2], size_t pair_count);
 
+/* "train", "bench" or "doctor" where program names it: without a slash, or by a path to the very file that this name would start. Else null. */
+const char *env_bundled(struct dt_arena *arena, const char *program);
 /* argv of a local rank, with ${local_rank} replaced as Python's safe templates do, null-terminated; argv[0] is a path or a name with
  * the program found: with a slash as given, the bundled programs in dtrun's own folder or ../libexec/dtrun, then PATH. *path is what
  * to execute. Fails (DT_NOT_FOUND) with a line that says where it looked. Call it once with local rank 0 before starting anything. */

@@ -1,6 +1,7 @@
 /* Reading the command line: names to rows, rows to values (command line over variable over default), then what follows from several
  * options together: which store, which run id, how many workers, what PROGRAM is. Values of their own are in options_values.c. */
 #include "base/file.h"
+#include "launcher/env.h"
 #include "launcher/hostfile.h"
 #include "launcher/options_table.h"
 
@@ -554,8 +555,11 @@ static int read_program(struct options *o, const struct given *g, int argc, char
     }
     bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") || is_python_folder(o->program);
     o->entry = module ? OPTIONS_ENTRY_MODULE : python && !no_python ? OPTIONS_ENTRY_PYTHON : OPTIONS_ENTRY_PROGRAM;
-    o->bundled = o->entry == OPTIONS_ENTRY_PROGRAM &&
-                 (strcmp(o->program, "train") == 0 || strcmp(o->program, "bench") == 0 || strcmp(o->program, "doctor") == 0);
+    const char *bundled = o->entry == OPTIONS_ENTRY_PROGRAM ? env_bundled(&o->arena, o->program) : NULL;
+    if (bundled != NULL) {
+        o->bundled = true;
+        o->program = dt_arena_strdup(&o->arena, bundled); /* without a path that was given */
+    }
     if (o->bundled && strcmp(o->program, "train") == 0 && g->value[option_find("max_restarts")] == NULL) {
         o->max_restarts = 3;
     }

@@ -53,7 +53,7 @@ struct options {
     char *program; /* script, module or program as written; null only for help and version */
     char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command does it) */
     int arg_count;
-    bool bundled; /* program is `train`, `bench` or `doctor`, without a slash */
+    bool bundled; /* program is `train`, `bench` or `doctor`, perhaps given by its path */
 
     /* how many */
     int nnodes_min, nnodes_max;

@@ -137,8 +137,8 @@ def train(tmp_path):
     script(folder, "train.py", STAND_IN % PYTHON)
     os.rename(folder / "train.py", folder / "train")
 
-    def start(options, arguments, job=False, **env):
-        args = [*options, "train", *arguments]
+    def start(options, arguments, job=False, path="train", **env):
+        args = [*options, path, *arguments]
         env = {"STORY_DIR": str(tmp_path), **env}
         if job:
             return Job(args, env, executable=str(folder / "dtrun"))
@@ -176,6 +176,23 @@ def test_a_stop_saves_and_ends_with_75(train, tmp_path, name):
     assert result.code == 75, result
     assert sorted(lines_of(tmp_path / "orders")) == ["0 1", "1 1"]
     assert f"stopped by {name}: state saved; the same command continues" in result.err
+
+
+def test_train_by_its_path_is_train(train, tmp_path):
+    """By a path to the very file, through links, too; another file of that name is a program like any other."""
+    (tmp_path / "link").symlink_to(tmp_path / "bin")
+    for path in tmp_path / "bin/train", f"{tmp_path}/link/../bin/./train", tmp_path / "link/train":
+        with train(["--nproc_per_node=1"], ["job.json", "wait"], job=True, path=path) as job:
+            wait_lines(tmp_path / "ready", 1)
+            job.signal(signal.SIGTERM)
+            result = job.finish()
+        assert result.code == 75 and "stopped by TERM: state saved; the same command continues" in result.err, result
+        os.unlink(tmp_path / "ready")
+    assert len(lines_of(tmp_path / "plans")) == 3
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "bin/train", tmp_path / "other/train")
+    assert train(["--nproc_per_node=1"], ["job.json", "0", "code"], path=tmp_path / "other/train").code == 0
+    assert len(lines_of(tmp_path / "plans")) == 3
 
 
 @pytest.mark.parametrize("name, again", [("USR1", True), ("USR2", True), ("TERM", False), ("HUP", None)])
