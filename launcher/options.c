@@ -240,6 +240,16 @@ static void read_variables(struct options *o, struct given *g, char **env)
     }
 }
 
+/* A port that is given must be one of --port_range, which may be the site's. */
+static int check_port_range(const struct options *o, const struct given *g, const char *option, int port, struct dt_error *err)
+{
+    if (port > 0 && o->port_hi > 0 && (port < o->port_lo || port > o->port_hi)) {
+        return dt_fail(err, DT_INVALID, "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it",
+                       g->spelled[option_find(option)], port, g->spelled[option_find("port_range")], o->port_lo, o->port_hi);
+    }
+    return 0;
+}
+
 /* --serve_store: nothing else matters. `program`: the first word after the options, or null. */
 static int read_serve_store(struct options *o, const struct given *g, const char *program, struct dt_error *err)
 {
@@ -253,9 +263,8 @@ static int read_serve_store(struct options *o, const struct given *g, const char
         return dt_wrap(err, "%s", g->spelled[option_find("serve_store")]);
     }
     o->master_port = port < 0 ? 0 : port;
-    if (o->master_port > 0 && o->port_hi > 0 && (o->master_port < o->port_lo || o->master_port > o->port_hi)) {
-        return dt_fail(err, DT_INVALID, "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it",
-                       g->spelled[option_find("serve_store")], o->master_port, g->spelled[option_find("port_range")], o->port_lo, o->port_hi);
+    if (check_port_range(o, g, "serve_store", o->master_port, err) != 0) {
+        return -1;
     }
     o->action = OPTIONS_SERVE_STORE;
     return 0;
@@ -627,7 +636,8 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
-    if (option_check_cluster(o, g, env, err) != 0 || options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
+    if (option_check_cluster(o, g, env, err) != 0 || check_port_range(o, g, "metrics_endpoint", o->metrics_port, err) != 0 ||
+        options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
         return -1;
     }
     scale_times(o);

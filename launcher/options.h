@@ -126,10 +126,12 @@ struct options {
     char *numa_binding; /* or null */
     char *cluster;      /* --cluster=NAME, or null: detect */
     struct cluster here;
-    char *completion;  /* shell of --print_completion */
-    char *status_run;  /* with --status: run id, or null for all */
-    bool json;         /* with --status */
-    char *serve_store; /* --serve_store as written; its host and port are in master_addr and master_port */
+    char *completion;   /* shell of --print_completion */
+    char *status_run;   /* with --status: run id, or null for all */
+    bool json;          /* with --status */
+    char *metrics_host; /* --metrics_endpoint, never in brackets; null: none */
+    int metrics_port;   /* 0: any free one */
+    char *serve_store;  /* --serve_store as written; its host and port are in master_addr and master_port */
 
     struct dt_text warnings;                         /* one line each, ready to print on stderr */
     enum options_source sources[OPTIONS_MAX_ROWS];   /* by row of the table; options_source reads it */

@@ -66,6 +66,7 @@ int option_parse_list(struct options *o, const struct option_row *row, const cha
 int option_parse_signals(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_codes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_ports(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_metrics(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_stdin(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 /* One of the words in row->shown, which are separated by "|"; kept as text. */

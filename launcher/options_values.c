@@ -461,6 +461,23 @@ int option_parse_ports(struct options *o, const struct option_row *row, const ch
     return must_be(err, text, "LO-HI with 1 <= LO <= HI <= 65535, or any; example: --%s=20000-20100", row->name);
 }
 
+int option_parse_metrics(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    int port = -1;
+    if (text[0] != '\0' && strspn(text, "0123456789") == strlen(text)) {
+        o->metrics_host = dt_arena_strdup(&o->arena, "127.0.0.1");
+        return read_int(text, 0, 65535, &o->metrics_port) ? 0 : must_be(err, text, "a port from 0 to 65535; example: --%s=9400", row->name);
+    }
+    if (text[0] == ':') { /* of all addresses for some, of this host alone for others */
+        return must_be(err, text, "PORT, for this host alone, or HOST:PORT; example: --%s=0.0.0.0:9400 for everybody", row->name);
+    }
+    if (option_parse_endpoint(&o->arena, text, &o->metrics_host, &port, err) != 0) {
+        return -1;
+    }
+    o->metrics_port = port;
+    return port >= 0 ? 0 : must_be(err, text, "PORT or HOST:PORT; example: --%s=9400", row->name);
+}
+
 int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err)
 {
     char value[64];

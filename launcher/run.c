@@ -414,6 +414,23 @@ static int open_store(struct run *r, struct dt_error *err)
     return range ? dt_wrap(err, "%s", options_source(o, "port_range")) : -1;
 }
 
+/* --metrics_endpoint. What only looks on costs no job: without it a line, and the job goes on. */
+static void open_metrics(struct run *r)
+{
+    const struct options *o = r->o;
+    struct exporter_options m = {
+        .host = o->metrics_host, .port = o->metrics_port, .lo = o->port_lo, .hi = o->port_hi, .describe = run_metrics, .user = r};
+    struct dt_error err;
+    if (o->metrics_host == NULL) {
+        return;
+    }
+    if (exporter_open(&r->metrics, &r->loop, &m, &err) != 0) {
+        console_say("dtrun: warning: %s: %s; the job goes on without it\n", options_source(o, "metrics_endpoint"), err.text);
+    } else if (o->metrics_port == 0) { /* nobody could guess it */
+        console_say("dtrun: metrics of host %s at %s\n", r->failures.host, exporter_url(r->metrics));
+    }
+}
+
 static int open_all(struct run *r, struct dt_error *err)
 {
     run_open_timers(r);
@@ -456,6 +473,7 @@ static int open_all(struct run *r, struct dt_error *err)
     } else {
         status_set_prepare(r->status, run_status_ask);
     }
+    open_metrics(r);
     r->watch_options = (struct watch_options){.pages = r->agent.options.bundled,
                                               .limit_s = r->o->hang_timeout_s,
                                               .stopped_s = STOPPED_S / r->o->time_scale,
@@ -487,6 +505,10 @@ static void close_all(struct run *r)
     dt_text_init(&lost);
     if (r->status != NULL) {
         status_close(r->status);
+        r->status = NULL; /* answers of other hosts may still come */
+    }
+    if (r->metrics != NULL) {
+        exporter_close(r->metrics);
     }
     if (r->timers != NULL) {
         timer_file_close(r->timers);

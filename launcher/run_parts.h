@@ -8,6 +8,7 @@
 #include "launcher/failures.h"
 #include "launcher/leash.h"
 #include "launcher/logs.h"
+#include "launcher/exporter.h"
 #include "launcher/nodes.h"
 #include "launcher/options.h"
 #include "launcher/ras.h"
@@ -54,6 +55,7 @@ struct run {
     struct store_server *store;
     struct logs *logs;
     struct status *status;     /* null: nobody can ask */
+    struct exporter *metrics;  /* null: not asked for, or not to be had */
     struct timer_file *timers; /* null: not asked for */
     struct ras *ras;           /* a worker hangs, and NCCL is asked what its ranks do; null: not now */
     int hung;                  /* its local rank */
@@ -168,6 +170,8 @@ void run_status(void *user, struct dt_text *out);
 /* What our workers do, a JSON object per line; user is the run, as in the next two. */
 void run_status_rows(void *user, struct dt_text *out);
 /* Before run_status: asks the other hosts. Then: they have answered. */
+/* Appends what the metrics endpoint shows; user is the run. */
+void run_metrics(void *user, struct dt_text *out);
 bool run_status_ask(void *user);
 void run_status_gathered(void *user);
 

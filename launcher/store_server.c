@@ -465,12 +465,25 @@ static const char *waiter_name(const struct dt_store_waiter *w, char *out, size_
     return store_client_name(w->user, out, out_bytes);
 }
 
+void store_server_count(const struct store_server *s, struct store_server_counts *out)
+{
+    *out = (struct store_server_counts){.clients = s->fresh.count + s->active.count,
+                                        .bytes = dt_store_table_bytes(s->table),
+                                        .keys = dt_store_table_key_count(s->table),
+                                        .dropped = s->dropped};
+    for (int i = 0; i < DT_WIRE_QUERY_COUNT; i++) {
+        out->requests += s->requests[i];
+    }
+}
+
 void store_server_stats(const struct store_server *s, struct dt_text *out)
 {
+    struct store_server_counts count;
+    store_server_count(s, &count);
     dt_text_printf(out,
                    "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,\"bytes\":%zu,\"requests\":{",
-                   s->fresh.count + s->active.count, (unsigned long long)s->accepted, (unsigned long long)s->dropped, (unsigned long long)s->taken,
-                   (unsigned long long)s->rounds, (long long)dt_store_table_key_count(s->table), dt_store_table_bytes(s->table));
+                   count.clients, (unsigned long long)s->accepted, (unsigned long long)s->dropped, (unsigned long long)s->taken,
+                   (unsigned long long)s->rounds, (long long)count.keys, count.bytes);
     const char *comma = "";
     for (int i = 0; i < DT_WIRE_QUERY_COUNT; i++) {
         if (s->requests[i] > 0) {

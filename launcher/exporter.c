@@ -1,0 +1,239 @@
+/* One request per connection, as HTTP allows (RFC 9112, "Connection: close"): what reads metrics asks once in many seconds. No body of a request and no
+ * other method than GET and HEAD is looked at, so there is nothing that a library of HTTP would spare; one would cost each start of dtrun its loading. */
+#include "launcher/exporter.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "collectives/net.h"
+#include "launcher/asked.h"
+#include "launcher/endpoint.h"
+#include "launcher/lookup.h"
+#include "launcher/strangers.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { PLACES = 128, REQUEST_BYTES = 8192, METHOD_BYTES = 16 };
+#define FRESH_S 0.25 /* a text is given to all who ask so soon after it was made */
+#define GIVES_WAY_S 0.25
+#define SLOW_S 5.0
+
+struct exporter {
+    struct exporter_options options;
+    struct asked *asked;
+    struct asked_answer *answer; /* the newest, or null */
+    double answer_s;
+    struct strangers strangers;
+    char url[320];
+};
+
+/* ---- the answer ---- */
+
+static struct asked_answer *make(const char *status, const char *type, const char *more, const struct dt_text *body, bool with_body)
+{
+    struct asked_answer *a = asked_answer_make();
+    dt_text_printf(&a->text, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n", status, type, body->size, more);
+    if (with_body) {
+        dt_text_add(&a->text, body->data, body->size);
+    }
+    return a;
+}
+
+static struct asked_answer *refuse(const char *status, const char *more, const char *why)
+{
+    struct dt_text body;
+    dt_text_init(&body);
+    dt_text_printf(&body, "%s\n", why);
+    struct asked_answer *a = make(status, "text/plain; charset=utf-8", more, &body, true);
+    dt_text_clear(&body);
+    return a;
+}
+
+static struct asked_answer *describe(struct exporter *m, bool with_body)
+{
+    static const char type[] = "text/plain; version=0.0.4; charset=utf-8";
+    double now_s = dt_now_s();
+    if (with_body && m->answer != NULL && now_s - m->answer_s <= FRESH_S) {
+        m->answer->users++;
+        return m->answer;
+    }
+    struct dt_text body;
+    dt_text_init(&body);
+    m->options.describe(m->options.user, &body);
+    struct asked_answer *a = make("200 OK", type, "", &body, with_body);
+    dt_text_clear(&body);
+    if (with_body) {
+        asked_answer_let_go(m->answer);
+        m->answer = a;
+        m->answer_s = now_s;
+        a->users++;
+    }
+    return a;
+}
+
+/* ---- the request ---- */
+
+/* The line about one that speaks something else: of each host one a minute. */
+static enum asked_take drop(struct exporter *m, int fd, const char *what)
+{
+    struct sockaddr_storage from = {0};
+    socklen_t size = sizeof from;
+    int unsaid = 0;
+    char name[LOOKUP_NAME_BYTES], more[48];
+    if (getpeername(fd, (struct sockaddr *)&from, &size) == 0 &&
+        strangers_refused(&m->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
+        dt_log(DT_LOG_WARN, "metrics", "connection from %s dropped: %s%s", lookup_name((struct sockaddr *)&from, name, sizeof name), what,
+               strangers_more(unsaid, more));
+    }
+    return ASKED_DROP;
+}
+
+/* Bytes of the request up to the empty line after its headers; 0: it has not come yet. */
+static size_t head_size(const char *request, size_t size)
+{
+    for (const char *p = request; (p = memchr(p, '\n', size - (size_t)(p - request))) != NULL; p++) {
+        size_t left = size - (size_t)(p - request);
+        size_t end = left > 1 && p[1] == '\n' ? 2 : left > 2 && p[1] == '\r' && p[2] == '\n' ? 3 : 0;
+        if (end > 0) {
+            return (size_t)(p - request) + end;
+        }
+    }
+    return 0;
+}
+
+static bool starts(const char *request, size_t size, const char *word)
+{
+    size_t n = strlen(word);
+    return size >= n && memcmp(request, word, n) == 0;
+}
+
+/* Capitals, then a blank, as far as it has come. */
+static bool is_http(const char *request, size_t size)
+{
+    size_t n = 0;
+    while (n < size && n < METHOD_BYTES && isupper((unsigned char)request[n])) {
+        n++;
+    }
+    return n == size || (n > 0 && request[n] == ' ');
+}
+
+static enum asked_take take(void *user, int fd, const char *request, size_t size, struct asked_answer **answer)
+{
+    struct exporter *m = user;
+    if (!is_http(request, size)) {
+        return drop(m, fd, "does not speak HTTP");
+    }
+    if (head_size(request, size) == 0) {
+        return size < REQUEST_BYTES ? ASKED_MORE : drop(m, fd, "sends a request without end");
+    }
+    const char *line_end = memchr(request, '\n', size), *target = memchr(request, ' ', (size_t)(line_end - request));
+    size_t left = target != NULL ? (size_t)(line_end - target) : 0;
+    const char *version = left > 1 ? memchr(target + 1, ' ', left - 1) : NULL;
+    if (version == NULL || !starts(version, (size_t)(line_end - version), " HTTP/1.")) {
+        return drop(m, fd, "does not speak HTTP/1.1");
+    }
+    target++;
+    size_t path = strcspn(target, "? "); /* a blank follows */
+    bool get = starts(request, size, "GET "), head = starts(request, size, "HEAD ");
+    if (!get && !head) {
+        *answer = refuse("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD");
+    } else if (path != strlen("/metrics") || !starts(target, path, "/metrics")) {
+        *answer = refuse("404 Not Found", "", "there is /metrics only");
+    } else {
+        *answer = describe(m, get);
+    }
+    return ASKED_ANSWER;
+}
+
+/* ---- open, close ---- */
+
+/* A socket on the host's address, at the port or one of the range. */
+static int listen_at(const struct exporter_options *o, int *fd, int *port, struct dt_error *err)
+{
+    bool range = o->port == 0 && o->hi > 0;
+    for (int at = range ? o->lo : o->port;; at++) {
+        struct dt_net net = {.fd = -1};
+        char owner[128];
+        if (dt_net_listen(&net, o->host, at, 0, NULL, port, err) == 0) {
+            *fd = net.fd;
+            return 0;
+        }
+        if (!range || err->status == DT_NOT_FOUND || err->status == DT_INVALID) { /* another port is no better */
+            bool taken = at > 0 && err->status != DT_NOT_FOUND && err->status != DT_INVALID && endpoint_port_owner(at, owner, sizeof owner);
+            return taken ? dt_fail(err, DT_IO, "port %d: already in use by %s", at, owner) : -1;
+        }
+        if (at >= o->hi) {
+            return dt_wrap(err, "no free port in %d-%d", o->lo, o->hi);
+        }
+    }
+}
+
+int exporter_open(struct exporter **out, uv_loop_t *loop, const struct exporter_options *options, struct dt_error *err)
+{
+    int fd = -1, port = 0;
+    char at[288];
+    if (listen_at(options, &fd, &port, err) != 0) {
+        return -1;
+    }
+    struct exporter *m = dt_alloc(sizeof *m);
+    m->options = *options;
+    struct asked_options a = {
+        .places = PLACES, .request_bytes = REQUEST_BYTES, .slow_s = SLOW_S, .gives_way_s = GIVES_WAY_S, .take = take, .user = m};
+    if (asked_open(&m->asked, loop, fd, &a, err) != 0) {
+        (void)close(fd);
+        free(m);
+        return -1;
+    }
+    (void)snprintf(m->url, sizeof m->url, "http://%s/metrics", dt_net_name(options->host, port, at, sizeof at));
+    *out = m;
+    return 0;
+}
+
+const char *exporter_url(const struct exporter *m)
+{
+    return m->url;
+}
+
+void exporter_close(struct exporter *m)
+{
+    asked_close(m->asked);
+    asked_answer_let_go(m->answer);
+    free(m);
+}
+
+/* ---- text ---- */
+
+void exporter_head(struct dt_text *out, const char *name, const char *type, const char *help)
+{
+    dt_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* As JSON has it, which knows more escapes: what needs those is shown as '?'. */
+void exporter_label(struct dt_text *out, const char *value)
+{
+    char *plain = dt_strdup(value);
+    for (char *p = plain; *p != '\0'; p++) {
+        *p = *p != '\n' && iscntrl((unsigned char)*p) ? '?' : *p;
+    }
+    dt_text_json(out, plain, strlen(plain));
+    free(plain);
+}
+
+void exporter_value(struct dt_text *out, double value)
+{
+    if (isnan(value)) {
+        dt_text_puts(out, " NaN\n");
+    } else if (isinf(value)) {
+        dt_text_puts(out, value > 0 ? " +Inf\n" : " -Inf\n");
+    } else {
+        char shortest[40];
+        (void)snprintf(shortest, sizeof shortest, "%.15g", value);
+        bool exact = strtod(shortest, NULL) == value;
+        dt_text_printf(out, exact ? " %.15g\n" : " %.17g\n", value);
+    }
+}
