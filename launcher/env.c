@@ -99,7 +99,9 @@ void env_choices(const struct options *o, struct dt_text *out)
         dt_text_printf(out, " to %d", o->nnodes_max);
     }
     dt_text_printf(out, " (%s)", options_source(o, "nnodes"));
-    dt_text_printf(out, ", workers per host %s (%s)", o->nproc_text, options_source(o, "nproc_per_node"));
+    bool is_word = !isdigit((unsigned char)o->nproc_text[0]);
+    dt_text_printf(out, ", workers per host %d%s%s (%s)", o->nproc, is_word ? ", " : "", is_word ? o->nproc_text : "",
+                   options_source(o, "nproc_per_node"));
     if (o->nnodes_max > 1) {
         bool by_endpoint = strcmp(options_source(o, "rdzv_endpoint"), "default") != 0;
         dt_text_printf(out, ", meeting at %s port %d by %s", o->master_addr, o->master_port, o->rdzv_backend);
@@ -108,7 +110,9 @@ void env_choices(const struct options *o, struct dt_text *out)
             dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, "node_rank"));
         }
     }
-    dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, "rdzv_id"));
+    if (strcmp(options_source(o, "rdzv_id"), "default") != 0) { /* else it is made up, or that of everybody */
+        dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, "rdzv_id"));
+    }
 }
 
 /* For the bundled program that shows it. */
@@ -298,10 +302,6 @@ static char *search_own(struct dt_arena *arena, const char *name)
     return found;
 }
 
-static char *find_program(const struct options *o, char *const *inherited, struct dt_arena *arena, struct dt_error *err)
-{
-    const char *name = o->program;
-    if (strchr(name, '/') != NULL) {
 const char *env_bundled(struct dt_arena *arena, const char *program)
 {
     static const char *const names[] = {"train", "bench", "doctor"};
@@ -315,6 +315,10 @@ const char *env_bundled(struct dt_arena *arena, const char *program)
     return slash == NULL || same ? name : NULL;
 }
 
+static char *find_program(const struct options *o, char *const *inherited, struct dt_arena *arena, struct dt_error *err)
+{
+    const char *name = o->program;
+    if (strchr(name, '/') != NULL) {
         if (is_program(name)) {
             return dt_arena_strdup(arena, name);
         }

@@ -19,6 +19,7 @@
 #include "launcher/run_parts.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -431,6 +432,28 @@ static void open_metrics(struct run *r)
     }
 }
 
+static bool is_from_outside(const struct options *o, const char *name)
+{
+    const char *source = options_source(o, name);
+    return strcmp(source, "default") != 0 && source[0] != '-';
+}
+
+/* Sizes that were not all typed: what the surroundings said, or did not say, as a variable that was set for nothing leaves one worker. Of hosts that a
+ * scheduler numbers the first one says it. */
+static void say_choices(const struct run *r)
+{
+    const struct options *o = r->o;
+    bool counted = !isdigit((unsigned char)o->nproc_text[0]);
+    if ((!counted && !is_from_outside(o, "nnodes") && !is_from_outside(o, "nproc_per_node")) || o->here.node_rank > 0 || o->local_first > 0) {
+        return;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    env_choices(o, &text);
+    console_say("dtrun: %s\n", dt_text_str(&text));
+    dt_text_clear(&text);
+}
+
 static int open_all(struct run *r, struct dt_error *err)
 {
     run_open_timers(r);
@@ -600,6 +623,7 @@ static int run_all(const struct options *o, char *const *env)
     }
     failures_begin(&r->failures);
     if (open_all(r, &err) == 0) {
+        say_choices(r);
         if (env_sets_omp(o, env) && !o->bundled) {
             console_say("%s\n", env_omp_warning());
         }

@@ -11,6 +11,7 @@ import time
 
 import pytest
 import training
+from nodes import free_port
 from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, lines_of, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -91,6 +92,26 @@ def test_names_that_could_leave_their_place_are_refused():
         assert result.code == 2 and result.err.count("\n") == 1 and result.err.startswith("dtrun: --rdzv_id: ") and len(result.err) < 300, result
     for role in ("a\nb", "\033[2J", "r" * 64):
         assert run([f"--role={role}", "/bin/true"]).code == 2
+
+
+@pytest.mark.parametrize("options, env, line", [
+    (["--nproc_per_node=1"], {}, ""),
+    (["--nproc_per_node=2"], {"OMP_NUM_THREADS": "1"}, ""),
+    ([], {"PET_NPROC_PER_NODE": "2"}, "dtrun: hosts 1 (default), workers per host 2 (PET_NPROC_PER_NODE)\n"),
+    ([], {"PET_NNODES": "1"}, "dtrun: hosts 1 (PET_NNODES), workers per host 1 (default)\n"),  # what was meant for eight GPUs starts one worker
+    (["--nproc_per_node=1"], {"PET_NPROC_PER_NODE": "2"}, ""),
+    (["--nproc_per_node=auto"], {"CUDA_VISIBLE_DEVICES": "0,1,2"}, "dtrun: hosts 1 (default), workers per host 3, auto (--nproc_per_node)\n"),
+    (["--nproc_per_node=1", "--rdzv_id=x"], {"PET_NNODES": "1:1"}, "dtrun: hosts 1 (PET_NNODES), workers per host 1 (--nproc_per_node), run id x (--rdzv_id)\n"),
+    ([], {"PET_NNODES": "1:2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "localhost:%d", "PET_RDZV_CONF": "last_call_timeout=0.1"},
+     "dtrun: hosts 1 to 2 (PET_NNODES), workers per host 1 (default), meeting at localhost port %d by c10d (PET_RDZV_ENDPOINT)\n"),
+])
+def test_sizes_that_were_not_typed_are_said_with_their_source(options, env, line):
+    port = free_port()
+    env = {"OMP_NUM_THREADS": "1", **{k: v.replace("%d", str(port)) for k, v in env.items()}}
+    result = run([*options, "/bin/true"], env=env)
+    said = "".join(x for x in result.err.splitlines(keepends=True) if x.startswith("dtrun: hosts"))
+    assert (result.code, said) == (0, line.replace("%d", str(port))), result
+    assert line or result.err == "", result
 
 
 def test_an_endpoint_that_is_not_given_is_said_at_once():
