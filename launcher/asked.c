@@ -242,6 +242,7 @@ static void on_connection(uv_stream_t *listener, int result)
     *x = (struct one){.owner = a, .since_s = dt_now_s(), .request = a->requests + (size_t)(x - a->list) * a->options.request_bytes};
     if (open_stream(&x->u, listener->loop, a->is_tcp) != 0) {
         x->owner = NULL;
+        a->waiting = true;
         return;
     }
     a->handles++;
@@ -249,7 +250,9 @@ static void on_connection(uv_stream_t *listener, int result)
         end(x);
         return;
     }
-    (void)uv_timer_start(&a->timer, on_check, CHECK_MS, CHECK_MS);
+    if (!uv_is_active((uv_handle_t *)&a->timer)) { /* started again and again it would never be due */
+        (void)uv_timer_start(&a->timer, on_check, CHECK_MS, CHECK_MS);
+    }
     (void)uv_read_start(&x->u.stream, give_buffer, on_read);
 }
 

@@ -86,10 +86,11 @@ static int set_device(struct builder *b, const struct env_worker *w, char *const
     return 0;
 }
 
-/* What only the launcher needs: where the key of the hosts is, is no business of the program that it starts. */
+/* What only the launcher needs: where the key of the hosts is, is no business of the program that it starts; and another dtrun in there would find the
+ * port of metrics taken. */
 static bool is_private(const char *name)
 {
-    return strcmp(name, "DTRUN_KEY_FILE") == 0;
+    return strcmp(name, "DTRUN_KEY_FILE") == 0 || strcmp(name, "DTRUN_METRICS_ENDPOINT") == 0;
 }
 
 void env_choices(const struct options *o, struct dt_text *out)

@@ -22,6 +22,7 @@ enum { PLACES = 128, REQUEST_BYTES = 8192, METHOD_BYTES = 16 };
 #define FRESH_S 0.25 /* a text is given to all who ask so soon after it was made */
 #define GIVES_WAY_S 0.25
 #define SLOW_S 5.0
+#define LOOKUP_S 2.0 /* for the name of the host */
 
 struct exporter {
     struct exporter_options options;
@@ -34,13 +35,11 @@ struct exporter {
 
 /* ---- the answer ---- */
 
-static struct asked_answer *make(const char *status, const char *type, const char *more, const struct dt_text *body, bool with_body)
+static struct asked_answer *make(const char *status, const char *type, const char *more, const struct dt_text *body)
 {
     struct asked_answer *a = asked_answer_make();
     dt_text_printf(&a->text, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n", status, type, body->size, more);
-    if (with_body) {
-        dt_text_add(&a->text, body->data, body->size);
-    }
+    dt_text_add(&a->text, body->data, body->size);
     return a;
 }
 
@@ -49,31 +48,36 @@ static struct asked_answer *refuse(const char *status, const char *more, const c
     struct dt_text body;
     dt_text_init(&body);
     dt_text_printf(&body, "%s\n", why);
-    struct asked_answer *a = make(status, "text/plain; charset=utf-8", more, &body, true);
+    struct asked_answer *a = make(status, "text/plain; charset=utf-8", more, &body);
     dt_text_clear(&body);
     return a;
 }
 
-static struct asked_answer *describe(struct exporter *m, bool with_body)
+/* The caller's to let go. */
+static struct asked_answer *describe(struct exporter *m)
 {
     static const char type[] = "text/plain; version=0.0.4; charset=utf-8";
-    double now_s = dt_now_s();
-    if (with_body && m->answer != NULL && now_s - m->answer_s <= FRESH_S) {
-        m->answer->users++;
-        return m->answer;
-    }
-    struct dt_text body;
-    dt_text_init(&body);
-    m->options.describe(m->options.user, &body);
-    struct asked_answer *a = make("200 OK", type, "", &body, with_body);
-    dt_text_clear(&body);
-    if (with_body) {
+    if (m->answer == NULL || dt_now_s() - m->answer_s > FRESH_S) {
+        struct dt_text body;
+        dt_text_init(&body);
+        m->options.describe(m->options.user, &body);
         asked_answer_let_go(m->answer);
-        m->answer = a;
-        m->answer_s = now_s;
-        a->users++;
+        m->answer = make("200 OK", type, "", &body);
+        m->answer_s = dt_now_s(); /* from now on, however long it took */
+        dt_text_clear(&body);
     }
-    return a;
+    m->answer->users++;
+    return m->answer;
+}
+
+/* What HEAD is given of it. */
+static struct asked_answer *head_of(struct asked_answer *whole)
+{
+    struct asked_answer *head = asked_answer_make();
+    const char *body = strstr(dt_text_str(&whole->text), "\r\n\r\n") + 4;
+    dt_text_add(&head->text, whole->text.data, (size_t)(body - whole->text.data));
+    asked_answer_let_go(whole);
+    return head;
 }
 
 /* ---- the request ---- */
@@ -106,66 +110,121 @@ static size_t head_size(const char *request, size_t size)
     return 0;
 }
 
-static bool starts(const char *request, size_t size, const char *word)
+struct word {
+    const char *text;
+    size_t size;
+};
+
+static bool is_word(struct word w, const char *text)
 {
-    size_t n = strlen(word);
-    return size >= n && memcmp(request, word, n) == 0;
+    return w.size == strlen(text) && memcmp(w.text, text, w.size) == 0;
+}
+
+static bool starts(struct word w, const char *text)
+{
+    size_t n = strlen(text);
+    return w.size >= n && memcmp(w.text, text, n) == 0;
+}
+
+/* Up to `end` or the end of *rest, which then begins behind it. */
+static struct word take_word(struct word *rest, char end)
+{
+    const char *found = memchr(rest->text, end, rest->size);
+    struct word w = {rest->text, found != NULL ? (size_t)(found - rest->text) : rest->size};
+    size_t gone = w.size + (found != NULL);
+    *rest = (struct word){rest->text + gone, rest->size - gone};
+    return w;
 }
 
 /* Capitals, then a blank, as far as it has come. */
-static bool is_http(const char *request, size_t size)
+static bool may_be_http(struct word request)
 {
     size_t n = 0;
-    while (n < size && n < METHOD_BYTES && isupper((unsigned char)request[n])) {
+    while (n < request.size && n < METHOD_BYTES && isupper((unsigned char)request.text[n])) {
         n++;
     }
-    return n == size || (n > 0 && request[n] == ' ');
+    return n == request.size || (n > 0 && request.text[n] == ' ');
+}
+
+enum exporter_request exporter_read(const char *request, size_t size)
+{
+    struct word rest = {request, size};
+    while (starts(rest, "\r\n")) { /* as some clients put behind their last request (RFC 9112, 2.2) */
+        rest = (struct word){rest.text + 2, rest.size - 2};
+    }
+    if (!may_be_http(rest) && !is_word(rest, "\r")) {
+        return EXPORTER_GARBAGE;
+    }
+    if (head_size(rest.text, rest.size) == 0) {
+        return EXPORTER_MORE;
+    }
+    struct word line = take_word(&rest, '\n');
+    struct word method = take_word(&line, ' '), target = take_word(&line, ' '), path = take_word(&target, '?');
+    if (!starts(line, "HTTP/1.")) {
+        return EXPORTER_GARBAGE;
+    }
+    if (starts(path, "http://")) { /* as a proxy is asked */
+        path = (struct word){path.text + 7, path.size - 7};
+        const char *slash = memchr(path.text, '/', path.size);
+        path = slash != NULL ? (struct word){slash, path.size - (size_t)(slash - path.text)} : (struct word){"/", 1};
+    }
+    bool get = is_word(method, "GET"), head = is_word(method, "HEAD");
+    if (!get && !head) {
+        return EXPORTER_OTHER_METHOD;
+    }
+    bool found = is_word(path, "/metrics");
+    return get ? (found ? EXPORTER_GET : EXPORTER_GET_NOTHING) : found ? EXPORTER_HEAD : EXPORTER_HEAD_NOTHING;
 }
 
 static enum asked_take take(void *user, int fd, const char *request, size_t size, struct asked_answer **answer)
 {
     struct exporter *m = user;
-    if (!is_http(request, size)) {
-        return drop(m, fd, "does not speak HTTP");
-    }
-    if (head_size(request, size) == 0) {
+    enum exporter_request what = exporter_read(request, size);
+    switch (what) {
+    case EXPORTER_MORE:
         return size < REQUEST_BYTES ? ASKED_MORE : drop(m, fd, "sends a request without end");
-    }
-    const char *line_end = memchr(request, '\n', size), *target = memchr(request, ' ', (size_t)(line_end - request));
-    size_t left = target != NULL ? (size_t)(line_end - target) : 0;
-    const char *version = left > 1 ? memchr(target + 1, ' ', left - 1) : NULL;
-    if (version == NULL || !starts(version, (size_t)(line_end - version), " HTTP/1.")) {
+    case EXPORTER_GARBAGE:
         return drop(m, fd, "does not speak HTTP/1.1");
-    }
-    target++;
-    size_t path = strcspn(target, "? "); /* a blank follows */
-    bool get = starts(request, size, "GET "), head = starts(request, size, "HEAD ");
-    if (!get && !head) {
+    case EXPORTER_OTHER_METHOD:
         *answer = refuse("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD");
-    } else if (path != strlen("/metrics") || !starts(target, path, "/metrics")) {
+        break;
+    case EXPORTER_GET_NOTHING:
+    case EXPORTER_HEAD_NOTHING:
         *answer = refuse("404 Not Found", "", "there is /metrics only");
-    } else {
-        *answer = describe(m, get);
+        break;
+    default:
+        *answer = describe(m);
+    }
+    if (what == EXPORTER_HEAD || what == EXPORTER_HEAD_NOTHING) {
+        *answer = head_of(*answer);
     }
     return ASKED_ANSWER;
 }
 
 /* ---- open, close ---- */
 
-/* A socket on the host's address, at the port or one of the range. */
+/* A socket on the host's address, at the port or one of the range. A name server that is silent must not hold up the job. */
 static int listen_at(const struct exporter_options *o, int *fd, int *port, struct dt_error *err)
 {
+    struct lookup_list list;
+    char host[LOOKUP_NAME_BYTES], owner[128];
+    if (lookup_within(o->host, 0, LOOKUP_S, NULL, &list, err) != 0) {
+        return -1;
+    }
+    (void)lookup_host((struct sockaddr *)&list.addresses[0], host, sizeof host);
     bool range = o->port == 0 && o->hi > 0;
     for (int at = range ? o->lo : o->port;; at++) {
         struct dt_net net = {.fd = -1};
-        char owner[128];
-        if (dt_net_listen(&net, o->host, at, 0, NULL, port, err) == 0) {
+        if (dt_net_listen(&net, host, at, 0, NULL, port, err) == 0) {
             *fd = net.fd;
             return 0;
         }
-        if (!range || err->status == DT_NOT_FOUND || err->status == DT_INVALID) { /* another port is no better */
-            bool taken = at > 0 && err->status != DT_NOT_FOUND && err->status != DT_INVALID && endpoint_port_owner(at, owner, sizeof owner);
-            return taken ? dt_fail(err, DT_IO, "port %d: already in use by %s", at, owner) : -1;
+        bool no_better = err->status == DT_NOT_FOUND || err->status == DT_INVALID; /* at another port */
+        if (!range && !no_better && endpoint_port_owner(at, owner, sizeof owner)) {
+            return dt_fail(err, DT_IO, "port %d: already in use by %s", at, owner);
+        }
+        if (!range || no_better) {
+            return -1;
         }
         if (at >= o->hi) {
             return dt_wrap(err, "no free port in %d-%d", o->lo, o->hi);

@@ -25,6 +25,18 @@ const char *exporter_url(const struct exporter *m);
 /* Frees m; run the loop until its handles are closed. */
 void exporter_close(struct exporter *m);
 
+/* What has come of a request means; pure. */
+enum exporter_request {
+    EXPORTER_MORE,    /* not its whole head yet */
+    EXPORTER_GARBAGE, /* no HTTP/1.x */
+    EXPORTER_OTHER_METHOD,
+    EXPORTER_GET,
+    EXPORTER_GET_NOTHING, /* of another path */
+    EXPORTER_HEAD,
+    EXPORTER_HEAD_NOTHING
+};
+enum exporter_request exporter_read(const char *request, size_t size);
+
 /* ---- text of the exposition format, version 0.0.4 ---- */
 
 /* "# HELP" and "# TYPE" of a metric, before its first value; type: gauge or counter. */

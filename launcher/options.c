@@ -587,7 +587,8 @@ static void scale_times(struct options *o)
 static int read_launching(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
 {
     bool dry = false;
-    if (flag_on(g, "dry_run", &dry, err) != 0 || hostfile_read(o, g, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+    if (flag_on(g, "dry_run", &dry, err) != 0 || hostfile_read(o, g, err) != 0 ||
+        check_port_range(o, g, "metrics_endpoint", o->metrics_port, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
     o->own_word_count = first - 1 - (first > 1 && strcmp(argv[first - 1], "--") == 0);

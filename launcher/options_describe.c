@@ -142,6 +142,11 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     describe_meeting(o, out);
     dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
     dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
+    if (o->metrics_host != NULL) {
+        char port[16] = "a free port";
+        (void)snprintf(port, sizeof port, o->metrics_port > 0 ? "port %d" : "a free port", o->metrics_port);
+        dt_text_printf(out, "metrics   %s %s (%s)\n", o->metrics_host, port, options_source(o, "metrics_endpoint"));
+    }
     if (o->numa_binding != NULL) {
         dt_text_printf(out, "binding   by %s (--numa_binding)\n", o->numa_binding);
     }

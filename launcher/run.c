@@ -438,13 +438,14 @@ static bool is_from_outside(const struct options *o, const char *name)
     return strcmp(source, "default") != 0 && source[0] != '-';
 }
 
-/* Sizes that were not all typed: what the surroundings said, or did not say, as a variable that was set for nothing leaves one worker. Of hosts that a
- * scheduler numbers the first one says it. */
-static void say_choices(const struct run *r)
+/* Sizes that were not all typed: what the surroundings said, or did not say, as a variable that was set for nothing leaves one worker. Of several hosts
+ * the first one says it, where they are numbered; with --hostfile they have their sizes from there. */
+static void say_choices(const struct options *o)
 {
-    const struct options *o = r->o;
-    bool counted = !isdigit((unsigned char)o->nproc_text[0]);
-    if ((!counted && !is_from_outside(o, "nnodes") && !is_from_outside(o, "nproc_per_node")) || o->here.node_rank > 0 || o->local_first > 0) {
+    bool counted = !isdigit((unsigned char)o->nproc_text[0]), typed = options_source(o, "nproc_per_node")[0] == '-';
+    bool hosts = is_from_outside(o, "nnodes") && (o->nnodes_max > 1 || !typed);
+    bool first = o->here.node_rank == 0 && o->local_first == 0 && (strcmp(o->rdzv_backend, "static") != 0 || o->node_rank == 0);
+    if ((!counted && !hosts && !is_from_outside(o, "nproc_per_node")) || !first || o->leashed) {
         return;
     }
     struct dt_text text;
@@ -585,6 +586,7 @@ static int run_all(const struct options *o, char *const *env)
     *r = (struct run){.o = o, .env = env, .signal_fd = -1, .null_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
     r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
+    say_choices(o);
     if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, o->nnodes_min - 1, &err) != 0) {
         console_say("dtrun: %s\n", err.text);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
@@ -623,7 +625,6 @@ static int run_all(const struct options *o, char *const *env)
     }
     failures_begin(&r->failures);
     if (open_all(r, &err) == 0) {
-        say_choices(r);
         if (env_sets_omp(o, env) && !o->bundled) {
             console_say("%s\n", env_omp_warning());
         }

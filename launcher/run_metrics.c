@@ -11,7 +11,7 @@
 
 enum known { /* what must be known of a worker for a row to have a value: bits */
              KNOWN_ALWAYS = 0,
-             KNOWN_ENDED = 1,
+             KNOWN_ENDED = 1,   /* it was started, and does not run any more */
              KNOWN_PROCESS = 2, /* it runs, and /proc tells of it */
              KNOWN_OUTPUT = 4,
              KNOWN_PAGE = 8,     /* it runs a program that writes its page, and has begun to */
@@ -34,14 +34,15 @@ struct job_numbers {
 };
 #define AT(member) offsetof(struct job_numbers, member), KNOWN_ALWAYS
 static const struct row job_rows[] = {
-    {"dtrun_round", "gauge", "Number of the round; 0 before the first.", AT(round)},
-    {"dtrun_restarts_total", "counter", "Restarts that failed workers have cost the job.", AT(restarts)},
+    {"dtrun_round", "gauge", "Number of the newest round that this host was in; 0: none yet.", AT(round)},
+    {"dtrun_restarts", "gauge", "Restarts that failed workers have cost the job; one may be taken back when a lost host was the cause.",
+     AT(restarts)},
     {"dtrun_max_restarts", "gauge", "Restarts that the job may use (--max_restarts).", AT(max_restarts)},
-    {"dtrun_hosts", "gauge", "Hosts in the round.", AT(hosts)},
+    {"dtrun_hosts", "gauge", "Hosts in the round; 0: this one is in none.", AT(hosts)},
     {"dtrun_min_hosts", "gauge", "Hosts that a round needs (--nnodes).", AT(min_hosts)},
     {"dtrun_max_hosts", "gauge", "Hosts that a round takes (--nnodes).", AT(max_hosts)},
-    {"dtrun_group_rank", "gauge", "Number of this host in the round.", AT(group_rank)},
-    {"dtrun_world_size", "gauge", "Workers of the round on all hosts.", AT(world_size)},
+    {"dtrun_group_rank", "gauge", "Number of this host in the round; -1: it is in none.", AT(group_rank)},
+    {"dtrun_world_size", "gauge", "Workers of the round on all hosts; 0: this host is in none.", AT(world_size)},
     {"dtrun_local_world_size", "gauge", "Workers that this agent starts.", AT(local_world_size)},
     {"dtrun_up_seconds", "gauge", "Time since the agent began.", AT(up_s)},
     {"dtrun_store_clients", "gauge", "Connections at this agent's store.", AT(clients)},
@@ -54,6 +55,12 @@ static const struct row job_rows[] = {
 };
 #undef AT
 
+/* While it waits for one, what is known of the last round says nothing any more. */
+static bool is_in_round(const struct run *r)
+{
+    return r->place.round > 0 && r->agent.state != AGENT_JOINING;
+}
+
 static struct job_numbers look_at_job(const struct run *r, double now_s)
 {
     struct process_look process;
@@ -65,11 +72,11 @@ static struct job_numbers look_at_job(const struct run *r, double now_s)
         .round = p->round,
         .restarts = run_restarts_used(r, false),
         .max_restarts = r->o->max_restarts,
-        .hosts = p->group_world_size,
+        .hosts = is_in_round(r) ? p->group_world_size : 0,
         .min_hosts = r->o->nnodes_min,
         .max_hosts = r->o->nnodes_max,
-        .group_rank = p->group_rank,
-        .world_size = p->world_size,
+        .group_rank = is_in_round(r) ? p->group_rank : -1,
+        .world_size = is_in_round(r) ? p->world_size : 0,
         .local_world_size = r->o->nproc,
         .up_s = now_s - r->begin_s,
         .clients = (double)store.clients,
@@ -112,7 +119,7 @@ struct worker_numbers {
 };
 #define AT(member) offsetof(struct worker_numbers, member)
 static const struct row worker_rows[] = {
-    {"dtrun_worker_running", "gauge", "1 while the worker runs.", AT(running), KNOWN_ALWAYS},
+    {"dtrun_worker_running", "gauge", "1 while the worker runs; 0 also before it does.", AT(running), KNOWN_ALWAYS},
     {"dtrun_worker_exit_code", "gauge", "How it ended in this round; negative: by that signal.", AT(exit_code), KNOWN_ENDED},
     {"dtrun_worker_up_seconds", "gauge", "Time since it was started.", AT(up_s), KNOWN_PROCESS},
     {"dtrun_worker_cpu_seconds_total", "counter", "User and system time of its process.", AT(cpu_s), KNOWN_PROCESS},
@@ -177,7 +184,7 @@ static struct worker_numbers look_at_worker(const struct run *r, int i, double n
     struct worker_numbers n = {.running = w->running, .exit_code = workers_code(w->status), .up_s = now_s - w->start_s};
     struct process_look process;
     double output_s = logs_last_output_s(r->logs, i);
-    n.known = (w->running ? 0 : KNOWN_ENDED) | (output_s > 0 ? KNOWN_OUTPUT : 0);
+    n.known = (w->pid != 0 && !w->running ? KNOWN_ENDED : 0) | (output_s > 0 ? KNOWN_OUTPUT : 0);
     n.output_age_s = now_s - output_s;
     if (w->running && process_look(w->pid, &process)) {
         n.known |= KNOWN_PROCESS;
@@ -219,7 +226,7 @@ void run_metrics(void *user, struct dt_text *out)
     const struct run *r = user;
     double now_s = dt_now_s();
     struct job_numbers job = look_at_job(r, now_s);
-    int count = r->place.round > 0 ? r->workers.count : 0;
+    int count = is_in_round(r) ? r->workers.count : 0;
     struct worker_numbers *list = dt_alloc((size_t)(count + 1) * sizeof *list);
     add_labels(r, out);
     for (size_t i = 0; i < sizeof job_rows / sizeof job_rows[0]; i++) {

@@ -165,13 +165,13 @@ void run_torch_round(struct run *r);
 void run_torch_end(const struct run *r);
 /* run_numa.c: finds r->bindings, if they are asked for. Returns -1 to go on, or the exit code when they cannot be had, which is said then. */
 int run_numa_open(struct run *r);
+/* Appends what the metrics endpoint shows; user is the run. */
+void run_metrics(void *user, struct dt_text *out);
 /* Appends what `dtrun --status` is told; user is the run. */
 void run_status(void *user, struct dt_text *out);
 /* What our workers do, a JSON object per line; user is the run, as in the next two. */
 void run_status_rows(void *user, struct dt_text *out);
 /* Before run_status: asks the other hosts. Then: they have answered. */
-/* Appends what the metrics endpoint shows; user is the run. */
-void run_metrics(void *user, struct dt_text *out);
 bool run_status_ask(void *user);
 void run_status_gathered(void *user);
 

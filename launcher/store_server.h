@@ -51,13 +51,13 @@ void store_server_reset(struct store_server *s);
 void store_server_close(struct store_server *s, void (*closed)(void *user), void *user);
 /* From now on `ping` hears of every PING that a client of this machine sends: PyTorch's clients and ours say their process id with it, first thing. */
 void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int pid), void *user);
-/* One JSON object: clients, accepted, dropped, requests by name, keys, bytes, and waits by key: how many, the oldest's peer, missing keys and age. */
 struct store_server_counts {
     size_t clients, bytes; /* of keys and values */
     int64_t keys;
     uint64_t requests, dropped;
 };
 void store_server_count(const struct store_server *s, struct store_server_counts *out);
+/* One JSON object: clients, accepted, dropped, requests by name, keys, bytes, and waits by key: how many, the oldest's peer, missing keys and age. */
 void store_server_stats(const struct store_server *s, struct dt_text *out);
 
 #endif

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -74,7 +75,7 @@ def test_a_job_is_measured(tmp_path):
         (info,) = [labels for name, labels in m if name == "dtrun_info"]
         assert 'role="trainer"' in info and 'program="' in info and f'host="{socket.gethostname()}"' in info
         assert m["dtrun_state", 'state="running"'] == 1 and sum(v for (n, _), v in m.items() if n == "dtrun_state") == 1
-        assert [m[f"dtrun_{n}", ""] for n in ("round", "restarts_total", "max_restarts", "hosts", "world_size", "local_world_size")] == [1, 0, 1, 1, 2, 2]
+        assert [m[f"dtrun_{n}", ""] for n in ("round", "restarts", "max_restarts", "hosts", "world_size", "local_world_size")] == [1, 0, 1, 1, 2, 2]
         assert m["process_resident_memory_bytes", ""] > 1e6 and m["dtrun_up_seconds", ""] > 0
         for rank in 0, 1:
             assert of_rank(m, "dtrun_worker_running", rank) == 1 and of_rank(m, "dtrun_worker_exit_code", rank) is None
@@ -84,16 +85,18 @@ def test_a_job_is_measured(tmp_path):
         (tmp_path / "fail").touch()
         wait_lines(tmp_path / "here", 4)
         m = wait_until(lambda: (m := read(url))["dtrun_round", ""] == 2 and m, "the second round")
-        assert m["dtrun_restarts_total", ""] == 1
+        assert m["dtrun_restarts", ""] == 1
         (tmp_path / "go").touch()
         assert job.finish().code == 0
 
 
 def test_training_is_measured_and_not_disturbed(tmp_path):
-    job_file = training.make_job(tmp_path, steps=300 if os.environ.get("SAN") else 2000, training={"threads": 1}, checkpointing={"save_every_n_steps": 100})
+    job_file = training.make_job(tmp_path, steps=100, training={"threads": 1})
     assert training.train(job_file, tmp_path / "alone", ranks=2).code == 0
     with Job(["--nproc_per_node=2", "--metrics_endpoint=0", "train", job_file, "--output_dir", tmp_path / "read"]) as job:
         url = url_of(job)
+        held = training.worker_at([job], 3).pid  # the job waits for it until all has been read
+        os.kill(held, signal.SIGSTOP)
         port = int(url.split(":")[2].split("/")[0])
         m = wait_until(lambda: of_rank(m := read(url), "dtrun_worker_loss", 0) is not None and m, "a loss")
         for rank in 0, 1:
@@ -108,6 +111,7 @@ def test_training_is_measured_and_not_disturbed(tmp_path):
             assert ("dtrun_round", "") in read(url)  # and one that does is served
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(url[: -len("metrics")], timeout=DEADLINE_S)
+            os.kill(held, signal.SIGCONT)
             result = job.finish()
     assert result.code == 0, result
     assert training.hash_of(tmp_path / "read") == training.hash_of(tmp_path / "alone")
@@ -128,7 +132,7 @@ def test_two_agents_of_a_machine(tmp_path):
     with Job(options, env={"PYTHON_EXEC": PYTHON}) as one:
         url = url_of(one)
         m = read(url)  # while it waits for the other one
-        assert m["dtrun_state", 'state="joining"'] == 1 and m["dtrun_min_hosts", ""] == 2 and m["dtrun_round", ""] == 0
+        assert m["dtrun_state", 'state="joining"'] == 1 and m["dtrun_min_hosts", ""] == 2 and m["dtrun_round", ""] == m["dtrun_hosts", ""] == 0
         with Job(options, env={"PYTHON_EXEC": PYTHON}) as other:
             wait_lines(tmp_path / "here", 2)
             urls = [url, url_of(other)]
@@ -150,6 +154,22 @@ def test_two_agents_of_a_machine(tmp_path):
 def test_wrong_values(value, why):
     result = run([f"--metrics_endpoint={value}", "/bin/true"])
     assert (result.code, result.err) == (2, f"dtrun: --metrics_endpoint: {why}\n")
+
+
+def test_a_name_of_the_host(tmp_path):
+    with Job(["--metrics_endpoint=localhost:0", wait_script(tmp_path)], env={"PYTHON_EXEC": PYTHON}) as job:
+        assert ("dtrun_round", "") in read(url_of(job, re.compile(r".* at (http://localhost:\d+/metrics)\n")))
+        (tmp_path / "go").touch()
+        assert job.finish().code == 0
+    result = run(["--metrics_endpoint=no-such-host.invalid:0", "/bin/true"])
+    assert result.code == 0 and re.fullmatch(r"dtrun: warning: --metrics_endpoint: no-such-host\.invalid: .*; the job goes on without it\n", result.err), result
+    result = run(["--metrics_endpoint=192.0.2.1:9400", "/bin/true"])
+    assert result.code == 0 and "the job goes on without it\n" in result.err, result
+
+
+def test_workers_do_not_inherit_it():
+    result = run(["sh", "-c", 'echo "[$DTRUN_METRICS_ENDPOINT]"'], env={"DTRUN_METRICS_ENDPOINT": str(free_port())})
+    assert (result.code, result.out, result.err) == (0, "[]\n", "")
 
 
 def test_the_range_of_ports():

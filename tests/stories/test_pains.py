@@ -101,7 +101,8 @@ def test_names_that_could_leave_their_place_are_refused():
     ([], {"PET_NNODES": "1"}, "dtrun: hosts 1 (PET_NNODES), workers per host 1 (default)\n"),  # what was meant for eight GPUs starts one worker
     (["--nproc_per_node=1"], {"PET_NPROC_PER_NODE": "2"}, ""),
     (["--nproc_per_node=auto"], {"CUDA_VISIBLE_DEVICES": "0,1,2"}, "dtrun: hosts 1 (default), workers per host 3, auto (--nproc_per_node)\n"),
-    (["--nproc_per_node=1", "--rdzv_id=x"], {"PET_NNODES": "1:1"}, "dtrun: hosts 1 (PET_NNODES), workers per host 1 (--nproc_per_node), run id x (--rdzv_id)\n"),
+    (["--nproc_per_node=1"], {"PET_NNODES": "1:1"}, ""),
+    (["--rdzv_id=x"], {"PET_NPROC_PER_NODE": "1"}, "dtrun: hosts 1 (default), workers per host 1 (PET_NPROC_PER_NODE), run id x (--rdzv_id)\n"),
     ([], {"PET_NNODES": "1:2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "localhost:%d", "PET_RDZV_CONF": "last_call_timeout=0.1"},
      "dtrun: hosts 1 to 2 (PET_NNODES), workers per host 1 (default), meeting at localhost port %d by c10d (PET_RDZV_ENDPOINT)\n"),
 ])
