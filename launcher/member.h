@@ -11,6 +11,8 @@
  * A round that was prepared and did not begin is prepared anew with other hosts, by the council before it. Who is elected with the record of a round that
  * may have begun elsewhere first has a quorum of both councils keep it in its own term; then the next round needs that one's council.
  *
+ * A term belongs to who asked for it, so no two agents lead in the same one.
+ *
  * What the links must do. One link per peer, messages in order; only a BEAT and its answer may overtake others that wait. After its handshake (ids and
  * peer_info of both, fresh keys) it calls member_up; each whole message that can be decoded goes to member_message; bytes that cannot close the link. A new
  * link from a peer that has one replaces the old one, member_down(MEMBER_LOST) of the old one first. Its end: MEMBER_ENDED only when the stream ended
@@ -88,7 +90,8 @@ struct member_peer { /* somebody at the other end of a link */
     int acked_round;
     bool acked_finished;
 };
-enum { MEMBER_ALONE = 6 }; /* an attempt to connect, whose packets were lost, is made again after 4 s at most */
+enum { MEMBER_TERM_BITS = 32 }; /* of a term, that say who asked for it; above them it is counted */
+enum { MEMBER_ALONE = 6 };      /* an attempt to connect, whose packets were lost, is made again after 4 s at most */
 enum { MEMBER_DEAD = 64, MEMBER_FENCES = 64, MEMBER_PAST = 4, MEMBER_REACH = 16, MEMBER_GHOSTS = 2 * MESSAGE_COUNCIL };
 struct member_ghost { /* of a link that ended: its peer still counts on us until its lease is over */
     uint64_t id;

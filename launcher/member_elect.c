@@ -45,6 +45,13 @@ void member_count_votes(struct member *m, double now_s)
     }
 }
 
+/* A term later than `term` that nobody else asks for: a count, and who asks. Two leaders of one term could take followers from each other for ever, and
+ * quorums do not keep them apart: of a voter that died in between the others know every record, but not its vote. */
+static uint64_t next_term(const struct member *m, uint64_t term)
+{
+    return ((term >> MEMBER_TERM_BITS) + 1) << MEMBER_TERM_BITS | (m->options.self.id * 0x9e3779b97f4a7c15ull) >> (64 - MEMBER_TERM_BITS);
+}
+
 void member_campaign(struct member *m, double now_s)
 {
     const struct record *r = &m->record;
@@ -54,9 +61,8 @@ void member_campaign(struct member *m, double now_s)
     if (place < 0 || r->nonce[0] == 0) {
         return; /* not one of those that hold the state */
     }
-    m->campaign = (m->promised > r->term ? m->promised : r->term) + 1;
-    m->campaign = m->campaign > m->campaigned ? m->campaign : m->campaigned + 1;
-    m->campaigned = m->campaign;
+    uint64_t newest = m->promised > r->term ? m->promised : r->term;
+    m->campaigned = m->campaign = next_term(m, newest > m->campaigned ? newest : m->campaigned);
     m->vote_count = 0;
     m->votes_silent = m->lost_silent;
     for (int i = 0; i < m->peer_count; i++) {

@@ -64,5 +64,6 @@ void member_hosts(const struct member *m, double now_s, struct dt_text *out)
 void member_status(const struct member *m, struct dt_text *out)
 {
     static const char *const roles[] = {"seeking the others", "following", "leading", "at the end"};
-    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", roles[m->role], (unsigned long long)m->record.term);
+    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", roles[m->role],
+                   (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1); /* the first one has no bits above */
 }

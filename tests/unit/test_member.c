@@ -102,6 +102,8 @@ static const struct {
     {906923, LATE, "one that led nobody and followed another counted a host that ended by a reset as one whose every record it knew"},
     {100395, STUBBORN, "the same while the others' workers took long"},
     {17228, MIXED, "one whose leader gave their run up and began another took that one's end for its own run's"},
+    {22406, FILTERS, "two agents led in one term, as the vote of one that had died since was known to nobody: followers went to and fro for ever"},
+    {18667, SPARES, "the same"},
     {34533, STUBBORN, "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
 };
 

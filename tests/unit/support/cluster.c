@@ -76,8 +76,9 @@ struct link {
 };
 
 struct sim_agent {
-    bool alive, finished, running; /* running: workers exist */
-    int generation, code, run;     /* run: place in sim.runs that the workers belong to */
+    uint64_t led_nonce[2], led_term; /* newest run and term that it led; 0: none */
+    bool alive, finished, running;   /* running: workers exist */
+    int generation, code, run;       /* run: place in sim.runs that the workers belong to */
     struct place place;
     uint64_t placed_run; /* in which it has the order of its hosts `order`; 0: none yet */
     int64_t order;
@@ -647,6 +648,22 @@ static void set_isolated(int i, bool isolated)
 }
 
 /* And of one run at a time, unless hosts of the other one could not be heard, now or until just now, or had no time to be. */
+/* A term of a run has one leader, whoever of its voters has died since. */
+static void check_term(int i)
+{
+    struct sim_agent *a = &sim.agents[i];
+    const struct record *r = &a->member.record;
+    if (a->member.role != MEMBER_LEADING || (a->led_term == r->term && memcmp(a->led_nonce, r->nonce, sizeof r->nonce) == 0)) {
+        return;
+    }
+    for (int k = 0; k < sim.count; k++) {
+        if (k != i && sim.agents[k].led_term == r->term && memcmp(sim.agents[k].led_nonce, r->nonce, sizeof r->nonce) == 0) {
+            complain("agent %d leads in term %llu, as agent %d did", i, (unsigned long long)r->term, k);
+        }
+    }
+    a->led_term = r->term;
+    memcpy(a->led_nonce, r->nonce, sizeof r->nonce);
+}
 static void check_rivals(void)
 {
     int training = 0;
@@ -1144,14 +1161,19 @@ static void hear(struct sim_agent *a, const struct happen *h)
         fail_msg("%s", err.text);
     }
     if (sim.o.trace) {
-        (void)fprintf(stderr, "%8.3f %d -> %d %s\n", sim.now_s, h->peer, h->node, message_name(m.kind));
+        const struct record *r = &m.record;
+        (void)fprintf(stderr, "%8.3f %d -> %d %s term %llu granted %d round %d; record: term %llu round %d committed %d finished %d\n", sim.now_s,
+                      h->peer, h->node, message_name(m.kind), (unsigned long long)m.term, m.granted, m.round, (unsigned long long)r->term, r->round,
+                      r->committed, r->finished);
     }
     member_message(&a->member, h->peer_id, &m, sim.now_s);
+    check_term(h->node);
 }
 
 static void tick(int i)
 {
     double next_s = member_tick(&sim.agents[i].member, sim.now_s);
+    check_term(i);
     check_rivals();
     if (sim.o.witness) {
         witness_tick(&sim.agents[i].witness, sim.now_s);
