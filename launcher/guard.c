@@ -1,6 +1,7 @@
-/* Two processes watch each other. The guard waits for signals and for the agent; the agent asks for TERM when the guard dies and
+/* Two processes watch each other, and a third one both. The guard waits for signals and for the agent; the agent asks for TERM when the guard dies and
  * then sees that its parent is another one. Both are child subreapers, so a worker's child that went into a session of its own
- * comes back to one of them and can be found among its descendants. */
+ * comes back to one of them and can be found among its descendants. The sweeper, a child of the guard, sleeps until both are gone: then they were killed, and it
+ * ends what they cannot end any more. Otherwise it ends with the guard's other descendants. */
 #include "launcher/guard.h"
 
 #include "base/clock.h"
@@ -16,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -24,6 +26,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -305,6 +308,56 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     _exit(code);
 }
 
+/* ---- the sweeper ---- */
+
+#define SWEEP_S 5.0 /* what takes no KILL for so long hangs in the kernel, or is another user's */
+
+/* A descriptor that is readable when the process has ended; -1: it is gone already, or the kernel cannot. */
+static int watch(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+static void await_end(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (poll(&p, 1, -1) < 0 && errno == EINTR) {
+    }
+}
+
+/* Its name is not ours: whoever kills all that is called dtrun leaves it for just that. */
+static _Noreturn void sweep(pid_t agent)
+{
+    int killed = 0;
+    (void)prctl(PR_SET_NAME, "rank-sweeper");
+    (void)close(0);
+    (void)close(1);
+    (void)syscall(SYS_close_range, 3u, ~0u, 0u); /* what the agent has opened by now: it would live on with us */
+    int fds[2] = {watch(guard_pid), watch(agent)};
+    if (fds[0] < 0 || fds[1] < 0 || getppid() != guard_pid) { /* gone before we looked: their numbers prove nothing any more */
+        _exit(0);
+    }
+    await_end(fds[0]);
+    await_end(fds[1]);
+    double end_s = dt_now_s() + SWEEP_S;
+    for (int count; (count = leftovers_kill(agent)) > 0 && dt_now_s() < end_s; killed += count) {
+        dt_sleep_s(0.02);
+    }
+    if (killed > 0) {
+        (void)dprintf(2, "dtrun: guard (pid %d) and agent (pid %d) were killed: what the workers had started was ended\n", (int)guard_pid,
+                      (int)agent);
+    }
+    _exit(0);
+}
+
+/* Without one (no process to be had, a kernel before 5.9) the job is as good as others. */
+static void start_sweeper(pid_t agent)
+{
+    if (fork() == 0) {
+        sweep(agent);
+    }
+}
+
 int guard_open(const bool handled[65], struct dt_error *err)
 {
     static const int always[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
@@ -338,6 +391,7 @@ int guard_open(const bool handled[65], struct dt_error *err)
     }
     if (agent > 0) {
         (void)setpgid(agent, agent);
+        start_sweeper(agent);
         (void)dt_file_raise_limit();    /* as the agent does: its descriptors are ours */
         (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody reads what we say */
         console_open_alone();           /* a thread would keep the agent's descriptors open */

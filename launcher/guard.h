@@ -1,6 +1,6 @@
 /* The guard: the process that the user started. It forks the agent, passes signals on to it, ends whatever the agent leaves
  * behind, and exits with the agent's code. It holds no state but a time that the agent sets, so nothing is lost with it; whoever of the two is killed,
- * the other one ends every descendant; when it was the agent, its connections end in order after that (shared_files.h). */
+ * the other one ends every descendant; of both, a third process does (guard.c); when it was the agent, its connections end in order after that (shared_files.h). */
 #ifndef DT_LAUNCHER_GUARD_H
 #define DT_LAUNCHER_GUARD_H
 

@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,47 +90,93 @@ static void tell(int count, const char *run_id, const char *who, const char *num
         count, count == 1 ? "" : "es", run_id, who, count > NAMED ? ", ..." : "", count == 1 ? "it" : "them", numbers, count > NAMED ? " ..." : "");
 }
 
-/* Processes of this user and this pid namespace that are workers of a job, or come from one, whose agent is gone; `agent` and the caller do not count. Returns
- * how many, and appends a line that names up to 8 of them, and how to end them; nothing for none. */
+/* The next process in /proc of this user and this pid namespace that is a worker of a job, or comes from one, by its environment, which is read into env; its
+ * DTRUN_PAGE, or null at the end. */
+static const char *next_of_a_job(DIR *all, struct dt_text *env, pid_t *pid)
+{
+    for (const struct dirent *e; all != NULL && (e = readdir(all)) != NULL;) {
+        *pid = isdigit((unsigned char)e->d_name[0]) ? (pid_t)atoi(e->d_name) : 0;
+        const char *page =
+            *pid != 0 && *pid != getpid() && is_of_ours(e->d_name) && read_environ(e->d_name, env) ? value_of(env, "DTRUN_PAGE") : NULL;
+        if (page != NULL) {
+            return page;
+        }
+    }
+    return NULL;
+}
+
+static DIR *open_proc(void)
+{
+    return process_numbers_are_ours() ? opendir("/proc") : NULL;
+}
+
+static void close_proc(DIR *all)
+{
+    if (all != NULL) {
+        (void)closedir(all);
+    }
+}
+
+/* Those whose agent is gone; `agent` and the caller do not count. Returns how many, and appends a line that names up to 8 of them, and how to end them; nothing for
+ * none. */
 static int find(pid_t agent, struct dt_text *out)
 {
     int count = 0;
+    pid_t pid;
     char run_id[160] = "";
-    const char *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its environment: then whoever started us has it, too */
+    const char *page, *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its environment: then whoever started us has it, too */
     struct dt_text env, who, numbers;
     dt_text_init(&env);
     dt_text_init(&who);
     dt_text_init(&numbers);
-    DIR *all = process_numbers_are_ours() ? opendir("/proc") : NULL;
-    const struct dirent *e;
-    while (all != NULL && (e = readdir(all)) != NULL) {
-        pid_t pid = isdigit((unsigned char)e->d_name[0]) ? (pid_t)atoi(e->d_name) : 0;
-        if (pid == 0 || pid == getpid() || pid == agent || !is_of_ours(e->d_name) || !read_environ(e->d_name, &env)) {
-            continue;
-        }
-        const char *page = value_of(&env, "DTRUN_PAGE"), *id = value_of(&env, "TORCHELASTIC_RUN_ID");
-        if (page == NULL || (own != NULL && strcmp(page, own) == 0) || !has_lost_its_agent(page)) {
+    DIR *all = open_proc();
+    while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
+        const char *id = value_of(&env, "TORCHELASTIC_RUN_ID");
+        if (pid == agent || (own != NULL && strcmp(page, own) == 0) || !has_lost_its_agent(page)) {
             continue;
         }
         if (count == 0 && id != NULL && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {
             (void)snprintf(run_id, sizeof run_id, " (run id %.128s)", id);
         }
         if (count++ < NAMED) {
-            char name[64];
-            name_of(e->d_name, name, sizeof name);
+            char name[64], number[16];
+            (void)snprintf(number, sizeof number, "%d", (int)pid);
+            name_of(number, name, sizeof name);
             dt_text_printf(&who, "%spid %d (%s)", count > 1 ? ", " : "", (int)pid, name);
             dt_text_printf(&numbers, " %d", (int)pid);
         }
     }
-    if (all != NULL) {
-        (void)closedir(all);
-    }
+    close_proc(all);
     if (count > 0) {
         tell(count, run_id, dt_text_str(&who), dt_text_str(&numbers), out);
     }
     dt_text_clear(&env);
     dt_text_clear(&who);
     dt_text_clear(&numbers);
+    return count;
+}
+
+static bool lives(pid_t pid)
+{
+    struct process_look look;
+    return process_look(pid, &look) && look.state != 'Z';
+}
+
+int leftovers_kill(pid_t agent)
+{
+    int count = 0;
+    pid_t pid;
+    char prefix[64];
+    const char *page;
+    struct dt_text env;
+    dt_text_init(&env);
+    (void)snprintf(prefix, sizeof prefix, "/proc/%d/fd/", (int)agent);
+    DIR *all = open_proc();
+    while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
+        count += strncmp(page, prefix, strlen(prefix)) == 0 && lives(pid) && kill(pid, SIGKILL) == 0;
+    }
+    close_proc(all);
+    dt_text_clear(&env);
     return count;
 }
 

@@ -1,5 +1,6 @@
-/* What an earlier job has left on this machine. Guard and agent of a job end all that its workers have started; when both are killed at once, a process
- * that went into a session of its own has nobody left who knows it. Its environment still says whose it was: the next start finds it, and names it. */
+/* What a job has left on this machine. Guard and agent end all that its workers have started; when both are killed at once, nobody is left who has it among
+ * his descendants. Its environment still says whose it was: the guard's sweeper ends it, and the next start names what is left of a job of which that was
+ * killed, too. */
 #ifndef DT_LAUNCHER_LEFTOVERS_H
 #define DT_LAUNCHER_LEFTOVERS_H
 
@@ -16,5 +17,8 @@ struct leftovers {    /* zeroed but for look_at_s */
 double leftovers_step(struct leftovers *l, pid_t agent, double now_s);
 /* The job has failed before that: a short look now, in case it failed because of them. */
 void leftovers_end(struct leftovers *l, pid_t agent);
+
+/* Kills all processes of this user that come from workers of that agent, by their environment; returns how many that were. */
+int leftovers_kill(pid_t agent);
 
 #endif

@@ -439,26 +439,25 @@ def test_killing_our_processes_leaves_nothing(tmp_path, victim):
             os.kill(agent, signal.SIGKILL)
         if victim != "agent":
             os.kill(job.pid, signal.SIGKILL)
-        if victim == "both":  # a grandchild in a session of its own has nobody left who knows it
-            assert len(workers) == 2
-            wait_until(lambda: not any(map(alive, [agent, *workers])), "the end of the workers")
-            return
+        assert len(workers) == 2
         job.wait_gone()
         assert not [p for p in pids if alive(p)]
         result = job.finish()
     assert result.code == (111 if victim == "agent" else -9), result
+    if victim == "both":
+        assert re.search(r"^dtrun: guard \(pid \d+\) and agent \(pid \d+\) were killed: what the workers had started was ended$", result.err, re.M), result
     if victim == "guard":
         assert "dtrun: the guard is gone" in result.err and "stopped by" not in result.err, result
     if victim == "agent":
         assert re.search(r"dtrun: agent \(pid \d+\): killed by signal 9 \(KILL\): .+; start the job again", result.err)
 
 
-# $1: dtrun, $2: a folder. A job whose guard and agent are killed at once, then others while what it left still runs, and one when nothing is left.
+# $1: dtrun, $2: a folder. A job whose guard, agent and sweeper are killed at once, then others while what it left still runs, and one when nothing is left.
 LEFT = r"""
 cd "$2"
 "$1" --rdzv_id=first sh -c 'setsid sh -c "echo \$\$ > left; exec sleep 1000" & while [ ! -s left ]; do sleep 0.01; done; echo $PPID > agent; exec sleep 1000' &
 while [ ! -s agent ]; do sleep 0.01; done
-kill -9 $! $(cat agent)
+kill -STOP $! && kill -9 $(cat /proc/$!/task/$!/children) $!
 while kill -0 $(cat agent) 2> /dev/null; do sleep 0.01; done
 "$1" --nproc_per_node=2 sh -c 'echo >> ready; while [ ! -e go ]; do sleep 0.05; done' 2> long &
 i=0; while [ ! -s long ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.05; done
