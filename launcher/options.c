@@ -53,11 +53,13 @@ static int unknown(const char *name, struct dt_error *err)
         word[n] = name[n] == '-' ? '_' : name[n];
     }
     word[n] = '\0';
+    size_t count = 0;
     for (int i = 0; i < option_row_count; i++) {
-        names[i] = option_rows[i].name;
+        names[count] = option_rows[i].name;
+        count += option_rows[i].help != NULL; /* not what is between dtrun and dtrun */
     }
     const char *near = called_elsewhere(word);
-    near = near != NULL ? near : dt_text_nearest(word, names, (size_t)option_row_count);
+    near = near != NULL ? near : dt_text_nearest(word, names, count);
     char shown[64];
     if (near == NULL) {
         return dt_fail(err, DT_INVALID, "--%s: unknown option; dtrun --help=all shows all", option_show(name, shown));
@@ -69,7 +71,7 @@ static int unknown(const char *name, struct dt_error *err)
 static bool begins(const struct option_row *row, const char *name)
 {
     size_t n = strlen(name);
-    bool same = n > 0 && strlen(row->name) >= n;
+    bool same = n > 0 && strlen(row->name) >= n && row->help != NULL;
     for (size_t k = 0; k < n && same; k++) {
         same = row->name[k] == (name[k] == '-' ? '_' : name[k]);
     }
@@ -235,6 +237,8 @@ static void read_variables(struct options *o, struct given *g, char **env)
             value = options_getenv(env, name);
         }
         if (value != NULL) {
+            bool other = option_rows[i].other_variable != NULL && strcmp(name, option_rows[i].other_variable) == 0;
+            o->source_variables[i] = other ? option_rows[i].other_variable : NULL;
             give(o, g, i, value, name, OPTIONS_FROM_VARIABLE);
         }
     }
@@ -327,13 +331,18 @@ static int read_values(struct options *o, struct given *g, struct dt_error *err)
     return 0;
 }
 
-static int check_hosts(const struct options *o, const struct given *g, struct dt_error *err)
+static int check_hosts(struct options *o, const struct given *g, struct dt_error *err)
 {
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0, has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
     if (o->nnodes_max > 1 && o->standalone) {
         return dt_fail(err, DT_INVALID, "--standalone: is for one host; leave it out, or use --nnodes=1");
     }
-    bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
-    if (by_rank && o->node_rank >= o->nnodes_max) {
+    bool meets = is_static && !o->standalone && (has_endpoint || g->value[option_find("master_port")] != NULL); /* it would look for rank 0 there */
+    if (o->nnodes_max == 1 && !meets && o->node_rank > 0) {
+        option_warn(o, "%s: %d: not used; the job has one host", g->spelled[option_find("node_rank")], o->node_rank);
+        o->node_rank = 0;
+    }
+    if ((o->nnodes_max == 1 || is_static) && o->node_rank >= o->nnodes_max) {
         return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[option_find("node_rank")], o->node_rank, o->nnodes_max);
     }
     return 0;
@@ -641,6 +650,9 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
         return -1;
     }
+    if (o->nnodes_max == 1 && o->local_total == 0 && o->stdin_rank >= o->nproc) {
+        return dt_fail(err, DT_INVALID, "%s: %d: must be a rank of the job, 0 to %d", g->spelled[option_find("stdin")], o->stdin_rank, o->nproc - 1);
+    }
     scale_times(o);
     o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_RUN;
     return 0;
@@ -674,8 +686,8 @@ const char *options_source(const struct options *o, const char *name)
     if (row < 0 || o->sources[row] == OPTIONS_FROM_DEFAULT) {
         return "default";
     }
-    if (o->sources[row] == OPTIONS_FROM_CLUSTER) {
-        return o->cluster_variables[row];
+    if (o->source_variables[row] != NULL) {
+        return o->source_variables[row];
     }
     if (o->sources[row] == OPTIONS_FROM_COMMAND_LINE || !option_variable(&option_rows[row], text, sizeof text)) {
         (void)snprintf(text, sizeof text, "--%s", option_rows[row].name);

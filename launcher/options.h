@@ -133,9 +133,9 @@ struct options {
     int metrics_port;   /* 0: any free one */
     char *serve_store;  /* --serve_store as written; its host and port are in master_addr and master_port */
 
-    struct dt_text warnings;                         /* one line each, ready to print on stderr */
-    enum options_source sources[OPTIONS_MAX_ROWS];   /* by row of the table; options_source reads it */
-    const char *cluster_variables[OPTIONS_MAX_ROWS]; /* for those from the cluster: the variable */
+    struct dt_text warnings;                        /* one line each, ready to print on stderr */
+    enum options_source sources[OPTIONS_MAX_ROWS];  /* by row of the table; options_source reads it */
+    const char *source_variables[OPTIONS_MAX_ROWS]; /* which variable, where it is not the row's own: the cluster's, or torchrun's other one */
     struct dt_arena arena;
 };
 

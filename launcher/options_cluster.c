@@ -12,7 +12,7 @@ static void give_from_cluster(struct options *o, struct given *g, const char *na
     g->value[row] = value;
     (void)snprintf(g->spelled[row], sizeof g->spelled[row], "%.70s", variable);
     o->sources[row] = OPTIONS_FROM_CLUSTER;
-    o->cluster_variables[row] = variable;
+    o->source_variables[row] = variable;
 }
 
 /* HOST:PORT where the hosts of the launch meet, or null when the scheduler does not say. *variable: what said it. */

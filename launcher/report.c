@@ -126,6 +126,7 @@ void report_read_error_file(struct report_failure *f, const char *path)
     struct dt_error err;
     dt_text_init(&text);
     f->error_file = dt_strdup(path);
+    f->written_s = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
     if (dt_file_read(path, MAX_FILE_BYTES, &text, &err) != 0) {
         f->message = dt_format("the error file could not be read: %s", err.text);
         dt_text_clear(&text);
@@ -150,6 +151,8 @@ void report_read_error_file(struct report_failure *f, const char *path)
     dt_text_clear(&text);
 }
 
+#define NOTICED_S 0.05
+
 /* When it happened, in whole seconds: the worker's own word where it can be true. */
 static double happened_s(const struct report_failure *f)
 {
@@ -157,8 +160,21 @@ static double happened_s(const struct report_failure *f)
     return f->file_time_s > 0 && f->file_time_s <= noticed_s + 1 ? floor(f->file_time_s) : noticed_s;
 }
 
-/* A worker that we stopped is the first cause only when its own file says that it had failed before everybody else: it was still
- * shutting down when a peer's death was seen. */
+/* To the fraction: when the worker wrote its file, if that is the second which it names, else when it was noticed. */
+static double exactly_s(const struct report_failure *f)
+{
+    bool own = f->file_time_s > 0 && floor(f->written_s) == happened_s(f) && f->written_s < f->wall_s;
+    return own ? f->written_s : f->wall_s;
+}
+
+/* Within one second. An end is noticed a moment after it came about, and whoever lost a peer may have written by then. */
+static bool is_sooner(const struct report_failure *a, const struct report_failure *b)
+{
+    bool alike = (exactly_s(a) < a->wall_s) == (exactly_s(b) < b->wall_s);
+    double later_s = alike ? 0 : NOTICED_S, a_s = exactly_s(a) + (exactly_s(a) < a->wall_s ? later_s : 0);
+    return a_s < exactly_s(b) + (exactly_s(b) < b->wall_s ? later_s : 0);
+}
+
 size_t report_heard(const char *text)
 {
     static const char *const ways[] = {" (told by host ", " (noticed by rank "};
@@ -170,19 +186,21 @@ size_t report_heard(const char *text)
     return heard;
 }
 
+/* A worker that we stopped is the first cause only when its own file says that it had failed before everybody else: it was still
+ * shutting down when a peer's death was seen. */
 int report_root(const struct report_failure *f, int count)
 {
     int best = -1;
     for (int i = 0; i < count; i++) {
-        if (f[i].stopped_by_us) {
-            continue;
-        }
-        if (best < 0 || happened_s(&f[i]) < happened_s(&f[best]) || (happened_s(&f[i]) == happened_s(&f[best]) && f[i].wall_s < f[best].wall_s)) {
+        bool same = best >= 0 && happened_s(&f[i]) == happened_s(&f[best]);
+        if (!f[i].stopped_by_us && (best < 0 || happened_s(&f[i]) < happened_s(&f[best]) || (same && is_sooner(&f[i], &f[best])))) {
             best = i;
         }
     }
     for (int i = 0; i < count; i++) {
-        bool earlier = f[i].stopped_by_us && f[i].file_time_s > 0 && best >= 0 && happened_s(&f[i]) < happened_s(&f[best]);
+        bool same = best >= 0 && happened_s(&f[i]) == happened_s(&f[best]);
+        bool earlier = best >= 0 && f[i].stopped_by_us && f[i].file_time_s > 0 &&
+                       (happened_s(&f[i]) < happened_s(&f[best]) || (same && exactly_s(&f[i]) < f[i].wall_s && is_sooner(&f[i], &f[best])));
         if (earlier || (best < 0 && i == 0)) {
             best = i;
         }
@@ -212,7 +230,9 @@ static void add_what(const struct report_failure *f, struct dt_text *out)
         add_safe(out, f->note, sizeof f->note, NULL);
         return;
     }
-    if (f->exit_code < 0) {
+    if (f->stopped_by_us && words != NULL && words[0] != '\0') { /* and took its time to end */
+        dt_text_puts(out, "failed");
+    } else if (f->exit_code < 0) {
         dt_text_printf(out, "killed by signal %d (%s)", -f->exit_code, report_signal_name(-f->exit_code, name, sizeof name));
     } else {
         dt_text_printf(out, "exit code %d", f->exit_code);

@@ -25,7 +25,8 @@ struct report_failure {
     char *error_file;   /* path, or null: the worker wrote none (or one we could not use) */
     char *message;      /* or null */
     char *callstack;    /* or null */
-    double file_time_s; /* timestamp of the file, 0 without */
+    double file_time_s; /* timestamp in the file, 0 without */
+    double written_s;   /* when it was written last, as its file system says; 0 without */
     char *raw;          /* the file's text, for the parent's error file */
 };
 
@@ -35,7 +36,7 @@ void report_failure_clear(struct report_failure *f);
  * that is no such JSON is kept as plain text in `message`, control characters made harmless later; never fails. path may be null or "". */
 void report_read_error_file(struct report_failure *f, const char *path);
 /* Index of the first cause: the earliest time among those we did not stop ourselves (file time where there is one, in whole seconds; on
- * a tie the earlier noticed, then the earlier recorded). -1 when count is 0. */
+ * a tie by when the file was written, or the end noticed; then the earlier recorded). -1 when count is 0. */
 int report_root(const struct report_failure *f, int count);
 /* A rank that ends with what another one has told it says so: "... (told by host 1)", "... (noticed by rank 2)". How many bytes of the text are that other one's words;
  * 0: all are its own. */

@@ -14,6 +14,7 @@
 #include "launcher/console.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
+#include "launcher/lookup.h"
 #include "launcher/plan.h"
 #include "launcher/requeue.h"
 #include "launcher/run_parts.h"
@@ -28,6 +29,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define NAME_S 5.0         /* for the name of the store's host */
 #define SETTLE_S 0.1       /* the first news of a failure waits so long for the round to be over and its cause known */
 #define SWEEP_S 0.05       /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
@@ -401,12 +403,31 @@ static int explain_host(const struct options *o, struct dt_error *err)
     return dt_wrap(err, "%s", options_source(o, local ? "local_addr" : endpoint ? "rdzv_endpoint" : "master_addr"));
 }
 
+/* The workers of one host need no name to meet, and one that a name server does not know yet, as that of a pod which has just begun, keeps nobody waiting. */
+static bool is_unknown_name(const char *host)
+{
+    struct lookup_list list;
+    struct dt_error why;
+    if (lookup_within(host, 0, NAME_S, NULL, &list, &why) == 0) {
+        return false;
+    }
+    console_say("dtrun: warning: %s; the workers of this one host meet at 127.0.0.1\n", why.text);
+    return true;
+}
+
 static int open_store(struct run *r, struct dt_error *err)
 {
     const struct options *o = r->o;
-    struct store_server_options s = {.host = o->master_addr, .port = o->master_port};
+    (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", o->master_addr);
+    struct store_server_options s = {.host = r->master_addr, .port = o->master_port};
     if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
         return 0;
+    }
+    if ((err->status == DT_NOT_FOUND || err->status == DT_IO) && is_unknown_name(r->master_addr)) {
+        (void)snprintf(r->master_addr, sizeof r->master_addr, "127.0.0.1");
+        if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
+            return 0;
+        }
     }
     if (err->status == DT_NOT_FOUND) {
         return explain_host(o, err);
@@ -463,7 +484,9 @@ static int open_all(struct run *r, struct dt_error *err)
     }
     r->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (r->null_fd < 0) {
-        return dt_fail_errno(err, "/dev/null");
+        (void)dt_fail_errno(err, "/dev/null, which is the workers' standard input");
+        err->status = DT_INVALID; /* another try finds it no more than this one */
+        return -1;
     }
     dt_text_random(r->launch); /* of several hosts, one's: it comes with the round */
     if (r->o->nnodes_max > 1) {

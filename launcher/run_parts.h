@@ -49,7 +49,7 @@ struct run {
     struct place place;    /* of the round */
     char launch[33];       /* the same on all hosts; no other launch has it, whatever its run id */
     struct nodes *nodes;   /* null: a job on one host, whose coordinator is ours */
-    char master_addr[256]; /* with nodes: of the round */
+    char master_addr[256]; /* of the round */
     int master_port;
     char sizes[2048]; /* workers of each host of the round, "8(x3),4"; "": not known */
     struct store_server *store;

@@ -456,6 +456,8 @@ void run_say_end(const struct run *r)
                                                : "the workers here have ended");
     } else if (r->code == DT_EXIT_STOPPED) {
         console_say("dtrun: stopped by %s: state saved%s; the same command continues\n", name, r->failures.saved_step >= 0 ? "" : " by the program");
+    } else if (r->code > 128 && number != 0 && r->place.round == 0) {
+        console_say("dtrun: stopped by %s: no worker had been started\n", name);
     } else if (r->code > 128 && number != 0) {
         console_say("dtrun: stopped by %s: all workers have ended%s%s\n", name, r->is_train ? "; " : "",
                     r->is_train ? what_stays(r, stays, sizeof stays) : "");

@@ -44,7 +44,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .group_world_size = numbered ? o->host_count : p->group_world_size,
                            .role_rank = p->role_rank + i,
                            .role_world_size = p->role_world_size,
-                           .master_addr = r->nodes != NULL ? r->master_addr : o->master_addr,
+                           .master_addr = r->master_addr,
                            .local_addr = r->nodes != NULL ? nodes_address(r->nodes) : NULL,
                            .master_port = r->nodes != NULL ? r->master_port : store_server_port(r->store),
                            .use_agent_store = true,

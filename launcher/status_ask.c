@@ -10,6 +10,7 @@
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { COLUMNS = 80, ROWS = 32, ANSWER_BYTES = 8 << 20 };
+enum { COLUMNS = 80, ROWS = 32, ANSWER_BYTES = 8 << 20, AT_ONCE = 128 };
 #define PATIENCE_S 5.0
 
 /* ---- one answer as text ---- */
@@ -353,14 +354,14 @@ static bool send_request(int fd, const char *run_id)
 }
 
 /* Reads until the end. False: not in time, or too much. */
-static bool read_answer(int fd, struct dt_text *out)
+static bool read_answer(int fd, double until_s, struct dt_text *out)
 {
-    double until_s = dt_now_s() + PATIENCE_S;
     char buffer[65536];
     for (;;) {
-        double left_s = until_s - dt_now_s();
+        double left_s = fmax(until_s - dt_now_s(), 0); /* what has come by then counts */
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (left_s <= 0 || (poll(&p, 1, (int)(left_s * 1e3) + 1) < 0 && errno != EINTR)) {
+        int ready = poll(&p, 1, (int)(left_s * 1e3));
+        if (ready == 0 || (ready < 0 && errno != EINTR)) {
             return false;
         }
         ssize_t n = read(fd, buffer, sizeof buffer);
@@ -400,27 +401,33 @@ static void add_id(struct dt_text *ids, const char *id)
     }
 }
 
-static void ask_one(struct asking *a, const char *path, const char *name)
+/* A connection with the question on its way; -1: it is said why there is none. */
+static int begin_asking(struct asking *a, const char *path, const char *name)
 {
     bool stale;
+    int fd = status_connect(path, &stale);
+    if (fd < 0 && stale) {
+        (void)unlink(path);
+    } else if (fd < 0 && errno != ENOENT) { /* EAGAIN: many ask at once, or it does not accept */
+        (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer: %s\n", atoi(name), strerror(errno));
+        a->silent++;
+    }
+    if (fd >= 0) {
+        (void)send_request(fd, a->run_id); /* one that does not take it does not answer */
+    }
+    return fd;
+}
+
+static void take_answer(struct asking *a, int fd, const char *name, double until_s)
+{
     struct dt_text answer;
     struct dt_error err;
-    int fd = status_connect(path, &stale);
-    if (fd < 0) {
-        if (stale) {
-            (void)unlink(path);
-        } else if (errno != ENOENT) { /* EAGAIN: many ask at once, or it does not accept */
-            (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer: %s\n", atoi(name), strerror(errno));
-            a->silent++;
-        }
-        return;
-    }
     dt_text_init(&answer);
-    if (!send_request(fd, a->run_id) || !read_answer(fd, &answer)) {
+    if (!read_answer(fd, until_s, &answer)) {
         (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer; it is stopped, or ends just now\n", atoi(name));
         a->silent++;
     } else {
-        cJSON *job = dt_scan_parse(answer.data, answer.size, path, NULL, &err);
+        cJSON *job = dt_scan_parse(answer.data, answer.size, name, NULL, &err);
         const char *id = text_of(job, "run_id");
         bool wanted = job != NULL && (a->run_id == NULL || strcmp(id, a->run_id) == 0);
         if (job == NULL) {
@@ -437,8 +444,25 @@ static void ask_one(struct asking *a, const char *path, const char *name)
         a->found += wanted;
         cJSON_Delete(job);
     }
-    (void)close(fd);
     dt_text_clear(&answer);
+}
+
+/* Of agents that do not answer all have the same time, not one after the other. */
+static void ask_some(struct asking *a, const char *folder, struct dirent *const *list, int count)
+{
+    int fds[AT_ONCE];
+    double until_s = dt_now_s() + PATIENCE_S;
+    for (int i = 0; i < count; i++) {
+        char *path = dt_format("%s/%s", folder, list[i]->d_name);
+        fds[i] = begin_asking(a, path, list[i]->d_name);
+        free(path);
+    }
+    for (int i = 0; i < count; i++) {
+        if (fds[i] >= 0) {
+            take_answer(a, fds[i], list[i]->d_name, until_s);
+            (void)close(fds[i]);
+        }
+    }
 }
 
 static int by_number(const struct dirent **a, const struct dirent **b)
@@ -464,10 +488,10 @@ static void ask_folder(struct asking *a, const char *folder)
         return;
     }
     int count = scandir(folder, &list, only_sockets, by_number);
+    for (int i = 0; i < count; i += AT_ONCE) {
+        ask_some(a, folder, list + i, count - i < AT_ONCE ? count - i : AT_ONCE);
+    }
     for (int i = 0; i < count; i++) {
-        char *path = dt_format("%s/%s", folder, list[i]->d_name);
-        ask_one(a, path, list[i]->d_name);
-        free(path);
         free(list[i]);
     }
     if (count >= 0) {

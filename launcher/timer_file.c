@@ -192,6 +192,7 @@ int timer_file_open(struct timer_file **out, uv_loop_t *loop, const char *path, 
     } else if ((unlink(own) != 0 && errno != ENOENT) || mkfifo(own, 0600) != 0 ||
                (fd = open(own, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)) < 0) {
         (void)dt_fail_errno(err, "TORCHELASTIC_TIMER_FILE: %s", own);
+        err->status = DT_INVALID; /* for another try, too */
     } else if (!is_our_fifo(fd)) {
         (void)dt_fail(err, DT_INVALID, "TORCHELASTIC_TIMER_FILE: %s: was exchanged by somebody else; name one in a folder of your own", own);
         (void)close(fd);

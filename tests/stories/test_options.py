@@ -374,3 +374,31 @@ def test_the_last_lines_of_a_failing_rank_are_in_the_report(tmp_path):
     assert result.code == 1
     assert re.search(r"^last lines of rank 0:\nTraceback .*\n(.*\n)*KeyError: 'missing'$", result.err, re.M), result
     assert f"dtrun: logs are in {tree(tmp_path / 'logs')}" in result.err
+
+
+@pytest.mark.parametrize("options, env, said", [
+    (["--standalone", "--node_rank=1"], {}, "--node_rank: 1: not used; the job has one host"),
+    (["--standalone"], {"PET_NODE_RANK": "3"}, "PET_NODE_RANK: 3: not used; the job has one host"),
+    (["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:29400", "--node_rank=1"], {}, "--node_rank: 1: not used; the job has one host"),
+    (["--node_rank=0"], {}, None),
+])
+def test_the_number_of_an_only_host(options, env, said):
+    """torchrun reads it with the static backend alone."""
+    result = run([*options, "sh", "-c", "echo $GROUP_RANK"], env=env)
+    assert (result.code, result.out) == (0, "0\n") and result.err == (f"dtrun: {said}\n" if said else ""), result
+
+
+def test_values_of_other_variables_and_ranks_that_are_none():
+    shown = run(["--dry_run", "/bin/true"], env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"})
+    assert "stop      5 s between TERM and KILL (TORCH_ELASTIC_SHUTDOWN_TIMEOUT)" in shown.out, shown
+    result = run(["--stdin=7", "--nproc_per_node=2", "/bin/true"])
+    assert (result.code, result.err) == (2, "dtrun: --stdin: 7: must be a rank of the job, 0 to 1\n")
+    assert "--leash" not in run(["--l", "/bin/true"]).err and "--leash" not in run(["--leas", "/bin/true"]).err
+    result = run(["/bin/true"], env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "/nonexist/x"})
+    assert result.code == 2 and "TORCHELASTIC_TIMER_FILE: /nonexist/x: No such file or directory" in result.err, result
+
+
+def test_a_name_that_nobody_knows_yet_keeps_no_single_host_waiting():
+    result = run(["--master_addr=pod-0.invalid", "--master_port=0", "sh", "-c", "echo $MASTER_ADDR"])
+    assert (result.code, result.out) == (0, "127.0.0.1\n"), result
+    assert re.fullmatch(r"dtrun: warning: pod-0\.invalid: .+; the workers of this one host meet at 127\.0\.0\.1\n", result.err), result

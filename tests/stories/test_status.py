@@ -306,3 +306,23 @@ def test_the_longest_folder_does(tmp_path):
     os.mkdir(folder, 0o700)
     result = run(["sh", "-c", f"{DTRUN} --status"], env={"DTRUN_RUNTIME_DIR": folder})
     assert result.code == 0 and result.err == "" and "1 rank" in result.out, result
+
+
+def test_agents_that_do_not_answer_cost_their_time_once(place):
+    """Three that are stopped, and one beside them that answers."""
+    with contextlib.ExitStack() as stack:
+        jobs = [stack.enter_context(start(place, f"j{i}", workers=1)) for i in range(4)]
+        for i in range(4):
+            wait_lines(place / f"j{i}", 1)
+        agents = [job.agent for job in jobs]
+        for pid in agents[:3]:
+            os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        p = ask(place)
+        took_s = time.monotonic() - begin
+        for pid in agents[:3]:
+            os.kill(pid, signal.SIGCONT)
+        assert p.returncode == 1 and p.stderr.count("does not answer; it is stopped, or ends just now") == 3 and "run j3: running" in p.stdout, p
+        assert 4.5 < took_s < 9.5, took_s  # not three times five
+        (place / "go").touch()
+        assert [job.finish().code for job in jobs] == [0, 0, 0, 0]

@@ -343,7 +343,7 @@ static void test_errors(void **state)
         {"--tee=4096:1 p",
          "--tee: 4096:1: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to 4095) with masks; examples: --tee=3, --tee=0:1,1:3"},
         {"--nnodes=1:2 --standalone p", "--standalone: is for one host; leave it out, or use --nnodes=1"},
-        {"--node_rank=1 p", "--node_rank: 1: must be below --nnodes (1)"},
+        {"--node_rank=1 --master_port=1 p", "--node_rank: 1: must be below --nnodes (1)"},
         {"--hostfile=/no/file p", "--hostfile: /no/file: No such file or directory; make it, one line per host: NAME slots=N"},
         {"--run_path x.py", "--run_path: runs the script inside torchrun's own Python, which dtrun has not; leave it out"},
         {"--rdzv_backend=etcd-v2 p",
@@ -384,6 +384,7 @@ static void test_errors(void **state)
         {"--signals_to_handle=SIGKILL p",
          "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},
         {"--signals_to_handle=SIGX p", "--signals_to_handle: SIGX: no such signal; example: --signals_to_handle=SIGTERM,SIGUSR1"},
+        {"--nproc_per_node=2 --stdin=2 p", "--stdin: 2: must be a rank of the job, 0 to 1"},
         {"--stdin=-1 p", "--stdin: -1: must be a rank of the whole job, all or none; example: --stdin=3"},
         {"--stdin=some p", "--stdin: some: must be a rank of the whole job, all or none; example: --stdin=3"},
         {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
@@ -431,7 +432,7 @@ static void test_others(void **state)
     good("--stdin=all p");
     assert_int_equal(o.stdin_rank, OPTIONS_STDIN_ALL);
     options_clear(&o);
-    good("--stdin 7 p");
+    good("--nproc_per_node=8 --stdin 7 p");
     assert_int_equal(o.stdin_rank, 7);
     options_clear(&o);
     good("--version --nonsense");

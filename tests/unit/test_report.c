@@ -135,6 +135,16 @@ static void test_root(void **state)
     assert_int_equal(report_root(f, 3), 0);
     f[0].file_time_s = 99; /* no earlier than the others: written because we stopped it */
     assert_int_equal(report_root(f, 3), 2);
+    f[0].file_time_s = 100, f[0].written_s = 100.2; /* by its file in the same second, but before the first end was noticed, at 100.5 */
+    f[2].file_time_s = 0;
+    assert_int_equal(report_root(f, 3), 0);
+    f[0].written_s = 100.48; /* so shortly before that it may have written because of that end */
+    assert_int_equal(report_root(f, 3), 1);
+    f[2].file_time_s = 100, f[2].written_s = 100.1; /* failed before, and took its time to end */
+    assert_int_equal(report_root(f, 3), 2);
+    f[0].written_s = 100.05;
+    assert_int_equal(report_root(f, 3), 0);
+    f[0].written_s = f[2].written_s = 0;
     f[2].file_time_s = 5000; /* cannot be true */
     f[0].file_time_s = 100;
     assert_int_equal(report_root(f, 3), 1);
