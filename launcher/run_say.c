@@ -432,6 +432,24 @@ static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
     return out;
 }
 
+/* Workers of two hosts failed at about the same time, and ours was said: the job ends because of the first one, by whoever leads. */
+static void say_first(const struct run *r)
+{
+    const struct failures *f = &r->failures;
+    bool weak = false, failed = false, own_said = r->failure_told && r->cause_round == r->place.round && f->count > 0 && r->code != DT_EXIT_DONE;
+    const char *cause = r->nodes != NULL && own_said ? nodes_cause(r->nodes, r->cause_round, &weak, &failed) : NULL;
+    if (cause == NULL || !failed || weak) {
+        return;
+    }
+    struct dt_text own;
+    dt_text_init(&own);
+    report_cause(&f->list[f->root], 1, 0, &own);
+    if (strcmp(dt_text_str(&own) + strlen("dtrun: "), cause) != 0) {
+        console_say("dtrun: the first failure of the job: %s\n", cause);
+    }
+    dt_text_clear(&own);
+}
+
 void run_say_end(const struct run *r)
 {
     char stays[128];
@@ -444,6 +462,7 @@ void run_say_end(const struct run *r)
                    : known != NULL ? known
                                    : signal_name,
                    elsewhere != 0 ? " at another host" : "");
+    say_first(r);
     say_no_progress(r);
     if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
         console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);

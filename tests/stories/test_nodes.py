@@ -469,3 +469,22 @@ def test_a_console_that_nobody_reads_costs_lines_and_no_host(tmp_path, quiet, en
     assert (own in results[quiet].err) == read, results
     if read and not env:
         assert re.search(r"^dtrun: host \S+: 1 of 2 workers ended with exit code 0, the first 0.5 s ago; waiting for rank", results[quiet].err, re.M), results
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_hosts_that_fail_together_name_the_same_first_failure(tmp_path, turn):
+    """Both workers end in the same moment with codes of their own; the job ends with one of them, and each host says whose that was."""
+    port = free_port()
+    worker = script(tmp_path, "fail.py", f"""
+import os, time
+open(f"{tmp_path}/" + os.environ["RANK"], "w").close()
+while len([x for x in os.listdir("{tmp_path}") if x.isdigit()]) < 2:
+    pass
+os._exit(40 + int(os.environ["RANK"]))
+""")
+    jobs = [Job(c10d(port, 2, "--exit_code=worker", worker)) for _ in range(2)]
+    with jobs[0], jobs[1]:
+        results = finish(*jobs)
+    code = results[0].code
+    assert code in (40, 41) and results[1].code == code, results
+    assert all(re.search(rf"^dtrun: (the first failure of the job: )?host \S+ rank {code - 40} \(local 0, pid \d+\): exit code {code}", r.err, re.M) for r in results), results
