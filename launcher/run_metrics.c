@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum known { /* what must be known of a worker for a row to have a value: bits */
@@ -200,7 +201,9 @@ static struct worker_numbers look_at_worker(const struct run *r, int i, double n
 
 static double number_at(const void *numbers, const struct row *row)
 {
-    return *(const double *)((const char *)numbers + row->offset);
+    double value;
+    memcpy(&value, (const char *)numbers + row->offset, sizeof value);
+    return value;
 }
 
 /* All values of a metric stand together, as the format wants it. */
