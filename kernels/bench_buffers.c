@@ -1,6 +1,8 @@
 /* What benches of kernels work on. Random numbers are drawn once, a block of them, and copied as often as a buffer needs. */
 #include "kernels/bench_buffers.h"
 
+#include "kernels/timer.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -60,6 +62,8 @@ void bench_open_random(struct bench *b)
 
 void bench_close_random(struct bench *b)
 {
+    dt_timer_close(b->timer);
+    b->timer = NULL;
     dt_device_free(b->d, DT_MEMORY_DEVICE, b->staging, BLOCK * sizeof(float));
     dt_device_free(b->d, DT_MEMORY_PINNED, b->random, BLOCK * sizeof(float));
     dt_device_free(b->d, DT_MEMORY_PINNED, b->numbers, BLOCK * sizeof(int32_t));

@@ -22,10 +22,13 @@ struct bench {
         void *p;
         size_t size_bytes;
     } buffers[BENCH_BUFFERS];
-    float *random;    /* pinned, one block of values in (0, 1) */
-    int32_t *numbers; /* pinned, as many positive numbers */
-    void *staging;    /* on the device, as many floats */
-    bool failed;      /* said on stderr; nothing more is done */
+    float *random;          /* pinned, one block of values in (0, 1) */
+    int32_t *numbers;       /* pinned, as many positive numbers */
+    void *staging;          /* on the device, as many floats */
+    struct dt_timer *timer; /* of bench_begin, which opens it */
+    char *lead;             /* two blocks that are copied ahead of what is timed; null: nothing is */
+    size_t lead_bytes;      /* of one */
+    bool failed;            /* said on stderr; nothing more is done */
 };
 
 /* Whether nothing failed so far, with the outcome of one more call; the first failure's text goes to stderr. */
@@ -39,7 +42,8 @@ const char *bench_dtype_name(enum dt_dtype type);
 /* Memory of the open device, for dt_device_free; null when there is none, which bench_ok heard. */
 void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes);
 
-/* What the host hands to the device: a block of random floats, and a place for them there. The stream is open. Closing frees what there is. */
+/* What the host hands to the device: a block of random floats, and a place for them there. The stream is open. Closing frees what there is, the timer
+ * too. */
 void bench_open_random(struct bench *b);
 void bench_close_random(struct bench *b);
 /* Queues random numbers in (0, 1) of type F32 or BF16 into `count` elements at `to` on the device. */

@@ -3,8 +3,7 @@
 
 #include "kernels/cost.h"
 
-/* As at the start of a run: what computes a product, and one with its epilogue, is measured if it was not yet. */
-static void choose(struct bench *b, const struct dt_matmul_args *a)
+void bench_choose(struct bench *b, const struct dt_matmul_args *a)
 {
     const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_matmul_args each[2] = {*a, *a};
@@ -24,7 +23,7 @@ static double product(struct bench *b, bool go, struct dt_matmul_args a)
     if (go) {
         dt_matmul_epilogue(b->k, b->s, &a);
     } else {
-        choose(b, &a);
+        bench_choose(b, &a);
     }
     return dt_cost_matmul(&a).flops;
 }

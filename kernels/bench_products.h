@@ -4,6 +4,8 @@
 
 #include "kernels/bench_buffers.h"
 
+/* As at the start of a run: what computes a product, and one with its epilogue, is measured if it was not yet. */
+void bench_choose(struct bench *b, const struct dt_matmul_args *a);
 /* Each makes its buffers, queues one call when `go`, and gives the operations of one. Without `go`, what computes a product is chosen first, where
  * the device chooses by measuring. */
 double bench_matmul(struct bench *b, bool go);

@@ -29,8 +29,10 @@ void bench_squaring_open(struct bench *b, struct bench_squaring *q, int64_t side
 void bench_squaring_fill(struct bench *b, struct bench_squaring *q);
 void bench_squaring_close(struct bench *b, struct bench_squaring *q);
 
-/* Waits for `calls` calls that were put in from begin_s on; seconds of one. */
-double bench_finish(struct bench *b, double begin_s, int calls);
+/* Of what is put into the stream between the two: seconds of one of `calls` calls, by the device's clock. On a GPU copies go ahead while the host puts them in, so
+ * that short kernels follow each other without a gap. */
+void bench_begin(struct bench *b, int calls);
+double bench_finish(struct bench *b, int calls);
 /* How many calls of so many microseconds each are enough to be measured. */
 int bench_calls(double us, double enough_us);
 /* The same of copies and of products, after the first one. */
