@@ -85,6 +85,8 @@ struct dt_device_plans {
     bool (*take)(struct dt_device *d, const char *text, bool keep);
     /* Chooses nothing, attention included, and forgets what was chosen earlier: the same on each start. */
     void (*none)(struct dt_device *d);
+    /* Computes each product once on s, with operands of its own, so that no step waits for its plan or for a library's code; waits for them. */
+    int (*ready)(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, struct dt_error *err);
     /* Makes what a pass of attention needs (a library compiles its kernel: a second), so that no step waits for it; what `a` points to counts for nothing.
      * *by: what will compute it, in words. */
     int (*attention)(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err);

@@ -270,13 +270,18 @@ static int choose_attention_together(struct trainer *t, const struct products *o
     return rc;
 }
 
-/* Each rank for itself: what attention needs beside memory. */
+/* Each rank for itself: plans, and what attention needs beside memory. */
 static int make_ready(struct trainer *t, const struct products *all, struct dt_error *err)
 {
     struct world *w = t->world;
     const struct dt_device_plans *plans = w->device->ops->plans;
     const char *forward = "nothing", *backward = "nothing";
     double begin_s = dt_now_s();
+    if (plans->ready(w->compute, all->each, all->count, tick, w, err) != 0) {
+        return -1;
+    }
+    metrics_log(&t->metrics, "train: %d products ready after %.1f s", all->count, dt_now_s() - begin_s);
+    begin_s = dt_now_s();
     for (int i = 0; i < all->attention_count; i++) {
         if (plans->attention(w->device, &all->attention[i], &forward, err) != 0) {
             return -1;

@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { PROPOSALS = TURNS_CANDIDATES, KEPT = 6, COUNTED = 2, COPIES = 4 };
+#define READY_S 60.0
 #define COPIES_BYTES ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what a cache holds */
 
 struct candidate {
@@ -55,7 +56,8 @@ static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t s
     return *end;
 }
 
-static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, const struct dt_matmul_key *k, struct operands *o, struct dt_error *err)
+static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, const struct dt_matmul_key *k, int most_copies, struct operands *o,
+                         struct dt_error *err)
 {
     size_t size = dt_dtype_size((enum dt_dtype)k->type), c_size = dt_dtype_size((enum dt_dtype)k->c_type), end = 0;
     memset(o, 0, sizeof *o);
@@ -68,7 +70,7 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, c_size, 16);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
-    o->copies = o->copies < 1 ? 1 : o->copies > COPIES ? COPIES : o->copies;
+    o->copies = o->copies < 1 ? 1 : o->copies > most_copies ? most_copies : o->copies;
     o->size_bytes = (size_t)o->copies * end;
     void *block;
     if (dt_device_alloc(d, DT_MEMORY_DEVICE, o->size_bytes, &block, err) != 0) {
@@ -83,12 +85,11 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     return 0;
 }
 
-/* The product with the operands of the next copy. */
-static struct dt_matmul_args next_copy(struct trial *t)
+/* The product with the operands of one copy. */
+static struct dt_matmul_args with_copy(const struct dt_matmul_args *product, const struct operands *o, int copy)
 {
-    const struct operands *o = &t->operands;
-    struct dt_matmul_args a = *t->product;
-    char *at = o->block + (size_t)(t->runs++ % o->copies) * o->step_bytes;
+    struct dt_matmul_args a = *product;
+    char *at = o->block + (size_t)copy * o->step_bytes;
     a.a = at + o->a;
     a.b = at + o->b;
     a.c = at + o->c;
@@ -102,7 +103,7 @@ static bool run(void *trial, int i)
 {
     struct trial *t = trial;
     const struct candidate *x = &t->all[i];
-    struct dt_matmul_args a = next_copy(t);
+    struct dt_matmul_args a = with_copy(t->product, &t->operands, t->runs++ % t->operands.copies);
     if (x->apart) {
         dt_matmul_parts(&dt_kernels_cuda, t->stream, &a);
         return true;
@@ -189,7 +190,7 @@ static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_
     if (t.count > 0) {
         rc = turns_open(&t.turns, s, t.launch.native, "measuring products", t.count);
     }
-    if (rc == 0 && t.count > 0 && open_operands(s->device, &t.launch, key, &t.operands, err) != 0) {
+    if (rc == 0 && t.count > 0 && open_operands(s->device, &t.launch, key, COPIES, &t.operands, err) != 0) {
         dt_log(DT_LOG_WARN, "matmul", "%s; not measured", err->text);
     } else if (rc == 0 && t.count > 0) {
         rc = take_turns(&t, &best, ms);
@@ -263,6 +264,39 @@ static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int co
     return rc;
 }
 
+/* One product on random numbers, which makes its plan. Without the memory for it the first step makes it. */
+static int touch(struct dt_stream *s, const struct dt_matmul_args *product, struct dt_error *err)
+{
+    struct dt_matmul_key key = dt_matmul_key_of(product);
+    struct dt_cuda_launch launch;
+    struct operands operands;
+    if (!dt_cuda_begin(s, &launch)) {
+        return dt_stream_failed(s, err) ? -1 : 0;
+    }
+    if (open_operands(s->device, &launch, &key, 1, &operands, err) != 0) {
+        dt_log(DT_LOG_INFO, "matmul", "%s; not run ahead", err->text);
+        return 0;
+    }
+    struct dt_matmul_args a = with_copy(product, &operands, 0);
+    dt_matmul_epilogue(&dt_kernels_cuda, s, &a);
+    int rc = dt_stream_finish(s, READY_S, err);
+    dt_device_free(s->device, DT_MEMORY_DEVICE, operands.block, operands.size_bytes);
+    return rc;
+}
+
+static int ready(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, struct dt_error *err)
+{
+    for (int i = 0; i < count; i++) {
+        if (each[i].m > 0 && each[i].n > 0 && touch(s, &each[i], err) != 0) {
+            return dt_wrap(err, "products");
+        }
+        if (tick != NULL) {
+            tick(context);
+        }
+    }
+    return 0;
+}
+
 static void tell(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out)
 {
     struct dt_matmul_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
@@ -299,6 +333,7 @@ const struct dt_device_plans dt_cuda_plans = {.choose = choose,
                                               .tell = tell,
                                               .take = take,
                                               .none = none,
+                                              .ready = ready,
                                               .attention = dt_cuda_attention_ready,
                                               .attention_backward = dt_cuda_attention_backward_ready,
                                               .choose_attention = dt_cuda_attention_choose,

@@ -344,6 +344,8 @@ cublasStatus_t status(bool good)
 extern "C" {
 
 uint64_t softgpu_lt_products, softgpu_lt_proposals, softgpu_lt_epilogues; /* asked for in this process, for tests that count */
+uint64_t softgpu_lt_described_at;                                         /* kernels that had been launched when a product was described last */
+extern uint64_t softgpu_launch_count;
 
 size_t cublasLtGetVersion(void)
 {
@@ -365,6 +367,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
     softgpu_setup("cublasLtMatmulDescCreate");
+    softgpu_lt_described_at = softgpu_launch_count;
     description *p = new description();
     p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     p->bias_type = p->aux_type = -1;

@@ -21,6 +21,7 @@
 // clang-format on
 
 extern uint64_t softgpu_lt_products, softgpu_lt_proposals;
+extern uint64_t softgpu_lt_described_at;
 extern uint64_t softgpu_launch_count, softgpu_late_loads; /* kernels that were launched; of these, whose code was not there yet */
 int softgpu_dnn_plans(void);
 int softgpu_dnn_ran(int proposal); /* executions, by proposal */
@@ -427,6 +428,35 @@ static void train(const struct job *job, struct ranks_outcome *out)
     }
 }
 
+/* Kernels that a run of so many steps launches after its last product was described. */
+static uint64_t launches_after_plans(struct job *job, int steps)
+{
+    struct ranks_outcome out;
+    job->training.max_steps = steps;
+    train(job, &out);
+    return softgpu_launch_count - softgpu_lt_described_at;
+}
+
+/* No step waits for a plan: what a run of two more steps launches more, one of two steps has launched at least, since all was described. */
+static void no_step_makes_a_plan(void **state)
+{
+    (void)state;
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        struct job job;
+        ranks_job(&job);
+        job.training.strategy = "single_device";
+        job.training.precision = "bf16-mixed";
+        job.precision.compute = job.precision.reduce = DT_BF16;
+        job.training.deterministic = deterministic == 1;
+        job.training.eval_every_n_steps = 0;
+        job.text = NULL;
+        plan_cache_use("steps", true);
+        (void)launches_after_plans(&job, 2); /* measures */
+        uint64_t two = launches_after_plans(&job, 2), four = launches_after_plans(&job, 4);
+        assert_true(four > two && two >= four - two);
+    }
+}
+
 /* All products of a run are measured before it begins: with the plans at hand the library is asked for no proposal. So are attention's engines measured and its plans
  * made, one for each pass, except in F32, which cuDNN does not take, and where kernels of our own are wanted; later runs have the engines that were chosen.
  * Runs repeat the bits of the measured plans; a deterministic one those of the first proposals, whatever the file says. */
@@ -570,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_damaged_file_is_said_in_one_line),
         cmocka_unit_test(what_the_library_lacks_is_said),
         cmocka_unit_test(a_run_has_all_its_plans),
+        cmocka_unit_test(no_step_makes_a_plan),
         cmocka_unit_test(kernels_are_loaded_before),
         cmocka_unit_test(the_head_is_aligned),
     };
