@@ -6,7 +6,8 @@
 
 #define FIRST_BUCKET_BYTES 0x1p20 /* small, so that the first one is on its way while most of backward is still to come */
 
-/* Backward completes units from the last to the first: a bucket is closed when it holds its limit or more. */
+/* Backward completes units from the last to the first: a bucket is closed when it holds its limit or more, and before the root, which comes last and whose embedding
+ * may be larger than all before it: nothing follows that could hide its way, so what is worth one goes ahead of it. */
 static void make_buckets(struct strategy *s)
 {
     int units = s->chain->unit_count, n = 0;
@@ -17,7 +18,7 @@ static void make_buckets(struct strategy *s)
         s->bucket_of[u] = n;
         s->buckets[n] = (struct bucket){.first = u, .count = s->buckets[n].count + 1};
         bytes += (double)s->chain->units[u].numel * (double)dt_dtype_size(s->wire_type);
-        if (bytes >= limit && u > 0) {
+        if (u > 0 && (bytes >= limit || (u == 1 && bytes >= FIRST_BUCKET_BYTES))) {
             n++;
             bytes = 0;
             limit = s->bucket_cap_bytes;
