@@ -176,11 +176,19 @@ def replay(job, out, rounds):
                 shutil.rmtree(os.path.join(out, "checkpoints", name))
 
 
+def steps_in(folder, seconds):
+    """As many as six undisturbed ranks of this machine do in half of that time; the other half, and more, faults take."""
+    job, begin = training.make_job(folder, name="pace.json", steps=600, checkpointing={"save_every_n_steps": 0}), time.monotonic()
+    result = training.train(job, folder / "pace", ranks=6)
+    assert result.code == 0, result
+    return int(600 / (time.monotonic() - begin) * seconds / 2)
+
+
 def test_a_seed_of_faults(tmp_path):
     seed = int(os.environ.get("DTRUN_SEED") or time.time())
     seconds, until = float(os.environ.get("DTRUN_SOAK_S") or 60), int(os.environ.get("DTRUN_SOAK_UNTIL") or 1 << 30)
     print(f"seed {seed}", flush=True)
-    steps = 3000 + int(90 * max(0, seconds - 60))  # more than come in that time
+    steps = max(3000 + int(90 * max(0, seconds - 60)), steps_in(tmp_path, seconds))  # more than come in that time
     job = training.make_job(tmp_path, steps=steps, checkpointing={"save_every_n_steps": 20, "keep_last_n": 1000}, logging={"log_every_n_steps": 100})
     with hosts.network(3) as net:
         soak = Soak(net, job, tmp_path / "out", seed)
