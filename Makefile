@@ -1,4 +1,4 @@
-# dtrun: one Makefile for all folders.   make [all|test|test-full|gpu-test|gpu-bench|demo|lint|bench|install|uninstall|dist|clean]
+# dtrun: one Makefile for all folders.   make [all|test|test-full|gpu-test|gpu-bench|demo|lint|bench|bench-check|install|uninstall|dist|clean]
 #   make SAN=address,undefined test     build and test with sanitizers, in a folder of its own
 #   make test TESTS="store_table comm"  only some unit tests or stories
 #   make CUDA=PREFIX                    the CUDA toolkit to build with (default: where nvcc is); make CUDA= builds without
@@ -48,7 +48,7 @@ HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
 
 MANUAL := $(wildcard docs/man/*.1)
 
-.PHONY: all programs unit fuzz tools setup test test-full gpu-test gpu-bench demo lint bench install uninstall dist clean
+.PHONY: all programs unit fuzz tools setup test test-full gpu-test gpu-bench demo lint bench bench-check install uninstall dist clean
 all: programs
 programs: $(PROGRAMS)
 unit: $(UNIT)
@@ -130,6 +130,8 @@ lint:
 	@scripts/lint.sh
 bench: programs
 	@B=$(B) scripts/bench.sh
+bench-check: programs
+	@B=$(B) python3 scripts/bench_check.py
 install: programs
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/libexec/dtrun" "$(DESTDIR)$(PREFIX)/share/doc/dtrun" "$(DESTDIR)$(PREFIX)/share/man/man1"
 	for p in dtrun dtdata dtckpt; do install -m 755 $(B)/bin/$$p "$(DESTDIR)$(PREFIX)/bin/$$p"; done
