@@ -67,7 +67,7 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0, k->n, size, 16);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
-    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, c_size, 16);
+    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, sizeof(float), 16); /* of either type */
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
     o->copies = o->copies < 1 ? 1 : o->copies > most_copies ? most_copies : o->copies;

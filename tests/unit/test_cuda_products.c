@@ -434,6 +434,7 @@ static uint64_t launches_after_plans(struct job *job, int steps)
     struct ranks_outcome out;
     job->training.max_steps = steps;
     train(job, &out);
+    ranks_clear(&out);
     return softgpu_launch_count - softgpu_lt_described_at;
 }
 
@@ -454,6 +455,7 @@ static void no_step_makes_a_plan(void **state)
         (void)launches_after_plans(&job, 2); /* measures */
         uint64_t two = launches_after_plans(&job, 2), four = launches_after_plans(&job, 4);
         assert_true(four > two && two >= four - two);
+        dt_arena_clear(&job.arena);
     }
 }
 
