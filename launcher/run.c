@@ -423,7 +423,8 @@ static int open_store(struct run *r, struct dt_error *err)
     if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
         return 0;
     }
-    if ((err->status == DT_NOT_FOUND || err->status == DT_IO) && is_unknown_name(r->master_addr)) {
+    bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0; /* which nobody but this host has to know */
+    if ((err->status == DT_NOT_FOUND || err->status == DT_IO) && !own_address && is_unknown_name(r->master_addr)) {
         (void)snprintf(r->master_addr, sizeof r->master_addr, "127.0.0.1");
         if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
             return 0;

@@ -66,7 +66,7 @@ def test_a_frozen_host_commits_nothing(tmp_path):
         pids = catch_save(jobs[0])
         before = saved(out)
         assert before and set(before.values()) == {1}, before
-        workers = [p for p in pids if p not in (jobs[0].pid, jobs[0].agent)]
+        workers = [p for p in pids if p not in (jobs[0].pid, *children(jobs[0].pid))]
         assert len(workers) == 1, pids
         wait_until(lambda: [s for s, r in saved(out).items() if r > 1], "a save of a newer round", 100, step_s=0.1)
         assert all(map(alive, pids))

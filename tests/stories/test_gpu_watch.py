@@ -127,7 +127,7 @@ def test_errors_of_programs_are_said_and_end_nothing(place):
 
 
 def test_the_driver_says_why_a_call_failed(place):
-    started, said = begin(place, "why", ["0.serial 77", "event 0.74"], ranks=1, SOFTGPU_FAIL="cudaEventQuery:719:100")
+    started, said = begin(place, "why", ["0.serial 77", "event 0.74"], ranks=1, sets=["training.max_steps=1000000"], SOFTGPU_FAIL="cudaEventQuery:719:3000")
     with started:
         result = finish(started)
     line = cause(result)
@@ -137,7 +137,7 @@ def test_the_driver_says_why_a_call_failed(place):
 
 def test_who_waits_for_the_drivers_word_is_still_the_cause(place):
     """The driver says nothing, and the other rank has noticed by then and is gone."""
-    started, _ = begin(place, "waits", SOFTGPU_FAIL="cudaEventQuery:719:100:1")
+    started, _ = begin(place, "waits", sets=["training.max_steps=1000000"], SOFTGPU_FAIL="cudaEventQuery:719:3000:1")
     with started:
         result = finish(started)
     assert re.search(r"rank 1 .*exit code 111: .*GPU 1 \(software GPU, bus 0000:02:00\.0\): .*a kernel failed", cause(result)), result
