@@ -315,7 +315,7 @@ def test_no_temporary_folder_at_all(tmp_path, way):
     """It costs a job that logs nothing one line, and one that wants logs its start."""
     places.mount_point(tmp_path, "try")
     make, words, code = NO_FOLDER[way]
-    go = "OMP_NUM_THREADS=1 /proc/self/fd/9 --max_restarts=1"  # by its name it may lie below /tmp
+    go = "OMP_NUM_THREADS=1 TSAN_OPTIONS= LSAN_OPTIONS= /proc/self/fd/9 --max_restarts=1"  # by its name it may lie below /tmp, as a sanitizer's file may
     line = (f"exec 9<{DTRUN}; " "full() { mount -t tmpfs -o size=64k none $1 && ! head -c 100000 /dev/zero >$1/x; }; for p in /tmp /var/tmp; do " + make + " $p 2>/dev/null; done; "
             f"cd /proc; unset TMPDIR TEMP; export TMP=/none; {go} sh -c '[ -z \"$TORCHELASTIC_ERROR_FILE\" ] && [ $TORCHELASTIC_RESTART_COUNT = 1 ]'; echo code $?; "
             f"for o in -r3 -t2 --log_dir= --duplicate_stdout_filters=x; do {go} $o echo x; echo code $?; done; ls /tmp | grep -c torchelastic")
