@@ -92,7 +92,7 @@ static struct job_numbers look_at_job(const struct run *r, double now_s)
 
 static void add_labels(const struct run *r, struct dt_text *out)
 {
-    bool spare = r->nodes != NULL && r->agent.state == AGENT_JOINING && nodes_is_spare(r->nodes);
+    bool spare = run_is_spare(r);
     exporter_head(out, "dtrun_info", "gauge", "The job and this host, as labels.");
     dt_text_puts(out, "dtrun_info{version=\"" DT_VERSION "\",run_id=");
     exporter_label(out, r->o->run_id);

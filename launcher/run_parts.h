@@ -165,6 +165,8 @@ void run_torch_round(struct run *r);
 void run_torch_end(const struct run *r);
 /* run_numa.c: finds r->bindings, if they are asked for. Returns -1 to go on, or the exit code when they cannot be had, which is said then. */
 int run_numa_open(struct run *r);
+/* It waits beside a round of the other hosts. */
+bool run_is_spare(const struct run *r);
 /* Appends what the metrics endpoint shows; user is the run. */
 void run_metrics(void *user, struct dt_text *out);
 /* Appends what `dtrun --status` is told; user is the run. */

@@ -9,6 +9,11 @@
 
 enum { COMMAND_BYTES = 4096 };
 
+bool run_is_spare(const struct run *r)
+{
+    return r->nodes != NULL && r->agent.state == AGENT_JOINING && nodes_is_spare(r->nodes);
+}
+
 static void add_string(struct dt_text *out, const char *key, const char *value)
 {
     if (value != NULL) {
@@ -154,7 +159,7 @@ void run_status(void *user, struct dt_text *out)
     const struct options *o = r->o;
     const struct place *p = &r->place;
     double now_s = dt_now_s();
-    bool spare = r->nodes != NULL && r->agent.state == AGENT_JOINING && nodes_is_spare(r->nodes);
+    bool spare = run_is_spare(r);
     dt_text_printf(out, "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_pid\":%d,\"up_s\":%.1f",
                    spare ? "spare" : agent_state_name(r->agent.state), p->round, run_restarts_used(r, false), o->max_restarts, (int)getpid(),
                    (int)getppid(), now_s - r->begin_s);
