@@ -160,19 +160,20 @@ static double happened_s(const struct report_failure *f)
     return f->file_time_s > 0 && f->file_time_s <= noticed_s + 1 ? floor(f->file_time_s) : noticed_s;
 }
 
-/* To the fraction: when the worker wrote its file, if that is the second which it names, else when it was noticed. */
-static double exactly_s(const struct report_failure *f)
+/* The worker wrote its file in the second that it names, so when it did is known to the fraction. */
+static bool is_dated(const struct report_failure *f)
 {
-    bool own = f->file_time_s > 0 && floor(f->written_s) == happened_s(f) && f->written_s < f->wall_s;
-    return own ? f->written_s : f->wall_s;
+    return f->file_time_s > 0 && floor(f->written_s) == happened_s(f) && f->written_s < f->wall_s;
 }
 
 /* Within one second. An end is noticed a moment after it came about, and whoever lost a peer may have written by then. */
 static bool is_sooner(const struct report_failure *a, const struct report_failure *b)
 {
-    bool alike = (exactly_s(a) < a->wall_s) == (exactly_s(b) < b->wall_s);
-    double later_s = alike ? 0 : NOTICED_S, a_s = exactly_s(a) + (exactly_s(a) < a->wall_s ? later_s : 0);
-    return a_s < exactly_s(b) + (exactly_s(b) < b->wall_s ? later_s : 0);
+    bool a_dated = is_dated(a), b_dated = is_dated(b);
+    double a_s = a_dated ? a->written_s : a->wall_s, b_s = b_dated ? b->written_s : b->wall_s;
+    a_s += a_dated && !b_dated ? NOTICED_S : 0;
+    b_s += b_dated && !a_dated ? NOTICED_S : 0;
+    return a_s < b_s;
 }
 
 size_t report_heard(const char *text)
@@ -200,7 +201,7 @@ int report_root(const struct report_failure *f, int count)
     for (int i = 0; i < count; i++) {
         bool same = best >= 0 && happened_s(&f[i]) == happened_s(&f[best]);
         bool earlier = best >= 0 && f[i].stopped_by_us && f[i].file_time_s > 0 &&
-                       (happened_s(&f[i]) < happened_s(&f[best]) || (same && exactly_s(&f[i]) < f[i].wall_s && is_sooner(&f[i], &f[best])));
+                       (happened_s(&f[i]) < happened_s(&f[best]) || (same && is_dated(&f[i]) && is_sooner(&f[i], &f[best])));
         if (earlier || (best < 0 && i == 0)) {
             best = i;
         }
