@@ -432,7 +432,15 @@ static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
     return out;
 }
 
-/* Workers of two hosts failed at about the same time, and ours was said: the job ends because of the first one, by whoever leads. */
+/* What a cause line says of a worker's end, without which worker it was. */
+static const char *without_name(const char *cause)
+{
+    const char *words = strstr(cause, "): ");
+    return words != NULL ? words : cause;
+}
+
+/* Workers of two hosts failed at about the same time, and ours was said: the job ends because of the first one, by whoever leads. The same words about
+ * another rank would explain nothing. */
 static void say_first(const struct run *r)
 {
     const struct failures *f = &r->failures;
@@ -444,7 +452,7 @@ static void say_first(const struct run *r)
     struct dt_text own;
     dt_text_init(&own);
     report_cause(&f->list[f->root], 1, 0, &own);
-    if (strcmp(dt_text_str(&own) + strlen("dtrun: "), cause) != 0) {
+    if (strcmp(without_name(dt_text_str(&own)), without_name(cause)) != 0) {
         console_say("dtrun: the first failure of the job: %s\n", cause);
     }
     dt_text_clear(&own);
