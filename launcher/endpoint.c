@@ -127,6 +127,66 @@ int endpoint_listen(int port, int lo, int hi, int *fd, int *port_out, struct dt_
     return 0;
 }
 
+/* ---- who listens ---- */
+
+enum { LISTENERS = 256 };
+
+struct listener {
+    unsigned long inode;
+    struct sockaddr_storage at;
+};
+
+static void read_address(const char *hex, int port, struct sockaddr_storage *out)
+{
+    struct sockaddr_in *in4 = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+    bool six = strlen(hex) > 8;
+    uint32_t words[4] = {0};
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < (six ? 4 : 1); i++) { /* in memory as in the kernel's: each word as the machine prints it */
+        char word[9];
+        (void)snprintf(word, sizeof word, "%.8s", hex + (size_t)8 * (size_t)i);
+        words[i] = (uint32_t)strtoul(word, NULL, 16);
+    }
+    if (six) {
+        in6->sin6_family = AF_INET6;
+        memcpy(&in6->sin6_addr, words, sizeof in6->sin6_addr);
+    } else {
+        in4->sin_family = AF_INET;
+        in4->sin_addr.s_addr = words[0];
+    }
+    lookup_set_port((struct sockaddr *)out, port);
+}
+
+/* Those of /proc/net/tcp or tcp6 that listen on a port, at most `room`: several processes may, by SO_REUSEPORT. Returns their number. */
+static int find_listeners(const char *path, int port, struct listener *out, int room)
+{
+    char line[512], address[33];
+    int count = 0;
+    FILE *f = fopen(path, "re");
+    while (f != NULL && count < room && fgets(line, sizeof line, f) != NULL) {
+        unsigned local_port = 0, state = 0;
+        unsigned long inode = 0;
+        if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", address, &local_port, &state, &inode) == 4 &&
+            (int)local_port == port && state == 0x0a) {
+            out[count].inode = inode;
+            read_address(address, port, &out[count++].at);
+        }
+    }
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    return count;
+}
+
+static int find_all_listeners(int port, struct listener *out, int room)
+{
+    int count = find_listeners("/proc/net/tcp6", port, out, room); /* first: agents listen there */
+    return count + find_listeners("/proc/net/tcp", port, out + count, room - count);
+}
+
+/* ---- whose the endpoint is ---- */
+
 /* Addresses that are routed here without an interface (ip route add local) can be bound; so can foreign ones under ip_nonlocal_bind. */
 static bool can_bind(const struct sockaddr *a)
 {
@@ -186,10 +246,10 @@ int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const str
     }
     out->fd = listen_on_all(port);
     if (out->fd < 0 && errno == EADDRINUSE) {
-        char owner[128];
-        bool listens = endpoint_port_owner(port, owner, sizeof owner);
+        struct listener first; /* whose it is would cost a look at all files of all processes */
+        bool listens = find_all_listeners(port, &first, 1) > 0;
         if (choice == ENDPOINT_AUTO || !listens) {
-            (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port, listens ? owner : "an outgoing connection");
+            (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port, listens ? "another process" : "an outgoing connection");
             return 0;
         }
         errno = EADDRINUSE;
@@ -268,62 +328,6 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
 }
 
 /* ---- who has the port ---- */
-
-enum { LISTENERS = 256 };
-
-struct listener {
-    unsigned long inode;
-    struct sockaddr_storage at;
-};
-
-static void read_address(const char *hex, int port, struct sockaddr_storage *out)
-{
-    struct sockaddr_in *in4 = (struct sockaddr_in *)out;
-    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
-    bool six = strlen(hex) > 8;
-    uint32_t words[4] = {0};
-    memset(out, 0, sizeof *out);
-    for (int i = 0; i < (six ? 4 : 1); i++) { /* in memory as in the kernel's: each word as the machine prints it */
-        char word[9];
-        (void)snprintf(word, sizeof word, "%.8s", hex + (size_t)8 * (size_t)i);
-        words[i] = (uint32_t)strtoul(word, NULL, 16);
-    }
-    if (six) {
-        in6->sin6_family = AF_INET6;
-        memcpy(&in6->sin6_addr, words, sizeof in6->sin6_addr);
-    } else {
-        in4->sin_family = AF_INET;
-        in4->sin_addr.s_addr = words[0];
-    }
-    lookup_set_port((struct sockaddr *)out, port);
-}
-
-/* Those of /proc/net/tcp or tcp6 that listen on a port, at most `room`: several processes may, by SO_REUSEPORT. Returns their number. */
-static int find_listeners(const char *path, int port, struct listener *out, int room)
-{
-    char line[512], address[33];
-    int count = 0;
-    FILE *f = fopen(path, "re");
-    while (f != NULL && count < room && fgets(line, sizeof line, f) != NULL) {
-        unsigned local_port = 0, state = 0;
-        unsigned long inode = 0;
-        if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", address, &local_port, &state, &inode) == 4 &&
-            (int)local_port == port && state == 0x0a) {
-            out[count].inode = inode;
-            read_address(address, port, &out[count++].at);
-        }
-    }
-    if (f != NULL) {
-        (void)fclose(f);
-    }
-    return count;
-}
-
-static int find_all_listeners(int port, struct listener *out, int room)
-{
-    int count = find_listeners("/proc/net/tcp", port, out, room);
-    return count + find_listeners("/proc/net/tcp6", port, out + count, room - count);
-}
 
 static bool has_socket(const char *pid, unsigned long inode)
 {

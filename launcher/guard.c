@@ -274,7 +274,8 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
 {
     int status = 0;
     bool suspending = false, gone = false;
-    struct leftovers before = {.look_at_s = dt_now_s() + LOOK_S};
+    double begun_s = dt_now_s();
+    struct leftovers before = {.begun_s = begun_s, .look_at_s = begun_s + LOOK_S};
     while (!gone) {
         double wait_s = fmin(end_overdue(agent), leftovers_step(&before, agent, dt_now_s()));
         struct timespec wait = dt_timespec(console_turn() ? fmin(wait_s, CONSOLE_S) : wait_s);

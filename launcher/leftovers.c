@@ -5,14 +5,17 @@
 #include "base/text.h"
 #include "launcher/console.h"
 #include "launcher/process.h"
+#include "launcher/status.h"
 
 #include <ctype.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -180,6 +183,48 @@ int leftovers_kill(pid_t agent)
     return count;
 }
 
+/* ---- the look of all jobs of this user ---- */
+
+/* The file in the folder of their sockets that says when the newest look began that found nothing. -1: there is none. */
+static int open_looked(void)
+{
+    int fd = -1;
+    char *folder;
+    for (int i = 0; fd < 0 && (folder = status_folder(i)) != NULL; i++) {
+        struct dt_error ignored;
+        char *path = dt_format("%s/looked", folder);
+        fd = status_folder_check(folder, false, &ignored) == 0 ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+        free(path);
+        free(folder);
+    }
+    return fd;
+}
+
+/* Another PID namespace may have the same folder. */
+static unsigned long long namespace_number(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (unsigned long long)st.st_ino : 0;
+}
+
+static bool has_looked_since(int fd, double since_s)
+{
+    char text[64] = "";
+    unsigned long long where = 0;
+    double at_s = 0;
+    return pread(fd, text, sizeof text - 1, 0) > 0 && sscanf(text, "%llu %lf", &where, &at_s) == 2 && where == namespace_number() && at_s >= since_s &&
+           at_s <= dt_now_s(); /* later: of another boot */
+}
+
+static void note_looked(int fd, double at_s)
+{
+    char text[64];
+    int size = snprintf(text, sizeof text, "%llu %.6f\n", namespace_number(), at_s);
+    (void)!(ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)size, 0) == size); /* else others look themselves */
+}
+
+/* ---- looks ---- */
+
 /* Whether there are any; said if so wished. */
 static bool look(pid_t agent, bool say)
 {
@@ -201,10 +246,20 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
     if (now_s < l->look_at_s) {
         return l->look_at_s - now_s;
     }
-    bool any = look(agent, l->seen);
-    l->done = l->seen || !any;
-    l->seen = true;
+    int fd = l->seen ? -1 : open_looked();
+    bool waits = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; /* one looks; it may save us ours */
     l->look_at_s = now_s + again_s;
+    if (!waits) {
+        bool known = fd >= 0 && has_looked_since(fd, l->begun_s), any = !known && look(agent, l->seen);
+        l->done = l->seen || !any;
+        l->seen = true;
+        if (fd >= 0 && !known && !any) {
+            note_looked(fd, now_s);
+        }
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
     return l->done ? INFINITY : again_s;
 }
 

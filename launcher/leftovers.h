@@ -7,13 +7,15 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-struct leftovers {    /* zeroed but for look_at_s */
+struct leftovers {    /* zeroed but for the times */
+    double begun_s;   /* of this job */
     double look_at_s; /* the first look */
     bool seen, done;
 };
 
-/* Looks when it is time, and a second later again, as what has just been killed may still be on its way; says then what is left on descriptor 2. Returns for
- * how many seconds there is nothing to do (INFINITY: for ever). */
+/* Looks when it is time, and a second later again, as what has just been killed may still be on its way; says then what is left on descriptor 2. A look goes
+ * through all processes of the machine; where another job's look began after this one and found nothing, there is nothing to be found. Returns for how many
+ * seconds there is nothing to do (INFINITY: for ever). */
 double leftovers_step(struct leftovers *l, pid_t agent, double now_s);
 /* The job has failed before that: a short look now, in case it failed because of them. */
 void leftovers_end(struct leftovers *l, pid_t agent);

@@ -232,11 +232,12 @@ static const char *address_of_store(const struct nodes *n, const struct peer_inf
     return leader->id == n->member.options.self.id ? own_way(n, theirs, theirs == written, out, out_bytes) : theirs;
 }
 
-/* Asked anew each time: whoever has the port now may be another one. */
+/* Where no agent has answered. Asked anew each time: whoever has the port now may be another one. */
 static void find_holder(struct nodes *n)
 {
-    bool found = false;
-    for (int i = 0; i < n->place.endpoint.count && !found && n->etcd == NULL; i++) {
+    const struct member *m = &n->member;
+    bool met = m->coordinator != NULL || (m->role != MEMBER_SEEKING && m->wait_text[0] != '\0'), found = false;
+    for (int i = 0; i < n->place.endpoint.count && !met && !found && n->etcd == NULL; i++) {
         found = endpoint_is_local((const struct sockaddr *)&n->place.endpoint.addresses[i]) &&
                 endpoint_port_owner(n->o->master_port, n->wait.holder, sizeof n->wait.holder);
     }

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,13 +103,19 @@ int status_connect(const char *path, bool *stale)
     return -1;
 }
 
-/* Removes what killed agents have left; a few per start are enough. */
+/* The process whose number is in a socket's name is there: its agent, most likely. In another PID namespace it may be there without being seen. */
+static bool is_there(const char *name)
+{
+    return kill((pid_t)atoi(name), 0) == 0 || errno != ESRCH;
+}
+
+/* Removes what killed agents have left; a few per start are enough. Agents that live are not woken: a host may have many. */
 static void sweep(const char *folder)
 {
     DIR *d = opendir(folder);
     int looked = 0;
     for (struct dirent *e; d != NULL && looked < SWEEP_FILES && (e = readdir(d)) != NULL;) {
-        if (!status_is_socket(e->d_name)) {
+        if (!status_is_socket(e->d_name) || is_there(e->d_name)) {
             continue;
         }
         bool stale;

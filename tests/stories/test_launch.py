@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import places
@@ -452,13 +453,17 @@ def test_killing_our_processes_leaves_nothing(tmp_path, victim):
         assert re.search(r"dtrun: agent \(pid \d+\): killed by signal 9 \(KILL\): .+; start the job again", result.err)
 
 
-# $1: dtrun, $2: a folder. A job whose guard, agent and sweeper are killed at once, then others while what it left still runs, and one when nothing is left.
-LEFT = r"""
+# $1: dtrun, $2: a folder. A job whose guard, agent and sweeper are killed at once.
+LEAVE = r"""
 cd "$2"
 "$1" --rdzv_id=first sh -c 'setsid sh -c "echo \$\$ > left; exec sleep 1000" & while [ ! -s left ]; do sleep 0.01; done; echo $PPID > agent; exec sleep 1000' &
 while [ ! -s agent ]; do sleep 0.01; done
 kill -STOP $! && kill -9 $(cat /proc/$!/task/$!/children) $!
 while kill -0 $(cat agent) 2> /dev/null; do sleep 0.01; done
+"""
+# Others while what it left still runs, and one when nothing is left. $3: what the file says in which jobs tell each other of a look.
+NAME = r"""
+mkdir -p -m 700 "$DTRUN_RUNTIME_DIR" && printf "$3\n" $(stat -L -c %i /proc/self/ns/pid) > "$DTRUN_RUNTIME_DIR/looked"
 "$1" --nproc_per_node=2 sh -c 'echo >> ready; while [ ! -e go ]; do sleep 0.05; done' 2> long &
 i=0; while [ ! -s long ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.05; done
 touch go
@@ -468,20 +473,51 @@ kill -0 $(cat left) && kill $(cat left)
 while kill -0 $(cat left) 2> /dev/null; do sleep 0.01; done
 "$1" false 2> after
 """
+# A job that begins while another one looks, and hears then that it began later than this one and found nothing. $3: a Python.
+BELIEVE = r"""
+mkdir -p -m 700 "$DTRUN_RUNTIME_DIR" && : > "$DTRUN_RUNTIME_DIR/looked"
+"$3" -c '
+import fcntl, os, time
+f = open(os.environ["DTRUN_RUNTIME_DIR"] + "/looked", "r+")
+fcntl.flock(f, fcntl.LOCK_EX)
+open("looking", "w").close()
+while not os.path.exists("ready"):
+    time.sleep(0.01)
+time.sleep(0.5)
+f.write("%d %.6f\n" % (os.stat("/proc/self/ns/pid").st_ino, time.monotonic()))
+' &
+while [ ! -e looking ]; do sleep 0.01; done
+"$1" sh -c 'echo > ready; sleep 3' 2> long
+kill $(cat left)
+"""
 
 
-def test_what_a_killed_job_has_left_is_named_by_the_next(tmp_path):
-    """R-11: a grandchild in a session of its own, when guard and agent were killed at once."""
-    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]  # processes of our own: no other story's jobs are seen
+def in_a_pid_namespace(tmp_path, script, *args):
+    """Processes of our own: no other story's jobs are seen, and none of these jobs by others."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
         pytest.skip("no pid namespaces here")
-    p = subprocess.run([*inside, "sh", "-c", LEFT, "-", DTRUN, tmp_path], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a socket's path is short
+        return subprocess.run([*inside, "sh", "-c", script, "-", DTRUN, tmp_path, *args], env=clean_env({"DTRUN_RUNTIME_DIR": runtime + "/dtrun"}),
+                              capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("looked", ["", "no numbers", "%d 1e9", "%d 0.5", "1 1e-3"])  # the third is of another boot, the fourth before the job
+def test_what_a_killed_job_has_left_is_named_by_the_next(tmp_path, looked):
+    """R-11: a grandchild in a session of its own, when guard and agent were killed at once."""
+    p = in_a_pid_namespace(tmp_path, LEAVE + NAME, looked)
     left = (tmp_path / "left").read_text().strip()
     line = rf"^dtrun: host \S+: 1 process of an earlier job \(run id first\) outlived dtrun, which was killed with its guard: pid {left} \(sleep\); end it with: kill {left}$"
     for name in ("long", "failed"):
         assert len(re.findall(line, (tmp_path / name).read_text(), re.M)) == 1, (name, (tmp_path / name).read_text(), p.stderr)
     assert (tmp_path / "long").read_text().count("\n") == 1, (tmp_path / "long").read_text()
     assert "outlived" not in (tmp_path / "after").read_text(), (tmp_path / "after").read_text()
+
+
+def test_jobs_that_begin_together_look_once(tmp_path):
+    p = in_a_pid_namespace(tmp_path, LEAVE + BELIEVE, PYTHON)
+    assert (tmp_path / "ready").exists() and p.returncode == 0, p
+    assert (tmp_path / "long").read_text() == "", (tmp_path / "long").read_text()
 
 
 def test_what_a_worker_submitted_is_nothing_that_it_left():
