@@ -212,8 +212,8 @@ static bool has_looked_since(int fd, double since_s)
     char text[64] = "";
     unsigned long long where = 0;
     double at_s = 0;
-    return pread(fd, text, sizeof text - 1, 0) > 0 && sscanf(text, "%llu %lf", &where, &at_s) == 2 && where == namespace_number() && at_s >= since_s &&
-           at_s <= dt_now_s(); /* later: of another boot */
+    return pread(fd, text, sizeof text - 1, 0) > 0 && sscanf(text, "%llu %lf", &where, &at_s) == 2 && where == namespace_number() &&
+           at_s >= since_s && at_s <= dt_now_s(); /* later: of another boot */
 }
 
 static void note_looked(int fd, double at_s)
