@@ -148,13 +148,7 @@ int pair_serve(struct pair_server **out, const char *address, int lo, int hi, ui
         return -1;
     }
     const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of ours */
-    int span = hi - lo + 1, rc = -1;
-    for (int i = 0; i < span && rc != 0; i++) { /* several processes begin at different places */
-        rc = dt_net_listen(&s->listener, at, lo == 0 ? 0 : lo + (getpid() + i) % span, 0, s->page, port, err);
-    }
-    if (rc != 0 && lo != 0) {
-        (void)dt_wrap(err, "no free port in %d-%d", lo, hi);
-    }
+    int rc = dt_net_listen_within(&s->listener, at, &(struct dt_ports){lo, hi, getpid()}, 0, s->page, port, err);
     if (rc == 0 && pthread_create(&s->thread, NULL, accept_callers, s) != 0) {
         rc = dt_fail(err, DT_IO, "a thread cannot be started; raise ulimit -u");
         dt_net_close(&s->listener);

@@ -256,6 +256,24 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     return 0;
 }
 
+int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog, struct dt_page *page, int *port_out,
+                         struct dt_error *err)
+{
+    if (ports->lo <= 0) {
+        return dt_net_listen(n, host, 0, backlog, page, port_out, err);
+    }
+    int span = ports->hi - ports->lo + 1;
+    for (int i = 0; i < span; i++) {
+        if (dt_net_listen(n, host, ports->lo + (ports->first % span + i) % span, backlog, page, port_out, err) == 0) {
+            return 0;
+        }
+        if (err->status == DT_NOT_FOUND || err->status == DT_INVALID) { /* another port is no better */
+            return -1;
+        }
+    }
+    return dt_wrap(err, "no free port in %d-%d", ports->lo, ports->hi);
+}
+
 bool dt_net_is_here(const char *host)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;

@@ -25,6 +25,13 @@ int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline
 /* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. DT_NOT_FOUND: no host of that name, or it
  * is another one. */
 int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err);
+/* Ports lo..hi, from lo + first on; lo 0: whichever the system chooses. Who begins at different ones does not try the same. */
+struct dt_ports {
+    int lo, hi, first; /* first: any number from 0 on */
+};
+/* The same at the first of these ports that is free. */
+int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog, struct dt_page *page, int *port_out,
+                         struct dt_error *err);
 /* Whether this machine may listen at a host's address: not at one that a router or a container's bridge translates to ours. Also true when nobody can tell. */
 bool dt_net_is_here(const char *host);
 int dt_net_accept(struct dt_net *listener, struct dt_net *out, double deadline_s, struct dt_error *err);

@@ -86,11 +86,7 @@ int tcp_listen(struct dt_comm *c, char *address, int *port, struct dt_error *err
         return dt_fail(err, DT_INVALID, "DTRUN_PORT_RANGE: %.40s: not LO-HI with 1 <= LO <= HI <= 65535", range);
     }
     const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of ours */
-    int span = hi - lo + 1, rc = -1;
-    for (int i = 0; i < span && rc != 0; i++) { /* ranks begin at different places */
-        rc = dt_net_listen(&t->listener, at, lo == 0 ? 0 : lo + (getpid() + c->rank + i) % span, 0, c->page, port, err);
-    }
-    return rc == 0 || lo == 0 ? rc : dt_wrap(err, "no free port in %d-%d", lo, hi);
+    return dt_net_listen_within(&t->listener, at, &(struct dt_ports){lo, hi, getpid() + c->rank}, 0, c->page, port, err);
 }
 
 void tcp_describe_host(const struct tcp_host *h, struct dt_text *out)

@@ -213,23 +213,14 @@ static int listen_at(const struct exporter_options *o, int *fd, int *port, struc
     }
     (void)lookup_host((struct sockaddr *)&list.addresses[0], host, sizeof host);
     bool range = o->port == 0 && o->hi > 0;
-    for (int at = range ? o->lo : o->port;; at++) {
-        struct dt_net net = {.fd = -1};
-        if (dt_net_listen(&net, host, at, 0, NULL, port, err) == 0) {
-            *fd = net.fd;
-            return 0;
-        }
-        bool no_better = err->status == DT_NOT_FOUND || err->status == DT_INVALID; /* at another port */
-        if (!range && !no_better && endpoint_port_owner(at, owner, sizeof owner)) {
-            return dt_fail(err, DT_IO, "port %d: already in use by %s", at, owner);
-        }
-        if (!range || no_better) {
-            return -1;
-        }
-        if (at >= o->hi) {
-            return dt_wrap(err, "no free port in %d-%d", o->lo, o->hi);
-        }
+    struct dt_net net = {.fd = -1};
+    int rc = range ? dt_net_listen_within(&net, host, &(struct dt_ports){o->lo, o->hi, 0}, 0, NULL, port, err)
+                   : dt_net_listen(&net, host, o->port, 0, NULL, port, err);
+    if (rc != 0 && o->port > 0 && err->status == DT_IO && endpoint_port_owner(o->port, owner, sizeof owner)) {
+        return dt_fail(err, DT_IO, "port %d: already in use by %s", o->port, owner);
     }
+    *fd = net.fd;
+    return rc;
 }
 
 int exporter_open(struct exporter **out, uv_loop_t *loop, const struct exporter_options *options, struct dt_error *err)

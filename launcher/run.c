@@ -419,14 +419,14 @@ static int open_store(struct run *r, struct dt_error *err)
 {
     const struct options *o = r->o;
     (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", o->master_addr);
-    struct store_server_options s = {.host = r->master_addr, .port = o->master_port};
-    if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
+    struct store_server_options s = {.host = r->master_addr, .port = o->master_port, .port_lo = o->port_lo, .port_hi = o->port_hi};
+    if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
         return 0;
     }
     bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0; /* which nobody but this host has to know */
     if ((err->status == DT_NOT_FOUND || err->status == DT_IO) && !own_address && is_unknown_name(r->master_addr)) {
         (void)snprintf(r->master_addr, sizeof r->master_addr, "127.0.0.1");
-        if (store_server_open_within(&r->store, &r->loop, &s, o->port_lo, o->port_hi, err) == 0) {
+        if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
             return 0;
         }
     }

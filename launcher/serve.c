@@ -50,8 +50,8 @@ int serve_store(const struct options *o)
         s.signals[i].data = &s;
         (void)uv_signal_start(&s.signals[i], on_signal, numbers[i]);
     }
-    struct store_server_options options = {.host = o->master_addr, .port = o->master_port};
-    if (store_server_open_within(&s.server, &loop, &options, o->port_lo, o->port_hi, &err) != 0) {
+    struct store_server_options options = {.host = o->master_addr, .port = o->master_port, .port_lo = o->port_lo, .port_hi = o->port_hi};
+    if (store_server_open(&s.server, &loop, &options, &err) != 0) {
         console_say("dtrun: --serve_store: %s\n", err.text);
         s.server = NULL;
         code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;

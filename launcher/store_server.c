@@ -311,6 +311,13 @@ int store_server_listen(struct store_server *s, int fd, struct dt_error *err)
     return 0;
 }
 
+static int listen_at(struct dt_net *net, const struct store_server_options *o, int backlog, int *port, struct dt_error *err)
+{
+    bool range = o->port == 0 && o->port_hi > 0;
+    return range ? dt_net_listen_within(net, o->host, &(struct dt_ports){o->port_lo, o->port_hi, 0}, backlog, NULL, port, err)
+                 : dt_net_listen(net, o->host, o->port, backlog, NULL, port, err);
+}
+
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err)
 {
     struct dt_net net = {.fd = -1};
@@ -324,10 +331,14 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
         net.fd = options->listen_fd;
         port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
         (void)dt_net_name("*", port, net.name, sizeof net.name);
-    } else if (dt_net_listen(&net, options->host, options->port, backlog, NULL, &port, err) != 0) {
-        char owner[128];
-        bool taken = options->port > 0 && endpoint_port_owner(options->port, owner, sizeof owner);
-        return taken ? dt_fail(err, DT_IO, "port %d: already in use by %s; end it, or choose another port", options->port, owner) : -1;
+    } else if (listen_at(&net, options, backlog, &port, err) != 0) {
+        char owner[128], range[48] = "";
+        int last = options->port > 0 ? options->port : options->port_hi; /* that was tried */
+        if (options->port == 0) {
+            (void)snprintf(range, sizeof range, "no free port in %d-%d: ", options->port_lo, options->port_hi);
+        }
+        bool taken = last > 0 && err->status == DT_IO && endpoint_port_owner(last, owner, sizeof owner);
+        return taken ? dt_fail(err, DT_IO, "%sport %d: already in use by %s; end it, or choose another port", range, last, owner) : -1;
     }
     struct store_server *s = dt_alloc(sizeof *s);
     size_t files = dt_file_raise_limit();
@@ -361,24 +372,6 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     uv_unref((uv_handle_t *)&s->read);
     *out = s;
     return 0;
-}
-
-int store_server_open_within(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, int lo, int hi,
-                             struct dt_error *err)
-{
-    struct store_server_options one = *options;
-    bool range = one.port == 0 && hi > 0;
-    for (one.port = range ? lo : one.port;; one.port++) {
-        if (store_server_open(out, loop, &one, err) == 0) {
-            return 0;
-        }
-        if (!range || err->status == DT_NOT_FOUND || err->status == DT_INVALID) { /* another port is no better */
-            return -1;
-        }
-        if (one.port >= hi) {
-            return dt_wrap(err, "no free port in %d-%d", lo, hi);
-        }
-    }
 }
 
 int store_server_port(const struct store_server *s)

@@ -15,13 +15,14 @@
 enum { STORE_CLIENTS = 65536 }; /* of whom nobody said how many they are */
 
 struct store_server_options {
-    const char *host;    /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
-    int port;            /* 0: the system chooses */
-    int backlog;         /* 0: 4096 */
-    size_t output_bytes; /* of unread answers, with which a client may still ask for more; 0: 16 MiB */
-    size_t client_count; /* connections at once; above it the newest goes that has said nothing yet; 0: 65536 */
-    size_t fresh_count;  /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
-    double hello_s;      /* time for the first byte and the handshake; 0: 30 s */
+    const char *host;     /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
+    int port;             /* 0: one of the range, or without it the system chooses */
+    int port_lo, port_hi; /* 0: no range */
+    int backlog;          /* 0: 4096 */
+    size_t output_bytes;  /* of unread answers, with which a client may still ask for more; 0: 16 MiB */
+    size_t client_count;  /* connections at once; above it the newest goes that has said nothing yet; 0: 65536 */
+    size_t fresh_count;   /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
+    double hello_s;       /* time for the first byte and the handshake; 0: 30 s */
     struct dt_store_limits limits;
     /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,
      * `first` are the bytes already read (copy them). `from` is the address of the peer. May be null. */
@@ -36,9 +37,6 @@ struct store_server;
 
 /* Listens, with the soft limit of open files raised to the hard one. The options are copied. */
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err);
-/* The same at the first port of lo..hi that is free; hi 0, or a port in the options: as store_server_open. */
-int store_server_open_within(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, int lo, int hi,
-                             struct dt_error *err);
 int store_server_port(const struct store_server *s);
 /* How many ranks there are, from now on: connections are limited to 4 for each and 1024. */
 void store_server_expect(struct store_server *s, int world_size);
