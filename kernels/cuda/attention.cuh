@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/vector.cuh"
 
+#include <atomic>
 #include <math.h>
 
 namespace
@@ -32,10 +33,18 @@ template <typename A> struct shape shape_of(const A *a)
     return s;
 }
 
-/* May the kernel have that much dynamic shared memory? If not, the runtime's error stays for dt_cuda_end. */
-template <typename K> bool allow(K kernel, size_t bytes)
+/* May the kernel have that much dynamic shared memory? If not, the runtime's error stays for dt_cuda_end. The runtime is asked once: a process has one GPU. */
+template <auto KERNEL> bool allow(size_t bytes)
 {
-    return bytes <= 48 << 10 || cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
+    static std::atomic<size_t> allowed{48 << 10};
+    if (bytes <= allowed.load(std::memory_order_relaxed)) {
+        return true;
+    }
+    if (cudaFuncSetAttribute((const void *)KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) != cudaSuccess) {
+        return false;
+    }
+    allowed.store(bytes, std::memory_order_relaxed);
+    return true;
 }
 
 /* Sequences per launch: the grid's limit, and for backward the room for delta. */

@@ -138,7 +138,7 @@ template <int D> __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf1
 template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
 {
     size_t bytes = (size_t)(ROWS + 2 * tile_of<D>::KEYS) * D * sizeof(bf16);
-    if (allow(flash_forward<D>, bytes)) {
+    if (allow<flash_forward<D>>(bytes)) {
         DT_LAUNCH((flash_forward<D>), dim3((unsigned)parts_of(s.positions, ROWS), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
                   (cudaStream_t)l->native, (bf16 *)a->out, (float *)a->lse, (const bf16 *)a->qkv, s);
     }

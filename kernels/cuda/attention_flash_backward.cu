@@ -281,7 +281,7 @@ template <int D> void backward(const struct dt_cuda_launch *l, const struct dt_a
     typedef query_tiles<D> q;
     typedef key_tiles<D> k;
     float *delta = (float *)l->work;
-    if (allow(flash_backward_queries<D>, q::SHARED) && allow(flash_backward_keys<D>, k::SHARED)) {
+    if (allow<flash_backward_queries<D>>(q::SHARED) && allow<flash_backward_keys<D>>(k::SHARED)) {
         DT_LAUNCH((flash_backward_queries<D>), dim3((unsigned)parts_of(s.positions, q::ROWS), (unsigned)s.heads, (unsigned)a->batch), THREADS,
                   q::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, delta, (const bf16 *)a->dout, (const bf16 *)a->out, (const bf16 *)a->qkv,
                   (const float *)a->lse, s);

@@ -233,7 +233,7 @@ unsigned blocks(int64_t rows)
 template <typename T, int CHANNELS> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
 {
     size_t bytes = shared_bytes(1, 1, s.head_size);
-    if (allow(attention_forward<T, CHANNELS>, bytes)) {
+    if (allow<attention_forward<T, CHANNELS>>(bytes)) {
         DT_LAUNCH((attention_forward<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
                   (cudaStream_t)l->native, (T *)a->out, (float *)a->lse, (const T *)a->qkv, s);
     }
@@ -243,7 +243,7 @@ template <typename T, int CHANNELS> void backward(const struct dt_cuda_launch *l
 {
     size_t bytes = shared_bytes(2, 2, s.head_size);
     float *delta = (float *)l->work;
-    if (allow(attention_backward_queries<T, CHANNELS>, bytes) && allow(attention_backward_keys<T, CHANNELS>, bytes)) {
+    if (allow<attention_backward_queries<T, CHANNELS>>(bytes) && allow<attention_backward_keys<T, CHANNELS>>(bytes)) {
         DT_LAUNCH((attention_backward_queries<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
                   (cudaStream_t)l->native, (T *)a->dqkv, delta, (const T *)a->dout, (const T *)a->out, (const T *)a->qkv, (const float *)a->lse, s);
         DT_LAUNCH((attention_backward_keys<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.kv_heads, (unsigned)a->batch), WARPS * 32, bytes,
