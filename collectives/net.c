@@ -225,7 +225,7 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
     int code = getaddrinfo(all ? NULL : host, service, &hints, &found);
     if (code != 0) {
-        return dt_fail(err, code == EAI_AGAIN ? DT_IO : DT_NOT_FOUND, "%s: %s; must be a name or an address of this host", all ? "*" : host,
+        return dt_fail(err, code == EAI_AGAIN ? DT_TIMEOUT : DT_NOT_FOUND, "%s: %s; must be a name or an address of this host", all ? "*" : host,
                        gai_strerror(code));
     }
     int rc = -1;
@@ -256,6 +256,11 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     return 0;
 }
 
+struct dt_ports dt_ports_but(int lo, int hi, int last)
+{
+    return (struct dt_ports){lo, hi, lo > 0 && last >= lo && last <= hi ? last - lo + 1 : 0};
+}
+
 int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog, struct dt_page *page, int *port_out,
                          struct dt_error *err)
 {
@@ -267,7 +272,7 @@ int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_por
         if (dt_net_listen(n, host, ports->lo + (ports->first % span + i) % span, backlog, page, port_out, err) == 0) {
             return 0;
         }
-        if (err->status == DT_NOT_FOUND || err->status == DT_INVALID) { /* another port is no better */
+        if (err->status != DT_IO) { /* another port is no better */
             return -1;
         }
     }

@@ -23,12 +23,14 @@ int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline
     "permission denied: ports below 1024 (net.ipv4.ip_unprivileged_port_start) are for root and CAP_NET_BIND_SERVICE; choose another port"
 
 /* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. DT_NOT_FOUND: no host of that name, or it
- * is another one. */
+ * is another one. DT_TIMEOUT: no name server answers. */
 int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err);
 /* Ports lo..hi, from lo + first on; lo 0: whichever the system chooses. Who begins at different ones does not try the same. */
 struct dt_ports {
     int lo, hi, first; /* first: any number from 0 on */
 };
+/* lo..hi with `last` at the end, where it is among them: somebody else's, if another one is free. */
+struct dt_ports dt_ports_but(int lo, int hi, int last);
 /* The same at the first of these ports that is free. */
 int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog, struct dt_page *page, int *port_out,
                          struct dt_error *err);

@@ -175,7 +175,7 @@ void look_ports(struct facts *f, char *const *env)
     } else if (given) {
         facts_set(f, "port_range", "%d-%d", lo, hi);
     }
-    if (endpoint_listen(0, lo, hi, &fd, &port, &err) != 0) {
+    if (endpoint_listen(0, &(struct dt_ports){lo, hi, 0}, &fd, &port, &err) != 0) {
         facts_set(f, "port_error", "%s", err.text);
     } else {
         (void)close(fd);

@@ -106,17 +106,18 @@ static int fail_port(int port, struct dt_error *err)
     return dt_fail_errno(err, "port %d: listen", port);
 }
 
-int endpoint_listen(int port, int lo, int hi, int *fd, int *port_out, struct dt_error *err)
+int endpoint_listen(int port, const struct dt_ports *range, int *fd, int *port_out, struct dt_error *err)
 {
-    int made = -1, tried = port;
-    if (port > 0 || hi <= 0) {
+    int made = -1;
+    if (port > 0 || range->lo <= 0) {
         made = listen_on_all(port);
     } else {
-        for (tried = lo; made < 0 && tried <= hi; tried++) {
-            made = listen_on_all(tried);
+        int span = range->hi - range->lo + 1;
+        for (int i = 0; made < 0 && i < span; i++) {
+            made = listen_on_all(range->lo + (range->first % span + i) % span);
         }
         if (made < 0) {
-            return dt_fail(err, DT_IO, "--port_range: no free port in %d-%d", lo, hi);
+            return dt_fail(err, DT_IO, "--port_range: no free port in %d-%d", range->lo, range->hi);
         }
     }
     if (made < 0) {

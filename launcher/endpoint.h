@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "collectives/net.h"
 #include "launcher/lookup.h"
 
 #include <stdbool.h>
@@ -31,8 +32,8 @@ bool endpoint_is_local(const struct sockaddr *a);
 int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port, struct dt_error *err);
 /* The endpoint's port if one of its addresses is here and nobody has it; asks nobody who does. Errors: DT_NOT_FOUND when it is elsewhere. */
 int endpoint_take(const struct lookup_list *list, int port, int *fd, struct dt_error *err);
-/* A listening socket on all addresses (IPv6 and IPv4, else IPv4): port, or the first free one of lo..hi (port 0), or any. */
-int endpoint_listen(int port, int lo, int hi, int *fd, int *port_out, struct dt_error *err);
+/* A listening socket on all addresses (IPv6 and IPv4, else IPv4): port, or the first free one of the range (port 0), or any. */
+int endpoint_listen(int port, const struct dt_ports *range, int *fd, int *port_out, struct dt_error *err);
 /* The address by which this machine reaches `to`: the one to publish to peers on that side. Sends nothing. */
 int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struct dt_error *err);
 /* What to publish before any peer is known: the endpoint's own address if it is here and no loopback; else that of the route to it.

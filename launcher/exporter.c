@@ -211,11 +211,13 @@ static int listen_at(const struct exporter_options *o, int *fd, int *port, struc
     if (lookup_within(o->host, 0, LOOKUP_S, NULL, &list, err) != 0) {
         return -1;
     }
-    (void)lookup_host((struct sockaddr *)&list.addresses[0], host, sizeof host);
-    bool range = o->port == 0 && o->hi > 0;
+    int best = 0; /* of a name such as localhost IPv4, as that is what others mean by it */
+    for (int i = list.count - 1; i >= 0; i--) {
+        best = list.addresses[i].ss_family == AF_INET ? i : best;
+    }
+    (void)lookup_host((struct sockaddr *)&list.addresses[best], host, sizeof host);
     struct dt_net net = {.fd = -1};
-    int rc = range ? dt_net_listen_within(&net, host, &(struct dt_ports){o->lo, o->hi, 0}, 0, NULL, port, err)
-                   : dt_net_listen(&net, host, o->port, 0, NULL, port, err);
+    int rc = o->port == 0 ? dt_net_listen_within(&net, host, &o->range, 0, NULL, port, err) : dt_net_listen(&net, host, o->port, 0, NULL, port, err);
     if (rc != 0 && o->port > 0 && err->status == DT_IO && endpoint_port_owner(o->port, owner, sizeof owner)) {
         return dt_fail(err, DT_IO, "port %d: already in use by %s", o->port, owner);
     }

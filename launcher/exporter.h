@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "collectives/net.h"
 
 #include <uv.h>
 
@@ -12,7 +13,8 @@ struct exporter;
 
 struct exporter_options {
     const char *host;
-    int port, lo, hi; /* port 0: the first free one of lo..hi, or any where hi is 0 */
+    int port;
+    struct dt_ports range; /* port 0: the first free one of it, or any */
     /* Appends the text. Called from the loop. */
     void (*describe)(void *user, struct dt_text *out);
     void *user;

@@ -326,22 +326,24 @@ static void await_end(int fd)
     }
 }
 
-/* Its name is not ours: whoever kills all that is called dtrun leaves it for just that. */
 static _Noreturn void sweep(pid_t agent)
 {
     int killed = 0;
-    (void)prctl(PR_SET_NAME, "rank-sweeper");
+    (void)prctl(PR_SET_NAME, LEFTOVERS_SWEEPER);
     (void)close(0);
     (void)close(1);
-    (void)syscall(SYS_close_range, 3u, ~0u, 0u); /* what the agent has opened by now: it would live on with us */
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) { /* what the agent has opened by now would live on with us */
+        _exit(0);
+    }
     int fds[2] = {watch(guard_pid), watch(agent)};
     if (fds[0] < 0 || fds[1] < 0 || getppid() != guard_pid) { /* gone before we looked: their numbers prove nothing any more */
         _exit(0);
     }
     await_end(fds[0]);
     await_end(fds[1]);
+    pid_t reaper = getppid(); /* of all whose parents are gone */
     double end_s = dt_now_s() + SWEEP_S;
-    for (int count; (count = leftovers_kill(agent)) > 0 && dt_now_s() < end_s; killed += count) {
+    while (leftovers_kill(agent, reaper, &killed) > 0 && dt_now_s() < end_s) {
         dt_sleep_s(0.02);
     }
     if (killed > 0) {
@@ -351,10 +353,10 @@ static _Noreturn void sweep(pid_t agent)
     _exit(0);
 }
 
-/* Without one (no process to be had, a kernel before 5.9) the job is as good as others. */
+/* Without one (no process to be had, a kernel before 5.9, no /proc by which to find anything) the job is as good as others. */
 static void start_sweeper(pid_t agent)
 {
-    if (fork() == 0) {
+    if (process_numbers_are_ours() && fork() == 0) {
         sweep(agent);
     }
 }

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAMED = 8, ENVIRON_BYTES = 4 << 20 };
+enum { NAMED = 8, ENVIRON_BYTES = 4 << 20, DEPTH = 64 };
 
 static const double again_s = 1, soon_s = 0.2;
 
@@ -120,11 +120,10 @@ static void close_proc(DIR *all)
     }
 }
 
-/* Those whose agent is gone; `agent` and the caller do not count. Returns how many, and appends a line that names up to 8 of them, and how to end them; nothing for
- * none. */
+/* Those whose agent is gone; `agent` and the caller do not count. Returns how many (-1: /proc cannot be read), and appends a line that names up to 8 of them, and how
+ * to end them; nothing for none. */
 static int find(pid_t agent, struct dt_text *out)
 {
-    int count = 0;
     pid_t pid;
     char run_id[160] = "";
     const char *page, *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its environment: then whoever started us has it, too */
@@ -133,6 +132,7 @@ static int find(pid_t agent, struct dt_text *out)
     dt_text_init(&who);
     dt_text_init(&numbers);
     DIR *all = open_proc();
+    int count = all != NULL ? 0 : -1;
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
         const char *id = value_of(&env, "TORCHELASTIC_RUN_ID");
         if (pid == agent || (own != NULL && strcmp(page, own) == 0) || !has_lost_its_agent(page)) {
@@ -159,24 +159,48 @@ static int find(pid_t agent, struct dt_text *out)
     return count;
 }
 
-static bool lives(pid_t pid)
+/* Whether a process comes from a worker of the agent whose pages have this prefix. */
+static bool comes_from(pid_t pid, const char *prefix, struct dt_text *env)
 {
-    struct process_look look;
-    return process_look(pid, &look) && look.state != 'Z';
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", (int)pid);
+    const char *page = is_of_ours(number) && read_environ(number, env) ? value_of(env, "DTRUN_PAGE") : NULL;
+    return page != NULL && strncmp(page, prefix, strlen(prefix)) == 0;
 }
 
-int leftovers_kill(pid_t agent)
+/* Its parent, or the parent's and so on, is one of those that a reaper got: only such lie between. What has another parent belongs to somebody. */
+static bool is_below(pid_t parent, pid_t reaper, const char *prefix, struct dt_text *env)
+{
+    struct process_look look;
+    for (int depth = 0; depth < DEPTH && parent != reaper; depth++) {
+        if (parent <= 1 || !comes_from(parent, prefix, env) || !process_look(parent, &look)) {
+            return false;
+        }
+        parent = look.parent;
+    }
+    return parent == reaper;
+}
+
+int leftovers_kill(pid_t agent, pid_t reaper, int *killed)
 {
     int count = 0;
     pid_t pid;
-    char prefix[64];
+    char prefix[64], number[16], name[64];
     const char *page;
+    struct process_look look;
     struct dt_text env;
     dt_text_init(&env);
     (void)snprintf(prefix, sizeof prefix, "/proc/%d/fd/", (int)agent);
     DIR *all = open_proc();
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
-        count += strncmp(page, prefix, strlen(prefix)) == 0 && lives(pid) && kill(pid, SIGKILL) == 0;
+        (void)snprintf(number, sizeof number, "%d", (int)pid);
+        name_of(number, name, sizeof name);
+        bool apart =
+            strncmp(page, prefix, strlen(prefix)) != 0 || strcmp(name, LEFTOVERS_SWEEPER) == 0; /* a job's within this one: it ends by itself */
+        if (!apart && process_look(pid, &look) && look.state != 'Z' && is_below(look.parent, reaper, prefix, &env)) {
+            count++;
+            *killed += look.parent == reaper && kill(pid, SIGKILL) == 0;
+        }
     }
     close_proc(all);
     dt_text_clear(&env);
@@ -225,8 +249,8 @@ static void note_looked(int fd, double at_s)
 
 /* ---- looks ---- */
 
-/* Whether there are any; said if so wished. */
-static bool look(pid_t agent, bool say)
+/* As find; what there is is said if so wished. */
+static int look(pid_t agent, bool say)
 {
     struct dt_text line;
     dt_text_init(&line);
@@ -235,7 +259,7 @@ static bool look(pid_t agent, bool say)
         console_write(dt_text_str(&line), line.size);
     }
     dt_text_clear(&line);
-    return count > 0;
+    return count;
 }
 
 double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
@@ -250,10 +274,11 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
     bool waits = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; /* one looks; it may save us ours */
     l->look_at_s = now_s + again_s;
     if (!waits) {
-        bool known = fd >= 0 && has_looked_since(fd, l->begun_s), any = !known && look(agent, l->seen);
-        l->done = l->seen || !any;
+        bool known = fd >= 0 && has_looked_since(fd, l->begun_s);
+        int count = known ? 0 : look(agent, l->seen);
+        l->done = l->seen || count <= 0;
         l->seen = true;
-        if (fd >= 0 && !known && !any) {
+        if (fd >= 0 && !known && count == 0 && getenv("DTRUN_PAGE") == NULL) { /* else something may not have counted */
             note_looked(fd, now_s);
         }
     }
@@ -265,7 +290,7 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
 
 void leftovers_end(struct leftovers *l, pid_t agent)
 {
-    if (!l->done && look(agent, false)) {
+    if (!l->done && look(agent, false) > 0) {
         dt_sleep_s(soon_s);
         (void)look(agent, true);
     }

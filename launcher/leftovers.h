@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define LEFTOVERS_SWEEPER "rank-sweeper" /* its name: not ours, so whoever kills all that is called dtrun leaves it for just that */
+
 struct leftovers {    /* zeroed but for the times */
     double begun_s;   /* of this job */
     double look_at_s; /* the first look */
@@ -20,7 +22,9 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s);
 /* The job has failed before that: a short look now, in case it failed because of them. */
 void leftovers_end(struct leftovers *l, pid_t agent);
 
-/* Kills all processes of this user that come from workers of that agent, by their environment; returns how many that were. */
-int leftovers_kill(pid_t agent);
+/* Kills the processes of this user that come from workers of that agent, by their environment, and are children of `reaper` now, who gets those whose parents
+ * are gone. Those below them are its children next. What has another parent belongs to somebody, as a job that a worker submitted does, and stays. Adds to
+ * *killed; returns how many there were of the first two kinds. */
+int leftovers_kill(pid_t agent, pid_t reaper, int *killed);
 
 #endif

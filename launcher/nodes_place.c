@@ -201,7 +201,8 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     }
     int fd = decided.fd;
     self->port = decided.port;
-    if (!decided.hosts && endpoint_listen(0, o->port_lo, o->port_hi, &fd, &self->port, err) != 0) {
+    const struct dt_ports range = dt_ports_but(o->port_lo, o->port_hi, o->master_port); /* node rank 0 may begin after us on this machine */
+    if (!decided.hosts && endpoint_listen(0, &range, &fd, &self->port, err) != 0) {
         return -1;
     }
     if (publish(p, o, self, err) != 0) {

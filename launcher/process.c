@@ -45,13 +45,14 @@ bool process_look(pid_t pid, struct process_look *out)
     process_read(path, text, sizeof text);
     const char *end = strrchr(text, ')');
     char state;
-    int threads;
-    if (end == NULL || sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %d %*d %*u %*u %lld", &state,
-                              &ticks[0], &ticks[1], &ticks[2], &ticks[3], &threads, &resident) != 7) {
+    int parent, threads;
+    if (end == NULL || sscanf(end + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %d %*d %*u %*u %lld", &state, &parent,
+                              &ticks[0], &ticks[1], &ticks[2], &ticks[3], &threads, &resident) != 8) {
         return false;
     }
     double tick_s = 1.0 / (double)sysconf(_SC_CLK_TCK);
-    *out = (struct process_look){.state = state,
+    *out = (struct process_look){.parent = (pid_t)parent,
+                                 .state = state,
                                  .user_s = (double)ticks[0] * tick_s,
                                  .system_s = (double)ticks[1] * tick_s,
                                  .children_s = (double)(ticks[2] + ticks[3]) * tick_s,

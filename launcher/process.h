@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 struct process_look {
+    pid_t parent;
     char state;              /* as ps shows it: R, S, D (in the kernel, deaf to signals), T (stopped), t, Z */
     double user_s, system_s; /* used so far by all its threads */
     double children_s;       /* by children that it has waited for */

@@ -6,6 +6,7 @@
 #include "base/file.h"
 
 #include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MAX_FILE_BYTES (1u << 20)
 #define MAX_SHOWN_BYTES 65536 /* of a call stack in the block */
@@ -116,6 +118,29 @@ static cJSON *parse(struct dt_text *text)
     return root;
 }
 
+#define NOTICED_S 0.05 /* an end is noticed within this time */
+
+static double time_of(const struct stat *st)
+{
+    return (double)st->st_mtim.tv_sec + (double)st->st_mtim.tv_nsec * 1e-9;
+}
+
+/* The file's time is by this machine's clock, to the fraction of a second, as that of a file made now beside it shows: a file server may have another clock,
+ * or whole seconds. */
+static bool keeps_our_time(const char *path, const struct stat *file)
+{
+    struct stat st = {0};
+    char *probe = dt_format("%s-XXXXXX", path);
+    int fd = mkostemp(probe, O_CLOEXEC);
+    bool ours = fd >= 0 && fstat(fd, &st) == 0 && fabs(time_of(&st) - dt_wall_s()) < NOTICED_S;
+    if (fd >= 0) {
+        (void)close(fd);
+        (void)unlink(probe);
+    }
+    free(probe);
+    return ours && file->st_mtim.tv_nsec != 0;
+}
+
 void report_read_error_file(struct report_failure *f, const char *path)
 {
     struct stat st;
@@ -126,7 +151,7 @@ void report_read_error_file(struct report_failure *f, const char *path)
     struct dt_error err;
     dt_text_init(&text);
     f->error_file = dt_strdup(path);
-    f->written_s = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
+    f->written_s = keeps_our_time(path, &st) ? time_of(&st) : 0;
     if (dt_file_read(path, MAX_FILE_BYTES, &text, &err) != 0) {
         f->message = dt_format("the error file could not be read: %s", err.text);
         dt_text_clear(&text);
@@ -150,8 +175,6 @@ void report_read_error_file(struct report_failure *f, const char *path)
     cJSON_Delete(root);
     dt_text_clear(&text);
 }
-
-#define NOTICED_S 0.05
 
 /* When it happened, in whole seconds: the worker's own word where it can be true. */
 static double happened_s(const struct report_failure *f)

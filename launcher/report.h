@@ -26,7 +26,7 @@ struct report_failure {
     char *message;      /* or null */
     char *callstack;    /* or null */
     double file_time_s; /* timestamp in the file, 0 without */
-    double written_s;   /* when it was written last, as its file system says; 0 without */
+    double written_s;   /* when it was written last; 0: nobody knows to the fraction of a second */
     char *raw;          /* the file's text, for the parent's error file */
 };
 

@@ -419,12 +419,12 @@ static int open_store(struct run *r, struct dt_error *err)
 {
     const struct options *o = r->o;
     (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", o->master_addr);
-    struct store_server_options s = {.host = r->master_addr, .port = o->master_port, .port_lo = o->port_lo, .port_hi = o->port_hi};
+    struct store_server_options s = {.host = r->master_addr, .port = o->master_port, .range = {o->port_lo, o->port_hi, 0}};
     if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
         return 0;
     }
     bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0; /* which nobody but this host has to know */
-    if ((err->status == DT_NOT_FOUND || err->status == DT_IO) && !own_address && is_unknown_name(r->master_addr)) {
+    if ((err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) && !own_address && is_unknown_name(r->master_addr)) {
         (void)snprintf(r->master_addr, sizeof r->master_addr, "127.0.0.1");
         if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
             return 0;
@@ -433,7 +433,7 @@ static int open_store(struct run *r, struct dt_error *err)
     if (err->status == DT_NOT_FOUND) {
         return explain_host(o, err);
     }
-    bool range = o->master_port == 0 && o->port_hi > 0 && err->status != DT_INVALID;
+    bool range = o->master_port == 0 && o->port_hi > 0 && err->status == DT_IO;
     return range ? dt_wrap(err, "%s", options_source(o, "port_range")) : -1;
 }
 
@@ -441,8 +441,11 @@ static int open_store(struct run *r, struct dt_error *err)
 static void open_metrics(struct run *r)
 {
     const struct options *o = r->o;
-    struct exporter_options m = {
-        .host = o->metrics_host, .port = o->metrics_port, .lo = o->port_lo, .hi = o->port_hi, .describe = run_metrics, .user = r};
+    struct exporter_options m = {.host = o->metrics_host,
+                                 .port = o->metrics_port,
+                                 .range = dt_ports_but(o->port_lo, o->port_hi, o->master_port),
+                                 .describe = run_metrics,
+                                 .user = r};
     struct dt_error err;
     if (o->metrics_host == NULL) {
         return;

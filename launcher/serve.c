@@ -50,7 +50,7 @@ int serve_store(const struct options *o)
         s.signals[i].data = &s;
         (void)uv_signal_start(&s.signals[i], on_signal, numbers[i]);
     }
-    struct store_server_options options = {.host = o->master_addr, .port = o->master_port, .port_lo = o->port_lo, .port_hi = o->port_hi};
+    struct store_server_options options = {.host = o->master_addr, .port = o->master_port, .range = {o->port_lo, o->port_hi, 0}};
     if (store_server_open(&s.server, &loop, &options, &err) != 0) {
         console_say("dtrun: --serve_store: %s\n", err.text);
         s.server = NULL;

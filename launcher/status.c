@@ -4,10 +4,10 @@
 
 #include "base/file.h"
 #include "launcher/asked.h"
+#include "launcher/process.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,10 +103,13 @@ int status_connect(const char *path, bool *stale)
     return -1;
 }
 
-/* The process whose number is in a socket's name is there: its agent, most likely. In another PID namespace it may be there without being seen. */
+/* An agent with the number that is in a socket's name is there, and not ours. In another PID namespace it may be there without being seen. */
 static bool is_there(const char *name)
 {
-    return kill((pid_t)atoi(name), 0) == 0 || errno != ESRCH;
+    char path[64], comm[32];
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", atoi(name));
+    process_read(path, comm, sizeof comm);
+    return strcmp(comm, "dtrun-agent\n") == 0 && atoi(name) != (int)getpid();
 }
 
 /* Removes what killed agents have left; a few per start are enough. Agents that live are not woken: a host may have many. */

@@ -313,9 +313,8 @@ int store_server_listen(struct store_server *s, int fd, struct dt_error *err)
 
 static int listen_at(struct dt_net *net, const struct store_server_options *o, int backlog, int *port, struct dt_error *err)
 {
-    bool range = o->port == 0 && o->port_hi > 0;
-    return range ? dt_net_listen_within(net, o->host, &(struct dt_ports){o->port_lo, o->port_hi, 0}, backlog, NULL, port, err)
-                 : dt_net_listen(net, o->host, o->port, backlog, NULL, port, err);
+    return o->port == 0 ? dt_net_listen_within(net, o->host, &o->range, backlog, NULL, port, err)
+                        : dt_net_listen(net, o->host, o->port, backlog, NULL, port, err);
 }
 
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err)
@@ -333,9 +332,9 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
         (void)dt_net_name("*", port, net.name, sizeof net.name);
     } else if (listen_at(&net, options, backlog, &port, err) != 0) {
         char owner[128], range[48] = "";
-        int last = options->port > 0 ? options->port : options->port_hi; /* that was tried */
+        int last = options->port > 0 ? options->port : options->range.hi; /* that was tried */
         if (options->port == 0) {
-            (void)snprintf(range, sizeof range, "no free port in %d-%d: ", options->port_lo, options->port_hi);
+            (void)snprintf(range, sizeof range, "no free port in %d-%d: ", options->range.lo, options->range.hi);
         }
         bool taken = last > 0 && err->status == DT_IO && endpoint_port_owner(last, owner, sizeof owner);
         return taken ? dt_fail(err, DT_IO, "%sport %d: already in use by %s; end it, or choose another port", range, last, owner) : -1;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "collectives/net.h"
 #include "collectives/store_table.h"
 
 #include <stdbool.h>
@@ -15,14 +16,14 @@
 enum { STORE_CLIENTS = 65536 }; /* of whom nobody said how many they are */
 
 struct store_server_options {
-    const char *host;     /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
-    int port;             /* 0: one of the range, or without it the system chooses */
-    int port_lo, port_hi; /* 0: no range */
-    int backlog;          /* 0: 4096 */
-    size_t output_bytes;  /* of unread answers, with which a client may still ask for more; 0: 16 MiB */
-    size_t client_count;  /* connections at once; above it the newest goes that has said nothing yet; 0: 65536 */
-    size_t fresh_count;   /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
-    double hello_s;       /* time for the first byte and the handshake; 0: 30 s */
+    const char *host; /* name or literal to listen on; null or "": all addresses, IPv6 and IPv4 */
+    int port;         /* or 0 */
+    struct dt_ports range;
+    int backlog;         /* 0: 4096 */
+    size_t output_bytes; /* of unread answers, with which a client may still ask for more; 0: 16 MiB */
+    size_t client_count; /* connections at once; above it the newest goes that has said nothing yet; 0: 65536 */
+    size_t fresh_count;  /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
+    double hello_s;      /* time for the first byte and the handshake; 0: 30 s */
     struct dt_store_limits limits;
     /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,
      * `first` are the bytes already read (copy them). `from` is the address of the peer. May be null. */

@@ -107,17 +107,16 @@ def test_all_ports_are_in_the_range(tmp_path):
         return Job(c10d(first, 2, f"--port_range={first}-{first + count - 1}", "train", work, "--output_dir", tmp_path / "out"))
 
     def workers_are_linked():
-        """Workers listen for a moment only, but the accepted end keeps the port."""
+        """The endpoint, the other agent, and their workers. Workers listen for a moment only, but the accepted end keeps the port."""
         listening.update(own for job in (a, b) for own, _ in sockets(job, LISTEN))
         agreed.update(min(end, key=lambda port: port not in allowed) for job in (a, b) for end in sockets(job, ESTABLISHED))
-        return len(listening) >= 2 and len(listening | agreed) >= 3
+        return first in listening and len(listening) >= 2 and len(listening | agreed) >= 3  # not every look shows all: the kernel's list changes under it
 
     with host() as a, host() as b:
         wait_until(workers_are_linked, "a connection between workers")
         a.signal(signal.SIGINT)
         results = finish(a, b)
     assert [r.code for r in results] == [75, 75], results
-    assert first in listening and len(listening) >= 2, listening  # the endpoint, the other agent
     assert (listening | agreed) <= set(allowed), (listening, agreed)
 
 

@@ -5,13 +5,14 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 
 import pytest
 import training
 from nodes import free_port
-from support import DEADLINE_S, DTRUN, PYTHON, Job, run, script, wait_lines, wait_until
+from support import DEADLINE_S, DTRUN, PYTHON, Job, clean_env, run, script, wait_lines, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 URL = re.compile(r"dtrun: metrics of host \S+ at (http://127\.0\.0\.1:\d+/metrics)\n")
@@ -176,6 +177,17 @@ def test_the_range_of_ports():
     result = run(["--port_range=20000-20100", "--metrics_endpoint=9400", "/bin/true"])
     assert result.code == 2
     assert "--metrics_endpoint: port 9400 is not in --port_range=20000-20100; give a port of that range, or 0 for any free one in it" in result.err
+
+
+def test_localhost_is_ipv4(tmp_path):
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no private mounts here (unshare -m needs root)")
+    (tmp_path / "hosts").write_text("::1 localhost\n127.0.0.1 localhost\n")
+    port = free_port()
+    read_it = f"import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:{port}/metrics').status)"
+    line = f'mount --bind "$0/hosts" /etc/hosts && exec {DTRUN} --metrics_endpoint=localhost:{port} {PYTHON} -c "$1"'
+    p = subprocess.run(["unshare", "-m", "sh", "-c", line, tmp_path, read_it], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert p.returncode == 0 and p.stdout == "200\n", p
 
 
 def test_it_is_reached_by_the_given_address_alone(tmp_path):

@@ -402,6 +402,17 @@ def test_hosts_that_count_each_other_lost_at_other_times_are_refused():
     assert said.count("--dead_after 6 here, --dead_after 8 there") == said.count("--dead_after 8 here, --dead_after 6 there") == 1, results
 
 
+def test_who_comes_first_leaves_the_endpoints_port_alone():
+    """It is the first one of the range, and node rank 0 begins later on the same machine."""
+    port = free_port()
+    extra = [f"--port_range={port}-{port + 10}", "true"]
+    with Job(static(port, 1, 2, *extra)) as second:
+        wait_until(lambda: any(listens(p) for p in range(port, port + 11)), "a port of node rank 1")
+        with Job(static(port, 0, 2, *extra)) as first:
+            results = finish(first, second)
+    assert [r.code for r in results] == [0, 0], results
+
+
 def test_an_address_in_a_variable_that_is_not_read_is_said():
     result = run(["--nnodes=2", f"--master_port={free_port()}", "--dry_run", "/bin/true"], env={"MASTER_ADDR": "n1"})
     assert result.code == 0 and result.err == ("dtrun: --master_addr: not given, and MASTER_ADDR is not read: each host looks for the others on itself; "

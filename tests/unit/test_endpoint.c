@@ -87,10 +87,10 @@ static void listens_in_a_range(void **state)
     (void)state;
     struct dt_error err;
     int fd = -1, port = 0, second = -1, second_port = 0;
-    assert_int_equal(endpoint_listen(0, 0, 0, &fd, &port, &err), 0);
-    assert_int_equal(endpoint_listen(0, port, port, &second, &second_port, &err), -1);
+    assert_int_equal(endpoint_listen(0, &(struct dt_ports){0}, &fd, &port, &err), 0);
+    assert_int_equal(endpoint_listen(0, &(struct dt_ports){port, port, 0}, &second, &second_port, &err), -1);
     assert_non_null(strstr(err.text, "--port_range"));
-    assert_int_equal(endpoint_listen(port, 0, 0, &second, &second_port, &err), -1);
+    assert_int_equal(endpoint_listen(port, &(struct dt_ports){0}, &second, &second_port, &err), -1);
     assert_non_null(strstr(err.text, "already in use by pid"));
     (void)close(fd);
 }

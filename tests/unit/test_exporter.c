@@ -43,7 +43,7 @@ static void describe(void *user, struct dt_text *out)
 
 static int open_at(int port, int lo, int hi, struct dt_error *err)
 {
-    struct exporter_options o = {.host = "127.0.0.1", .port = port, .lo = lo, .hi = hi, .describe = describe, .user = &t};
+    struct exporter_options o = {.host = "127.0.0.1", .port = port, .range = {lo, hi, 0}, .describe = describe, .user = &t};
     return exporter_open(&t.exporter, &t.loop, &o, err);
 }
 

@@ -1,9 +1,12 @@
 /* Failure reports: error files in all forms (also broken ones), who was first, the text, the parent's file, events. */
 #include "launcher/report.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "tests/unit/support/folder.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -43,6 +46,28 @@ static struct report_failure read_back(const char *content, size_t size)
     assert_int_equal(dt_file_write(path, content, size, &err), 0);
     report_read_error_file(&f, path);
     return f;
+}
+
+/* A file server that keeps whole seconds says nothing about who of two was first within one. */
+static void test_written(void **state)
+{
+    (void)state;
+    double now_s = dt_wall_s();
+    struct report_failure f = read_back("{}", 2);
+    assert_true(f.written_s > now_s - 1 && f.written_s <= dt_wall_s());
+    report_failure_clear(&f);
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){{.tv_sec = 1}, {.tv_sec = (time_t)now_s}}, 0), 0);
+    f = failure(0, 1, now_s);
+    report_read_error_file(&f, path);
+    assert_true(f.written_s == 0);
+    report_failure_clear(&f);
+    int others = 0;
+    DIR *d = opendir(folder);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        others += e->d_name[0] != '.' && strcmp(e->d_name, "error.json") != 0;
+    }
+    (void)closedir(d);
+    assert_int_equal(others, 0); /* what it looked with */
 }
 
 static void test_error_file(void **state)
@@ -298,6 +323,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_error_file), cmocka_unit_test(test_root),   cmocka_unit_test(test_cause),
                                        cmocka_unit_test(test_block),      cmocka_unit_test(test_parent), cmocka_unit_test(test_note_once),
-                                       cmocka_unit_test(test_events)};
+                                       cmocka_unit_test(test_events),     cmocka_unit_test(test_written)};
     return cmocka_run_group_tests(tests, setup, folder_teardown);
 }
