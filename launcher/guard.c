@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "launcher/console.h"
+#include "launcher/leash.h"
 #include "launcher/leftovers.h"
 #include "launcher/process.h"
 #include "launcher/shared_files.h"
@@ -306,6 +307,7 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
                                                    : "it belongs to another user; look for it in ps");
     }
     console_close(CONSOLE_STALL_S);
+    leash_sign(code);
     _exit(code);
 }
 

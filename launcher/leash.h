@@ -1,6 +1,7 @@
 /* Between the launching host of --hostfile and the agents on the others: the standard input of each agent, which ssh keeps open. It carries
  * what must not stand in a command line (the key, variables), then signals; its end, or a silence, means that nobody waits for this host any
- * more. Records end with a NUL byte: "env NAME=VALUE", "key TEXT", "go"; then "signal N" and "beat". */
+ * more. Records end with a NUL byte: "env NAME=VALUE", "key TEXT", "sign TEXT", "go"; then "signal N" and "beat". At its end the agent
+ * signs its exit code on its outputs: whatever else ended with 0 in its place, such as a login file, was no agent. */
 #ifndef DT_LAUNCHER_LEASH_H
 #define DT_LAUNCHER_LEASH_H
 
@@ -17,6 +18,11 @@
 int leash_open(int *fd, char key_path[64], struct dt_error *err);
 /* Empties that file, which the workers could reach: once the key has been read. */
 void leash_forget_key(const char *key_path);
+
+#define LEASH_SIGN_BYTES 33       /* of the text that comes with "sign": hexadecimal digits and NUL */
+#define LEASH_SIGN "dtrun-ended " /* what a line ends with that signs: this, the text, a space, the exit code */
+/* Agent, last of all: signs its exit code. Nothing without a leash. */
+void leash_sign(int code);
 
 struct leash {
     int fd;

@@ -37,6 +37,7 @@ struct remote {
     uv_pipe_t input;
     struct stream out, err;
     bool running, leashed, spoke; /* it wrote a line */
+    bool has_signed;              /* its agent said that it ended */
     int code;                     /* once it does not run */
 };
 struct starter {
@@ -53,6 +54,7 @@ struct starter {
     bool hung_up;     /* all were told HUP: who ends with it does so because of that */
     int code;         /* the verdict; -1: none yet */
     int judge;        /* the host that it came from; -1: none */
+    char sign[LEASH_SIGN_BYTES];
     size_t dropped;
     char *key_record; /* in memory of libsodium's, which no dump shows; null: all have it */
     int key_uses;     /* writes that still need it, and one while hosts are being started */
@@ -60,10 +62,24 @@ struct starter {
 
 /* ---- output ---- */
 
-static void on_line(void *context, const char *line, size_t size)
+/* How much of a line comes before the words by which an agent signs its end: all of it, mostly. A program may leave an unfinished line in front of them. */
+static size_t before_sign(struct remote *r, const char *line, size_t size)
+{
+    char words[sizeof LEASH_SIGN + LEASH_SIGN_BYTES];
+    (void)snprintf(words, sizeof words, LEASH_SIGN "%s ", r->starter->sign);
+    const char *at = memmem(line, size, words, strlen(words));
+    r->has_signed = r->has_signed || at != NULL;
+    return at != NULL ? (size_t)(at - line) : size;
+}
+
+static void on_line(void *context, const char *line, size_t line_size)
 {
     struct stream *s = context;
     struct starter *st = s->remote->starter;
+    size_t size = before_sign(s->remote, line, line_size);
+    if (size == 0 && line_size > 0) {
+        return;
+    }
     s->remote->spoke = true;
     if (console_size() > KEEP_BYTES) {
         st->dropped++;
@@ -247,9 +263,11 @@ static bool is_missing(const struct starter *st, int code)
 }
 
 /* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
-static bool is_verdict(const struct starter *st, int code)
+static bool is_verdict(const struct starter *st, const struct remote *r)
 {
-    return code != SSH_FAILED && code != DT_EXIT_TEMPORARY && (code != 128 + SIGHUP || st->hung_up) && !is_missing(st, code);
+    int code = r->code;
+    return (code != DT_EXIT_DONE || r->has_signed) && code != SSH_FAILED && code != DT_EXIT_TEMPORARY && (code != 128 + SIGHUP || st->hung_up) &&
+           !is_missing(st, code);
 }
 
 /* In one write: lines of the hosts come between two. */
@@ -259,6 +277,9 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
     dt_text_init(&line);
     if (is_missing(st, r->code)) {
         dt_text_printf(&line, "dtrun: host %s: ended with %d: is dtrun at the same path there?; ", r->name, r->code);
+    } else if (r->code == DT_EXIT_DONE) {
+        dt_text_printf(&line, "dtrun: host %s: ended with 0, and no agent of dtrun said so: does --ssh run what it is given, and wait for it?; ",
+                       r->name);
     } else if (r->code == DT_EXIT_TEMPORARY) { /* which of the two only its own lines say */
         dt_text_printf(&line, "dtrun: host %s: ended with %d: did not join the job, or could not stay in it; ", r->name, r->code);
     } else {
@@ -277,7 +298,7 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
 static void ended(struct starter *st, const struct remote *r)
 {
     st->running_count--;
-    if (is_verdict(st, r->code)) {
+    if (is_verdict(st, r)) {
         st->judge = st->code < 0 ? (int)(r - st->remotes) : st->judge;
         st->code = st->code < 0 ? r->code : st->code;
         st->ending = true;
@@ -297,9 +318,22 @@ static void ended(struct starter *st, const struct remote *r)
     }
 }
 
+/* What it has written is read before its end counts. */
+static void read_rest(struct stream *s)
+{
+    char part[65536];
+    uv_os_fd_t fd;
+    ssize_t size;
+    while (uv_fileno((uv_handle_t *)&s->pipe, &fd) == 0 && (size = read(fd, part, sizeof part)) > 0) {
+        log_lines_feed(&s->lines, part, (size_t)size, on_line, s);
+    }
+}
+
 static void on_ssh_end(uv_process_t *process, int64_t status, int signal)
 {
     struct remote *r = process->data;
+    read_rest(&r->out);
+    read_rest(&r->err);
     r->running = false;
     r->code = signal != 0 ? SSH_FAILED : (int)status;
     unleash(r);
@@ -397,6 +431,7 @@ static void write_opening(struct starter *st, struct dt_text *out)
             leash_put(out, "env %s", *e);
         }
     }
+    leash_put(out, "sign %s", st->sign);
     leash_put(out, "go");
 }
 
@@ -465,6 +500,9 @@ int starter_run(struct options *o, char *const *env)
         free(st);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
+    unsigned char random[(LEASH_SIGN_BYTES - 1) / 2];
+    randombytes_buf(random, sizeof random);
+    (void)sodium_bin2hex(st->sign, sizeof st->sign, random, sizeof random);
     dt_text_init(&opening);
     write_opening(st, &opening);
     begin(st);

@@ -451,3 +451,23 @@ def test_dry_run_shows_variables_and_where_values_came_from(tmp_path):
 def test_a_leash_is_nothing_to_type():
     result = run(["--leash", "/bin/true"])
     assert result.code == 2 and "is for agents that --hostfile starts" in result.err, result
+
+
+@pytest.mark.parametrize("two", ["exit 0", 'echo "$2"', 'sh -c "$2" < /dev/null > /dev/null 2>&1 & exit 0'])
+def test_an_ssh_that_ends_with_0_in_an_agents_place_is_a_lost_host(tmp_path, two):
+    """As a login file with `exit 0`, a forced command, or one that goes to the background: nothing has run there."""
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    ssh = script(tmp_path, "reach", f'[ "$1" != two ] && exec sh -c "$2"\n{two}\n')
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "/bin/true"], timeout_s=20)
+    assert result.code == 111 and "dtrun: host two: ended with 0, and no agent of dtrun said so: does --ssh run what it is given, and wait for it?; " \
+        "too few hosts are left (minimum 2): stopping\n" in result.err, result
+
+
+def test_what_an_agent_signs_its_end_with_is_not_shown(tmp_path):
+    """Also behind an unfinished line of a worker, and with one of its outputs thrown away."""
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    for closed in ("", "> /dev/null", "2> /dev/null"):
+        ssh = script(tmp_path, "reach", f'exec sh -c "$2" {closed}\n')
+        result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "sh", "-c", "printf unfinished; printf unfinished >&2"], timeout_s=20)
+        assert result.code == 0 and "dtrun-ended" not in result.out + result.err, (closed, result)
+        assert [text.count("unfinished") for text in (result.out, result.err)] == [2 * (closed != "> /dev/null"), 2 * (closed != "2> /dev/null")], (closed, result)
