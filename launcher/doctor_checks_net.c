@@ -153,6 +153,11 @@ void check_interfaces(const struct doctor_view *v, struct doctor_report *r)
             dt_text_clear(&text);
             return;
         }
+        if (facts_get(f, "loopback", used, sizeof used) != NULL && strcmp(used, "down") == 0) {
+            doctor_say(r, DOCTOR_FAIL, "ip link set lo up", "%s: the loopback interface is down; ranks of one host meet there", v->hosts[h].name);
+            dt_text_clear(&text);
+            return;
+        }
         (void)facts_get(f, "interfaces", list, sizeof list);
         bool route = facts_get(f, "interface", used, sizeof used) != NULL;
         several = several || (facts_number(f, "interface_count", 0) > 1 && v->host_count > 1);

@@ -123,6 +123,7 @@ void look_interfaces(struct facts *f, char *const *env)
     }
     facts_set(f, "interfaces", "%s", dt_text_str(&text));
     facts_set(f, "interface_count", "%d", count);
+    facts_set(f, "loopback", "%s", endpoint_loopback_is_down() ? "down" : "up");
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = options_getenv(env, variables[i]);
         char names[256], *rest = names;

@@ -295,6 +295,14 @@ int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struc
     return 0;
 }
 
+bool endpoint_loopback_is_down(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(9)};
+    char out[LOOKUP_NAME_BYTES];
+    struct dt_error ignored;
+    return endpoint_route((struct sockaddr *)&to, out, sizeof out, &ignored) != 0;
+}
+
 int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err)
 {
     if (warning != NULL) {

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAMED = 8, ENVIRON_BYTES = 4 << 20, DEPTH = 64 };
+enum { RUNS = 8, NAMED = 8, NUMBERED = 1024, ENVIRON_BYTES = 4 << 20, DEPTH = 64 };
 
 static const double again_s = 1, soon_s = 0.2;
 
@@ -83,14 +83,57 @@ static bool read_environ(const char *pid, struct dt_text *out)
     return dt_file_read(path, ENVIRON_BYTES, out, NULL) == 0 && out->size > 0;
 }
 
-/* "1 process of an earlier job (run id x) outlived its dtrun, ...". */
-static void tell(int count, const char *run_id, const char *who, const char *numbers, struct dt_text *out)
+/* What is left of one run id. */
+struct remains {
+    char run_id[160]; /* as it is said; "" where it cannot be */
+    int count;
+    struct dt_text who, numbers;
+};
+
+/* "1 process of an earlier job (run id x) outlived dtrun, ...". */
+static void tell(const struct remains *m, struct dt_text *out)
 {
     char host[256] = "";
     (void)gethostname(host, sizeof host - 1);
-    dt_text_printf(
-        out, "dtrun: host %s: %d process%s of an earlier job%s outlived dtrun, which was killed with its guard: %s%s; end %s with: kill%s%s\n", host,
-        count, count == 1 ? "" : "es", run_id, who, count > NAMED ? ", ..." : "", count == 1 ? "it" : "them", numbers, count > NAMED ? " ..." : "");
+    dt_text_printf(out,
+                   "dtrun: host %s: %d process%s of an earlier job%s outlived dtrun, which was killed with its guard: %s%s; end %s with: kill%s%s\n",
+                   host, m->count, m->count == 1 ? "" : "es", m->run_id, dt_text_str(&m->who), m->count > NAMED ? ", ..." : "",
+                   m->count == 1 ? "it" : "them", dt_text_str(&m->numbers), m->count > NUMBERED ? " ..." : "");
+}
+
+/* The remains of that run id; the last place takes what has none. */
+static struct remains *remains_of(struct remains *list, int *used, const char *id)
+{
+    char run_id[160] = "";
+    if (id != NULL && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {
+        (void)snprintf(run_id, sizeof run_id, " (run id %.128s)", id);
+    }
+    for (int i = 0; i < *used; i++) {
+        if (strcmp(list[i].run_id, run_id) == 0) {
+            return &list[i];
+        }
+    }
+    struct remains *m = &list[*used];
+    if (*used == RUNS - 1) {
+        run_id[0] = '\0';
+    } else {
+        ++*used;
+    }
+    (void)strcpy(m->run_id, run_id);
+    return m;
+}
+
+static void add_process(struct remains *m, pid_t pid)
+{
+    char name[64], number[16];
+    (void)snprintf(number, sizeof number, "%d", (int)pid);
+    name_of(number, name, sizeof name);
+    if (m->count < NAMED) {
+        dt_text_printf(&m->who, "%spid %d (%s)", m->count > 0 ? ", " : "", (int)pid, name);
+    }
+    if (m->count++ < NUMBERED) { /* a command that can be run as it is */
+        dt_text_printf(&m->numbers, " %d", (int)pid);
+    }
 }
 
 /* The next process in /proc of this user and this pid namespace that is a worker of a job, or comes from one, by its environment, which is read into env; its
@@ -120,42 +163,32 @@ static void close_proc(DIR *all)
     }
 }
 
-/* Those whose agent is gone; `agent` and the caller do not count. Returns how many (-1: /proc cannot be read), and appends a line that names up to 8 of them, and how
- * to end them; nothing for none. */
+/* Those whose agent is gone; `agent` and the caller do not count. Returns how many (-1: /proc cannot be read), and appends a line for each run id that names up to 8
+ * of them, and how to end them; nothing for none. */
 static int find(pid_t agent, struct dt_text *out)
 {
     pid_t pid;
-    char run_id[160] = "";
     const char *page, *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its environment: then whoever started us has it, too */
-    struct dt_text env, who, numbers;
+    struct remains list[RUNS] = {0};
+    struct dt_text env;
     dt_text_init(&env);
-    dt_text_init(&who);
-    dt_text_init(&numbers);
     DIR *all = open_proc();
-    int count = all != NULL ? 0 : -1;
+    int used = 0, count = all != NULL ? 0 : -1;
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
-        const char *id = value_of(&env, "TORCHELASTIC_RUN_ID");
-        if (pid == agent || (own != NULL && strcmp(page, own) == 0) || !has_lost_its_agent(page)) {
-            continue;
-        }
-        if (count == 0 && id != NULL && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {
-            (void)snprintf(run_id, sizeof run_id, " (run id %.128s)", id);
-        }
-        if (count++ < NAMED) {
-            char name[64], number[16];
-            (void)snprintf(number, sizeof number, "%d", (int)pid);
-            name_of(number, name, sizeof name);
-            dt_text_printf(&who, "%spid %d (%s)", count > 1 ? ", " : "", (int)pid, name);
-            dt_text_printf(&numbers, " %d", (int)pid);
+        if (pid != agent && (own == NULL || strcmp(page, own) != 0) && has_lost_its_agent(page)) {
+            add_process(remains_of(list, &used, value_of(&env, "TORCHELASTIC_RUN_ID")), pid);
+            count++;
         }
     }
     close_proc(all);
-    if (count > 0) {
-        tell(count, run_id, dt_text_str(&who), dt_text_str(&numbers), out);
+    for (int i = 0; i < RUNS; i++) {
+        if (list[i].count > 0) {
+            tell(&list[i], out);
+        }
+        dt_text_clear(&list[i].who);
+        dt_text_clear(&list[i].numbers);
     }
     dt_text_clear(&env);
-    dt_text_clear(&who);
-    dt_text_clear(&numbers);
     return count;
 }
 

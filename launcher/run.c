@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "launcher/console.h"
+#include "launcher/endpoint.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
 #include "launcher/lookup.h"
@@ -480,6 +481,19 @@ static void say_choices(const struct options *o)
     dt_text_clear(&text);
 }
 
+/* Workers of one host would try until their own time is over. A program may do without; train and the others here do not. */
+static int check_loopback(const struct run *r, struct dt_error *err)
+{
+    if (r->nodes != NULL || strcmp(r->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
+        return 0;
+    }
+    if (r->agent.options.bundled) {
+        return dt_fail(err, DT_INVALID, "the loopback interface is down, and the ranks of this host meet there: ip link set lo up");
+    }
+    console_say("dtrun: warning: the loopback interface is down, and workers that meet at 127.0.0.1 will not: ip link set lo up\n");
+    return 0;
+}
+
 static int open_all(struct run *r, struct dt_error *err)
 {
     run_open_timers(r);
@@ -505,7 +519,7 @@ static int open_all(struct run *r, struct dt_error *err)
     if (r->o->leash_key) {
         leash_forget_key(r->o->key_file);
     }
-    if ((r->nodes == NULL && open_store(r, err) != 0) || logs_open(&r->logs, &r->loop, r->o, err) != 0) {
+    if ((r->nodes == NULL && (open_store(r, err) != 0 || check_loopback(r, err) != 0)) || logs_open(&r->logs, &r->loop, r->o, err) != 0) {
         return -1;
     }
     if (r->output_dir != NULL) {

@@ -538,6 +538,30 @@ def test_what_a_killed_job_has_left_is_named_by_the_next(tmp_path, looked):
     assert "outlived" not in (tmp_path / "after").read_text(), (tmp_path / "after").read_text()
 
 
+# What two runs leave, of one more than a line names.
+TWO_RUNS = r"""
+cd "$2"
+for run in one two; do
+    "$1" --rdzv_id=$run sh -c 'n=1; [ $TORCHELASTIC_RUN_ID = one ] || n=9; for i in $(seq $n); do setsid sleep 1000 & echo $! >> left-$TORCHELASTIC_RUN_ID; done
+        : > full-$TORCHELASTIC_RUN_ID; echo $PPID > agent-$TORCHELASTIC_RUN_ID; exec sleep 1000' &
+    while [ ! -s agent-$run ]; do sleep 0.01; done
+    kill -STOP $! && kill -9 $(cat /proc/$!/task/$!/children) $!
+    while kill -0 $(cat agent-$run) 2> /dev/null; do sleep 0.01; done
+done
+"$1" sleep 2 2> said
+"""
+
+
+def test_each_run_that_left_something_has_a_line(tmp_path):
+    p = in_a_pid_namespace(tmp_path, TWO_RUNS)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert len(said) == 2, (said, p)
+    for line, run_id, count in zip(sorted(said), ("one", "two"), (1, 9)):
+        left = sorted(lines_of(tmp_path / f"left-{run_id}"), key=int)
+        assert f": {count} process{'es' if count > 1 else ''} of an earlier job (run id {run_id}) outlived dtrun" in line, said
+        assert sorted(line.partition("with: kill ")[2].split(), key=int) == left and line.count(" (sleep)") == min(count, 8), said
+
+
 def test_jobs_that_begin_together_look_once(tmp_path):
     p = in_a_pid_namespace(tmp_path, LEAVE + BELIEVE, PYTHON)
     assert (tmp_path / "ready").exists() and p.returncode == 0, p
