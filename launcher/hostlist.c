@@ -371,6 +371,7 @@ int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error
 {
     int result = 0;
     int number = 1;
+    text += strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* a byte order mark, as some editors write it */
     for (const char *line = text; result == 0; number++) {
         result = read_line(l, line, err);
         if (result != 0) {

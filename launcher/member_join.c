@@ -23,6 +23,10 @@ enum { ALIKE_BYTES = 60, SHOWN_BYTES = 150 }; /* of two lines: so much may be al
 static void show_line(char *out, size_t out_bytes, const char *line, int size, int from)
 {
     int name = (int)strcspn(line, " \n"), rest = size - from;
+    if (size == 0) { /* the other side has a line more */
+        (void)snprintf(out, out_bytes, "nothing");
+        return;
+    }
     (void)snprintf(out, out_bytes, "%.*s%s%.*s%s", from > 0 ? name : 0, line, from > 0 ? " ..." : "", rest < SHOWN_BYTES ? rest : SHOWN_BYTES,
                    line + from, rest > SHOWN_BYTES ? "..." : "");
 }

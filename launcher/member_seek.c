@@ -161,7 +161,10 @@ double member_tick_seeking(struct member *m, double now_s)
         return now_s;
     }
     if (m->options.rounds.join_timeout_s > 0 && now_s - m->seek_since_s >= m->options.rounds.join_timeout_s) {
-        member_say(m, "nobody leads this run, and none could be elected within %.0f s", m->options.rounds.join_timeout_s);
+        member_say(m,
+                   m->record.round == 0 ? "no host that leads this run was found within %.0f s"
+                                        : "nobody leads this run, and none could be elected within %.0f s",
+                   m->options.rounds.join_timeout_s);
         member_act(m, ACTION_FINISH, DT_EXIT_TEMPORARY, NULL);
         return now_s + 3600;
     }

@@ -56,7 +56,9 @@ static void add_holder(const struct nodes_wait *w, const struct member *m, struc
 void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
-    dt_text_printf(out, "endpoint %s port %d: %s", o->master_addr, o->master_port, why[0] != '\0' ? why : "no answer");
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0; /* then the host that was to listen has a number */
+    dt_text_printf(out, "endpoint %s port %d%s: %s", o->master_addr, o->master_port, is_static && o->node_rank != 0 ? ", of node rank 0" : "",
+                   why[0] != '\0' ? why : "no answer");
     add_holder(w, m, out);
 }
 
@@ -75,7 +77,9 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     } else {
         nodes_wait_endpoint(w, m, o, out);
     }
-    if (lost != NULL && lost->round > 0) {
+    if (lost == NULL && w->denied[0] != '\0' && strstr(dt_text_str(out), w->denied) == NULL) {
+        dt_text_printf(out, "; refused before: %s", w->denied);
+    } else if (lost != NULL && lost->round > 0) {
         size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text); /* what was to come next is past */
         dt_text_printf(out, "; first cause: round %d ended: %.*s", lost->round, (int)size, lost->text);
     } else if (lost != NULL) {

@@ -32,7 +32,7 @@ const struct option_row option_rows[] = {
     {"hang_timeout", 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker that writes nothing and computes nothing for so long hangs; 0: off", false, NULL, option_parse_seconds, AT(hang_timeout_s), 0, 864000},
     {"exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "launcher", "launcher|worker", "what a failed job ends with: 1, or the worker's code", false, NULL, option_parse_second_word, AT(exit_code_worker), 0, 0},
     {"permanent_exit_codes", 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "codes of workers after which no restart helps", false, NULL, option_parse_codes, 0, 0, 0},
-    {"requeue_exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, NULL, option_parse_int, AT(requeue_exit_code), 0, 255},
+    {"requeue_exit_code", 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, NULL, option_parse_int, AT(requeue_exit_code), 1, 255},
     {"requeue", 0, OPTION_VALUE, OPTION_OURS, NULL, "auto", "auto|on|off", "after a saved stop, ask SLURM or LSF to run the job again; auto: a batch job warned by USR1 or USR2", false, NULL, option_parse_word, AT(requeue), 0, 0},
     {"signals_to_handle", 0, OPTION_VALUE, OPTION_TORCH, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "NAMES", "signals that are passed on to the workers", false, NULL, option_parse_signals, 0, 0, 0},
     {"time_scale", 0, OPTION_VALUE, OPTION_OURS, NULL, "1", "F", "divides all time bounds (for tests)", false, NULL, option_parse_number, AT(time_scale), 1e-3, 1e6},

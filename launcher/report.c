@@ -425,7 +425,7 @@ int report_write_parent(const char *parent_path, const struct report_failure *f,
     }
     int result = dt_file_write(parent_path, printed, strlen(printed), err);
     cJSON_free(printed);
-    return result;
+    return result != 0 ? dt_wrap(err, "TORCHELASTIC_ERROR_FILE=%.200s", parent_path) : 0;
 }
 
 int report_event(const char *path, const char *event, const char *fields, struct dt_error *err)

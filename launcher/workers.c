@@ -37,8 +37,9 @@ int workers_open(struct workers *w, int count, int hosts, struct dt_error *err)
         if (hosts > 0) {
             (void)snprintf(links, sizeof links, " and links with %d other hosts", hosts);
         }
-        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d workers%s need %llu; raise it with ulimit -Hn",
-                       (unsigned long long)most.rlim_cur, count, links, (unsigned long long)needed);
+        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d worker%s%s need%s %llu; raise it with ulimit -Hn",
+                       (unsigned long long)most.rlim_cur, count, count == 1 ? "" : "s", links, count == 1 && hosts <= 0 ? "s" : "",
+                       (unsigned long long)needed);
     }
     w->list = dt_alloc((size_t)count * sizeof *w->list);
     w->count = count;

@@ -266,10 +266,11 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
     if (left == 1) {
-        metrics_say(&t->metrics, "train: %s: 1 checkpoint, of step %lld, is not of this course: set aside (step-N.old-1)", job->checkpoint_dir,
-                    (long long)first);
+        metrics_say(&t->metrics, "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside (step-N.old-1)",
+                    job->checkpoint_dir, (long long)first);
     } else if (left > 1) {
-        metrics_say(&t->metrics, "train: %s: %d checkpoints from step %lld to %lld are not of this course: set aside (step-N.old-1)",
+        metrics_say(&t->metrics,
+                    "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: set aside (step-N.old-1)",
                     job->checkpoint_dir, left, (long long)first, (long long)last);
     }
     return left < 0 ? -1

@@ -94,7 +94,7 @@ def test_what_is_set_aside(place):
     fresh = aside(training.train(job, out, sets=["checkpointing.resume=never"]).err)
     assert fresh and fresh[0] == "2" and (out / "checkpoints.old-1" / "step-00000040").exists() and (out / "model.old-1" / "config.json").exists(), fresh
     named = training.train(job, out, sets=["checkpointing.resume=step-30"])
-    assert "checkpoints: 1 checkpoint, of step 40, is not of this course" in named.err, named
+    assert "checkpoints: 1 checkpoint, of step 40, is newer than what this course goes on from" in named.err, named
     count, size, command = aside(named.err)
     assert count == "3" and (points / "step-00000040.old-1").exists(), named
     kib = subprocess.run(["du", "-sk", "-c", out / "checkpoints.old-1", out / "model.old-1", points / "step-00000040.old-1"], capture_output=True, text=True, check=True)

@@ -141,6 +141,25 @@ def test_who_comes_with_another_key_or_run_says_so_at_once(tmp_path, first, seco
     assert "since the last line 0 more" not in told.err, told
 
 
+def test_whom_another_job_refused_remembers_why():
+    """The endpoint is free when the wait is over, so its newest answer is none; two of equal patience who began together."""
+    port = free_port()
+    with Job(c10d(port, 2, "--join_timeout=3", "--rdzv_id=one", "true")) as a:
+        wait_until(lambda: listens(port), "the endpoint")
+        with Job(c10d(port, 2, "--join_timeout=4", "--rdzv_id=two", "true")) as b:
+            results = finish(a, b)
+    assert [r.code for r in results] == [111, 111], results
+    assert results[1].err.splitlines()[-1].endswith(f"127.0.0.1:{port}: belongs to another job: its run id (--rdzv_id) differs from ours"), results
+
+
+def test_a_missing_node_rank_0_is_named():
+    port = free_port()
+    result = run(static(port, 1, 2, "--join_timeout=2", "true"))
+    assert result.code == 111 and result.err.splitlines()[-2:] == [
+        "dtrun: no host that leads this run was found within 2 s",
+        f"dtrun: endpoint 127.0.0.1 port {port}, of node rank 0: connect: connection refused; nobody listens there"], result
+
+
 def test_a_wrong_key_is_a_wrong_option(tmp_path):
     """A scheduler would start a job that ends with 111 again for ever. Its agent has taken the endpoint over by then."""
     port = free_port()
@@ -453,7 +472,7 @@ def test_a_key_that_stays_wrong_ends_within_seconds(tmp_path, first, second, wor
     said = [x for x in result.err.splitlines() if "waiting" not in x]
     assert result.code == 2 and 15 <= took_s < 90, (took_s, result)
     assert len(said) == 2 and re.fullmatch(f"dtrun: 127.0.0.1:{port}: {words}", said[0]), result
-    assert re.fullmatch(f"dtrun: endpoint 127.0.0.1 port {port}: {words}", said[1]), result
+    assert re.fullmatch(f"dtrun: endpoint 127.0.0.1 port {port}, of node rank 0: {words}", said[1]), result
 
 
 @pytest.mark.parametrize("quiet", [0, 1], ids=["leader", "follower"])

@@ -147,6 +147,9 @@ static void test_hostfile(void **state)
                         "worker-1:4 worker-2:2 worker-3");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1\n\na slots=1"),
                         "line 3: a slots=1: this host is there twice; write it once with all its slots");
+    assert_string_equal(read_list(hostlist_read_hostfile, "\xef\xbb\xbf"
+                                                          "a slots=2"),
+                        "a:2");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=0"), "line 1: slots=0: slots must be a number from 1 to 4096");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=4096"), "a:4096");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=4097"), "line 1: slots=4097: slots must be a number from 1 to 4096");
