@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { ALIGN = 64 }; /* elements */
 
@@ -33,14 +34,35 @@ int chain_unit(struct chain *c, const char *name)
     return c->unit_count++;
 }
 
+/* Where in by_name a tensor of that name is, or would be. Models of a thousand layers have 12 000 names, and a plan that does not fit is tried in some sixty ways. */
+static int place_of(const struct chain *c, const char *name)
+{
+    size_t at = (size_t)XXH3_64bits(name, strlen(name)) & ((size_t)c->place_count - 1);
+    while (c->by_name[at] != 0 && strcmp(c->tensors[c->by_name[at] - 1].name, name) != 0) {
+        at = (at + 1) & ((size_t)c->place_count - 1);
+    }
+    return (int)at;
+}
+
+/* The index of a tensor, or -1. */
 static int find_tensor(const struct chain *c, const char *name)
 {
-    for (int i = 0; i < c->tensor_count; i++) {
-        if (strcmp(c->tensors[i].name, name) == 0) {
-            return i;
+    return c->place_count > 0 ? c->by_name[place_of(c, name)] - 1 : -1;
+}
+
+/* The newest one can be found from now on. */
+static void note_name(struct chain *c)
+{
+    if (2 * c->tensor_count > c->place_count) {
+        c->place_count = c->place_count > 0 ? 2 * c->place_count : 64;
+        free(c->by_name);
+        c->by_name = dt_alloc((size_t)c->place_count * sizeof *c->by_name);
+        for (int i = 0; i < c->tensor_count; i++) {
+            c->by_name[place_of(c, c->tensors[i].name)] = i + 1;
         }
+    } else {
+        c->by_name[place_of(c, c->tensors[c->tensor_count - 1].name)] = c->tensor_count;
     }
-    return -1;
 }
 
 /* Fails (later, in chain_add) when a name comes back with another shape or in another unit. */
@@ -86,6 +108,7 @@ int block_tensor(struct block *b, const char *name, const int64_t *shape, int di
         u->used = t->offset + t->numel;
         u->tensor_count++;
         c->parameter_count += t->numel;
+        note_name(c);
     }
     b->tensors[b->tensor_count] = at;
     b->offsets[b->tensor_count] = c->tensors[at].offset;
@@ -193,6 +216,7 @@ void chain_close(struct chain *c)
     free(c->blocks);
     free(c->units);
     free(c->tensors);
+    free(c->by_name);
     dt_arena_clear(&c->arena);
     *c = (struct chain){.blocks = NULL};
 }

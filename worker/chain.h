@@ -27,8 +27,9 @@ struct chain {
     int unit_count;
     struct tensor *tensors; /* in registration order over all units */
     int tensor_count;
-    int64_t parameter_count; /* logical, without padding; tied counted once */
-    int shards;              /* what units are padded for */
+    int *by_name, place_count; /* of tensors + 1, at a hash of their names or the next free place; a power of two, at most half of them taken */
+    int64_t parameter_count;   /* logical, without padding; tied counted once */
+    int shards;                /* what units are padded for */
     struct dt_arena arena;
     struct dt_error problem; /* the first thing that blocks or models declared wrongly */
 };
