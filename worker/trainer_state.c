@@ -406,6 +406,8 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         refused = commit(t, &state, &entry, &why) != 0;
         if (refused) {
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
+        } else { /* complete, whether or not the others live to hear of it: the next round begins there */
+            atomic_store(&t->world->page->saved_step, t->step);
         }
     } else {
         rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
