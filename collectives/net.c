@@ -272,7 +272,7 @@ int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_por
         if (dt_net_listen(n, host, ports->lo + (ports->first % span + i) % span, backlog, page, port_out, err) == 0) {
             return 0;
         }
-        if (err->status != DT_IO) { /* another port is no better */
+        if (err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) { /* the name: another port is no better */
             return -1;
         }
     }

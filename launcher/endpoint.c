@@ -297,10 +297,18 @@ int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struc
 
 bool endpoint_loopback_is_down(void)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(9)};
-    char out[LOOKUP_NAME_BYTES];
-    struct dt_error ignored;
-    return endpoint_route((struct sockaddr *)&to, out, sizeof out, &ignored) != 0;
+    struct ifaddrs *all = NULL;
+    bool seen = false, up = false;
+    if (getifaddrs(&all) != 0) {
+        return false;
+    }
+    for (const struct ifaddrs *a = all; a != NULL; a = a->ifa_next) {
+        bool loopback = (a->ifa_flags & IFF_LOOPBACK) != 0;
+        seen = seen || loopback;
+        up = up || (loopback && (a->ifa_flags & IFF_UP) != 0);
+    }
+    freeifaddrs(all);
+    return seen && !up;
 }
 
 int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err)

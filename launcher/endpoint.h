@@ -36,7 +36,7 @@ int endpoint_take(const struct lookup_list *list, int port, int *fd, struct dt_e
 int endpoint_listen(int port, const struct dt_ports *range, int *fd, int *port_out, struct dt_error *err);
 /* The address by which this machine reaches `to`: the one to publish to peers on that side. Sends nothing. */
 int endpoint_route(const struct sockaddr *to, char *out, size_t out_bytes, struct dt_error *err);
-/* Nothing reaches 127.0.0.1, as in a network namespace that nobody has set up. Sends nothing. */
+/* Nothing reaches 127.0.0.1, as in a network namespace that nobody has set up. */
 bool endpoint_loopback_is_down(void);
 /* What to publish before any peer is known: the endpoint's own address if it is here and no loopback; else that of the route to it.
  * *warning (may be null) is set to a line when only this machine can reach the address. */

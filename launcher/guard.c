@@ -44,8 +44,34 @@ struct family {
     size_t count, capacity;
 };
 
+/* Children that the guard was born with: of a shell that became dtrun by exec, as one that had its output go through tee. They are not the job's. */
+static struct family inherited;
+
+static bool is_inherited(pid_t pid)
+{
+    bool found = false;
+    for (size_t i = 0; i < inherited.count; i++) {
+        found = found || inherited.list[i] == pid;
+    }
+    return found;
+}
+
+/* Its number may be another process's from now on. */
+static void forget_inherited(pid_t pid)
+{
+    for (size_t i = 0; i < inherited.count; i++) {
+        if (inherited.list[i] == pid) {
+            inherited.list[i] = inherited.list[--inherited.count];
+            return;
+        }
+    }
+}
+
 static void family_add(struct family *f, pid_t pid)
 {
+    if (is_inherited(pid)) {
+        return;
+    }
     if (f->count == f->capacity) {
         f->capacity = f->capacity > 0 ? f->capacity * 2 : 64;
         f->list = dt_realloc(f->list, f->capacity * sizeof *f->list);
@@ -160,6 +186,14 @@ struct process_use guard_use(pid_t pid)
     return sum;
 }
 
+static bool has_descendants(pid_t root)
+{
+    struct family f = {0};
+    add_descendants(&f, root);
+    free(f.list);
+    return f.count > 0;
+}
+
 static int kill_descendants(pid_t root)
 {
     struct family f = {0};
@@ -187,8 +221,9 @@ bool guard_end_descendants(double timeout_s)
     for (;;) {
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
+            forget_inherited(pid);
         }
-        if (pid < 0 && errno == ECHILD) {
+        if ((pid < 0 && errno == ECHILD) || (inherited.count > 0 && !has_descendants(getpid()))) {
             return true;
         }
         if (dt_now_s() > end_s) {
@@ -257,6 +292,9 @@ static bool reap(pid_t agent, bool *suspending, int *status)
     pid_t pid;
     while ((pid = waitpid(-1, &s, WNOHANG | WUNTRACED)) > 0 || (pid < 0 && errno == EINTR)) {
         if (pid != agent) {
+            if (pid > 0 && !WIFSTOPPED(s)) {
+                forget_inherited(pid);
+            }
             continue;
         }
         if (!WIFSTOPPED(s)) {
@@ -343,9 +381,9 @@ static _Noreturn void sweep(pid_t agent)
     }
     await_end(fds[0]);
     await_end(fds[1]);
-    pid_t reaper = getppid(); /* of all whose parents are gone */
     double end_s = dt_now_s() + SWEEP_S;
-    while (leftovers_kill(agent, reaper, &killed) > 0 && dt_now_s() < end_s) {
+    /* our parent now is who gets all whose parents are gone */
+    while (leftovers_kill(agent, getppid(), &killed) > 0 && dt_now_s() < end_s) {
         dt_sleep_s(0.02);
     }
     if (killed > 0) {
@@ -389,6 +427,9 @@ int guard_open(const bool handled[65], struct dt_error *err)
         lifetime = NULL;
         return dt_fail_errno(err, "a page of memory for the guard");
     }
+    struct family born = {0};
+    add_descendants(&born, getpid());
+    inherited = born;
     pid_t agent = shared_files_fork();
     if (agent < 0) {
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
@@ -406,6 +447,7 @@ int guard_open(const bool handled[65], struct dt_error *err)
     (void)prctl(PR_SET_NAME, "dtrun-agent");
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    inherited.count = 0; /* ours are others */
     /* The mask stays until the agent's handlers are there: a signal sent in between must not kill it. */
     return guard_alive() ? 0 : dt_fail(err, DT_STOPPED, "the guard was killed at once");
 }

@@ -131,8 +131,9 @@ static bool keeps_our_time(const char *path, const struct stat *file)
 {
     struct stat st = {0};
     char *probe = dt_format("%s-XXXXXX", path);
+    double begin_s = dt_wall_s();
     int fd = mkostemp(probe, O_CLOEXEC);
-    bool ours = fd >= 0 && fstat(fd, &st) == 0 && fabs(time_of(&st) - dt_wall_s()) < NOTICED_S;
+    bool ours = fd >= 0 && fstat(fd, &st) == 0 && time_of(&st) > begin_s - NOTICED_S && time_of(&st) <= dt_wall_s();
     if (fd >= 0) {
         (void)close(fd);
         (void)unlink(probe);

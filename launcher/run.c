@@ -484,7 +484,7 @@ static void say_choices(const struct options *o)
 /* Workers of one host would try until their own time is over. A program may do without; train and the others here do not. */
 static int check_loopback(const struct run *r, struct dt_error *err)
 {
-    if (r->nodes != NULL || strcmp(r->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
+    if (r->nodes != NULL || strcmp(r->o->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
         return 0;
     }
     if (r->agent.options.bundled) {
@@ -519,7 +519,7 @@ static int open_all(struct run *r, struct dt_error *err)
     if (r->o->leash_key) {
         leash_forget_key(r->o->key_file);
     }
-    if ((r->nodes == NULL && (open_store(r, err) != 0 || check_loopback(r, err) != 0)) || logs_open(&r->logs, &r->loop, r->o, err) != 0) {
+    if ((r->nodes == NULL && (check_loopback(r, err) != 0 || open_store(r, err) != 0)) || logs_open(&r->logs, &r->loop, r->o, err) != 0) {
         return -1;
     }
     if (r->output_dir != NULL) {

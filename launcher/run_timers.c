@@ -11,18 +11,20 @@ static bool say_save_dropped(const struct run *r)
 {
     const struct dt_page *slow = NULL;
     int count = 0;
+    long long saved = -1; /* by rank 0 first of all */
     for (int i = 0; i < r->workers.count; i++) {
         const struct dt_page *page = r->workers.list[i].page;
+        long long newest = page != NULL ? (long long)atomic_load(&page->saved_step) : -1;
+        saved = newest > saved ? newest : saved;
         if (r->workers.list[i].running && page != NULL && atomic_load(&page->phase) == DT_PHASE_SAVE) {
             slow = slow != NULL ? slow : page;
             count++;
         }
     }
-    if (!r->is_train || !r->agent.stop_wanted || slow == NULL) {
+    if (!r->is_train || !r->agent.stop_wanted || slow == NULL || saved >= (long long)atomic_load(&slow->step)) {
         return false;
     }
     double now_s = dt_now_s(), took_s = atomic_load(&slow->save_s);
-    long long saved = (long long)atomic_load(&slow->saved_step);
     char stays[64] = "nothing was saved before";
     struct dt_text line;
     dt_text_init(&line);

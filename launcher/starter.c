@@ -37,7 +37,8 @@ struct remote {
     uv_pipe_t input;
     struct stream out, err;
     bool running, leashed, spoke; /* it wrote a line */
-    bool has_signed;              /* its agent said that it ended */
+    int signed_code;              /* what its agent signed; -1: nothing */
+    bool waits;                   /* ssh has ended without that, and what it wrote may be on its way */
     int code;                     /* once it does not run */
 };
 struct starter {
@@ -46,7 +47,7 @@ struct starter {
     uv_loop_t loop;
     uv_signal_t signals[65];
     int signal_count;
-    uv_timer_t beat, end;
+    uv_timer_t beat, end, rest;
     struct remote *remotes;
     int count, running_count, open_streams;
     int int_count;
@@ -62,13 +63,15 @@ struct starter {
 
 /* ---- output ---- */
 
+static void has_ended(struct remote *r);
+
 /* How much of a line comes before the words by which an agent signs its end: all of it, mostly. A program may leave an unfinished line in front of them. */
 static size_t before_sign(struct remote *r, const char *line, size_t size)
 {
     char words[sizeof LEASH_SIGN + LEASH_SIGN_BYTES];
     (void)snprintf(words, sizeof words, LEASH_SIGN "%s ", r->starter->sign);
     const char *at = memmem(line, size, words, strlen(words));
-    r->has_signed = r->has_signed || at != NULL;
+    r->signed_code = at != NULL ? (int)strtol(at + strlen(words), NULL, 10) : r->signed_code; /* a line's end follows in memory, or a zero */
     return at != NULL ? (size_t)(at - line) : size;
 }
 
@@ -110,7 +113,10 @@ static void close_stream(struct stream *s)
     }
     log_lines_end(&s->lines, on_line, s);
     uv_close((uv_handle_t *)&s->pipe, NULL);
-    if (--st->open_streams == 0 && st->running_count == 0) {
+    st->open_streams--;
+    if (s->remote->waits && uv_is_closing((uv_handle_t *)&s->remote->out.pipe) && uv_is_closing((uv_handle_t *)&s->remote->err.pipe)) {
+        has_ended(s->remote);
+    } else if (st->open_streams == 0 && st->running_count == 0) {
         uv_close((uv_handle_t *)&st->end, NULL);
     }
 }
@@ -249,6 +255,7 @@ static void close_all(struct starter *st)
         uv_close((uv_handle_t *)&st->signals[i], NULL);
     }
     uv_close((uv_handle_t *)&st->beat, NULL);
+    uv_close((uv_handle_t *)&st->rest, NULL);
     if (st->open_streams > 0) {
         (void)uv_timer_start(&st->end, on_drained, (uint64_t)(DRAIN_S * 1e3), 0);
     } else {
@@ -266,8 +273,8 @@ static bool is_missing(const struct starter *st, int code)
 static bool is_verdict(const struct starter *st, const struct remote *r)
 {
     int code = r->code;
-    return (code != DT_EXIT_DONE || r->has_signed) && code != SSH_FAILED && code != DT_EXIT_TEMPORARY && (code != 128 + SIGHUP || st->hung_up) &&
-           !is_missing(st, code);
+    return (code != DT_EXIT_DONE || r->signed_code >= 0) && code != SSH_FAILED && code != DT_EXIT_TEMPORARY &&
+           (code != 128 + SIGHUP || st->hung_up) && !is_missing(st, code);
 }
 
 /* In one write: lines of the hosts come between two. */
@@ -329,16 +336,41 @@ static void read_rest(struct stream *s)
     }
 }
 
+/* What the agent signed counts more than the code of what stands between: a pipeline has that of its last part. */
+static void has_ended(struct remote *r)
+{
+    r->waits = false;
+    r->code = r->signed_code >= 0 ? r->signed_code : r->code;
+    ended(r->starter, r);
+}
+
+static void on_rest(uv_timer_t *timer)
+{
+    struct starter *st = timer->data;
+    for (int i = 0; i < st->count; i++) {
+        if (st->remotes[i].waits) {
+            has_ended(&st->remotes[i]);
+        }
+    }
+}
+
 static void on_ssh_end(uv_process_t *process, int64_t status, int signal)
 {
     struct remote *r = process->data;
+    struct starter *st = r->starter;
     read_rest(&r->out);
     read_rest(&r->err);
     r->running = false;
     r->code = signal != 0 ? SSH_FAILED : (int)status;
     unleash(r);
     uv_close((uv_handle_t *)process, NULL);
-    ended(r->starter, r);
+    bool open = !uv_is_closing((uv_handle_t *)&r->out.pipe) || !uv_is_closing((uv_handle_t *)&r->err.pipe);
+    r->waits = r->code == DT_EXIT_DONE && r->signed_code < 0 && open;
+    if (!r->waits) {
+        has_ended(r);
+    } else {
+        (void)uv_timer_start(&st->rest, on_rest, (uint64_t)(DRAIN_S * 1e3), 0);
+    }
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -369,7 +401,7 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
 {
     struct remote *r = &st->remotes[i];
     char **words = hostfile_ssh(st->o, i);
-    *r = (struct remote){.starter = st, .name = st->o->host_list[i].name, .code = SSH_FAILED};
+    *r = (struct remote){.starter = st, .name = st->o->host_list[i].name, .code = SSH_FAILED, .signed_code = -1};
     (void)uv_pipe_init(&st->loop, &r->input, 0);
     (void)open_stream(&r->out, r, 0);
     (void)open_stream(&r->err, r, 1);
@@ -483,7 +515,8 @@ static void begin(struct starter *st)
     }
     (void)uv_timer_init(&st->loop, &st->beat);
     (void)uv_timer_init(&st->loop, &st->end);
-    st->beat.data = st->end.data = st;
+    (void)uv_timer_init(&st->loop, &st->rest);
+    st->beat.data = st->end.data = st->rest.data = st;
     (void)uv_timer_start(&st->beat, on_beat, beat_ms, beat_ms);
 }
 

@@ -471,3 +471,18 @@ def test_what_an_agent_signs_its_end_with_is_not_shown(tmp_path):
         result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "sh", "-c", "printf unfinished; printf unfinished >&2"], timeout_s=20)
         assert result.code == 0 and "dtrun-ended" not in result.out + result.err, (closed, result)
         assert [text.count("unfinished") for text in (result.out, result.err)] == [2 * (closed != "> /dev/null"), 2 * (closed != "2> /dev/null")], (closed, result)
+
+
+def test_a_failure_that_ssh_does_not_pass_on_is_one(tmp_path):
+    """As of a pipeline in a wrapper, which ends with the code of its last part."""
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    ssh = script(tmp_path, "reach", 'sh -c "$2"\nexit 0\n')
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "sh", "-c", "exit 3"], timeout_s=20)
+    assert result.code == 1 and "exit code 3" in result.err and "no agent of dtrun" not in result.err, result
+
+
+def test_output_may_come_after_the_end_of_ssh(tmp_path):
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    ssh = script(tmp_path, "reach", 'exec bash -c \'exec > >(sleep 0.3; cat) 2> >(sleep 0.3; cat >&2); sh -c "$0"\' "$2"\n')
+    result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "echo", "here"], timeout_s=20)
+    assert result.code == 0 and result.out.count("here") == 2, result
