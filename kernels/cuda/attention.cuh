@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <math.h>
-#include <mutex>
 
 namespace
 {
@@ -41,16 +40,16 @@ template <auto KERNEL> bool allow(size_t bytes)
     if (bytes <= allowed.load(std::memory_order_relaxed)) {
         return true;
     }
-    static std::mutex one; /* else a smaller number may be set after a larger one */
-    std::lock_guard<std::mutex> lock(one);
-    if (bytes <= allowed.load(std::memory_order_relaxed)) {
-        return true;
+    static std::atomic_flag taken = ATOMIC_FLAG_INIT; /* else a smaller number may be set after a larger one; a mutex would need libstdc++ */
+    while (taken.test_and_set(std::memory_order_acquire)) {
     }
-    if (cudaFuncSetAttribute((const void *)KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) != cudaSuccess) {
-        return false;
+    bool may = bytes <= allowed.load(std::memory_order_relaxed) ||
+               cudaFuncSetAttribute((const void *)KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
+    if (may && bytes > allowed.load(std::memory_order_relaxed)) {
+        allowed.store(bytes, std::memory_order_relaxed);
     }
-    allowed.store(bytes, std::memory_order_relaxed);
-    return true;
+    taken.clear(std::memory_order_release);
+    return may;
 }
 
 /* Sequences per launch: the grid's limit, and for backward the room for delta. */
