@@ -77,7 +77,8 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     } else {
         nodes_wait_endpoint(w, m, o, out);
     }
-    if (lost == NULL && w->denied[0] != '\0' && strstr(dt_text_str(out), w->denied) == NULL) {
+    const char *after_address = strstr(w->denied, ": ");
+    if (lost == NULL && after_address != NULL && strstr(dt_text_str(out), after_address + 2) == NULL) {
         dt_text_printf(out, "; refused before: %s", w->denied);
     } else if (lost != NULL && lost->round > 0) {
         size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text); /* what was to come next is past */

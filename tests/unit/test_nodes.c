@@ -314,7 +314,8 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
 {
     (void)state;
     static const char key[] = "10.0.0.1:29500: refused our proof: the key files differ, or it is ending";
-    struct options o = {.master_addr = (char *)"10.0.0.1", .master_port = 29500, .join_timeout_s = 600, .time_scale = 1};
+    struct options o = {
+        .rdzv_backend = (char *)"c10d", .master_addr = (char *)"10.0.0.1", .master_port = 29500, .join_timeout_s = 600, .time_scale = 1};
     struct member *m = dt_alloc(sizeof *m);
     struct nodes_wait w = {.since_s = dt_now_s()};
     struct dt_text line;
