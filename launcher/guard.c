@@ -427,9 +427,12 @@ int guard_open(const bool handled[65], struct dt_error *err)
         lifetime = NULL;
         return dt_fail_errno(err, "a page of memory for the guard");
     }
-    struct family born = {0};
-    add_descendants(&born, getpid());
-    inherited = born;
+    siginfo_t any;
+    if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) == 0) { /* else there are no children, mostly */
+        struct family born = {0};
+        add_descendants(&born, getpid());
+        inherited = born;
+    }
     pid_t agent = shared_files_fork();
     if (agent < 0) {
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
