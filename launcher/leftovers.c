@@ -105,7 +105,7 @@ static void tell(const struct remains *m, struct dt_text *out)
 static struct remains *remains_of(struct remains *list, int *used, const char *id)
 {
     char run_id[160] = "";
-    if (id != NULL && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {
+    if (strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id)) {
         (void)snprintf(run_id, sizeof run_id, " (run id %.128s)", id);
     }
     for (int i = 0; i < *used; i++) {
@@ -175,8 +175,9 @@ static int find(pid_t agent, struct dt_text *out)
     DIR *all = open_proc();
     int used = 0, count = all != NULL ? 0 : -1;
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
-        if (pid != agent && (own == NULL || strcmp(page, own) != 0) && has_lost_its_agent(page)) {
-            add_process(remains_of(list, &used, value_of(&env, "TORCHELASTIC_RUN_ID")), pid);
+        const char *run_id = value_of(&env, "TORCHELASTIC_RUN_ID"); /* each worker has one: without it somebody else made the page */
+        if (pid != agent && run_id != NULL && (own == NULL || strcmp(page, own) != 0) && has_lost_its_agent(page)) {
+            add_process(remains_of(list, &used, run_id), pid);
             count++;
         }
     }
