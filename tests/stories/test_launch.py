@@ -505,6 +505,7 @@ while [ ! -s left ]; do sleep 0.01; done
 while [ ! -e begun ]; do sleep 0.01; done
 kill -9 $guard $(cat agent)
 while kill -0 $(cat left) 2> /dev/null; do sleep 0.01; done
+i=0; while [ ! -s first ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.02; done
 touch go
 wait
 """
