@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "launcher/asked.h"
-#include "launcher/process.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -103,13 +102,23 @@ int status_connect(const char *path, bool *stale)
     return -1;
 }
 
-/* An agent with the number that is in a socket's name is there, and not ours. In another PID namespace it may be there without being seen. */
+static bool program_of(const char *pid, char *out, size_t out_bytes)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%.20s/exe", pid);
+    ssize_t size = readlink(path, out, out_bytes - 1);
+    out[size > 0 ? size : 0] = '\0';
+    return size > 0;
+}
+
+/* The number in a socket's name is of a process that runs our program, and not ours. In another PID namespace an agent may be there without being seen. Opens
+ * nothing. */
 static bool is_there(const char *name)
 {
-    char path[64], comm[32];
-    (void)snprintf(path, sizeof path, "/proc/%d/comm", atoi(name));
-    process_read(path, comm, sizeof comm);
-    return strcmp(comm, "dtrun-agent\n") == 0 && atoi(name) != (int)getpid();
+    char own[512], theirs[512], number[16];
+    (void)snprintf(number, sizeof number, "%d", atoi(name));
+    return atoi(name) != (int)getpid() && program_of("self", own, sizeof own) && program_of(number, theirs, sizeof theirs) &&
+           strcmp(own, theirs) == 0;
 }
 
 /* Removes what killed agents have left; a few per start are enough. Agents that live are not woken: a host may have many. */
