@@ -223,12 +223,12 @@ static double cross_entropy(struct bench *b, bool go)
     return dt_cost_cross_entropy(&a).bytes;
 }
 
-static struct dt_adamw_args adamw_args(struct bench *b)
+static struct dt_adamw_args adamw_args(struct bench *b, enum dt_dtype moments)
 {
     bool half = b->type == DT_BF16; /* then the gradient is, too, and the weights' copy is written */
     return (struct dt_adamw_args){.w = bench_buffer(b, 0, b->parameters, DT_F32),
-                                  .m = bench_buffer(b, 1, b->parameters, DT_F32),
-                                  .v = bench_buffer(b, 2, b->parameters, DT_F32),
+                                  .m = bench_buffer(b, 1, b->parameters, moments),
+                                  .v = bench_buffer(b, 2, b->parameters, moments),
                                   .w_bf16 = half ? bench_buffer(b, 3, b->parameters, DT_BF16) : NULL,
                                   .grad = bench_buffer(b, 4, b->parameters, b->type),
                                   .count = b->parameters,
@@ -240,12 +240,23 @@ static struct dt_adamw_args adamw_args(struct bench *b)
                                   .weight_decay = 0.1,
                                   .grad_scale = 0.5,
                                   .type = DT_F32,
-                                  .grad_type = b->type};
+                                  .grad_type = b->type,
+                                  .moment_type = moments};
 }
 
 static double adamw(struct bench *b, bool go)
 {
-    struct dt_adamw_args a = adamw_args(b);
+    struct dt_adamw_args a = adamw_args(b, DT_F32);
+    if (go) {
+        b->k->adamw(b->s, &a);
+    }
+    return dt_cost_adamw(&a).bytes;
+}
+
+/* Fewer bytes, and a hash per element for the random bits of its moments. */
+static double adamw_bf16_moments(struct bench *b, bool go)
+{
+    struct dt_adamw_args a = adamw_args(b, DT_BF16);
     if (go) {
         b->k->adamw(b->s, &a);
     }
@@ -256,7 +267,7 @@ static double adamw(struct bench *b, bool go)
 static double adamw_many(struct bench *b, bool go)
 {
     static struct dt_adamw_args each[TENSORS];
-    struct dt_adamw_args a = adamw_args(b);
+    struct dt_adamw_args a = adamw_args(b, DT_F32);
     size_t grad_size = dt_dtype_size(b->type);
     int64_t part = b->parameters / TENSORS / 64 * 64, first = 0;
     int count = 0;
@@ -350,6 +361,7 @@ static const struct {
     {"cross_entropy", cross_entropy, LOSS},
     {"adamw", adamw, PARAMETERS},
     {"adamw_many", adamw_many, PARAMETERS},
+    {"adamw_bf16_moments", adamw_bf16_moments, PARAMETERS},
     {"sgd", sgd, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},

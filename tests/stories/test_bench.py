@@ -67,13 +67,14 @@ def test_step():
 
 
 KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward embedding embedding_backward "
-           "position_backward cross_entropy adamw adamw_many sgd norm_sum norm_finish exact_sum").split()
+           "position_backward cross_entropy adamw adamw_many adamw_bf16_moments sgd norm_sum norm_finish exact_sum").split()
 ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias attention attention_backward".split()
 
 
 def test_kernels():
     found = cases(bench("kernels", "--rows=256", "--cols=96", "--vocab=500", "--parameters=10000", "--repeats=2"))
-    shape = {name: "10000" for name in ("adamw", "adamw_many", "sgd", "norm_sum")} | {"cross_entropy": "32x500", "norm_finish": "32", "exact_sum": "32"}
+    shape = {name: "10000" for name in ("adamw", "adamw_many", "adamw_bf16_moments", "sgd", "norm_sum")}
+    shape |= {"cross_entropy": "32x500", "norm_finish": "32", "exact_sum": "32"}
     names = {f"{dtype} {name} {shape.get(name, '256x96')}" for dtype in ("fp32", "bf16") for name in KERNELS + ARITHMETIC}
     assert {case.split(" ", 1)[1] for case in found} == names  # before: the CPU's instruction set
     assert all(case["floor"] > 0 and case["unit"] == "us" for case in found.values())
@@ -81,6 +82,7 @@ def test_kernels():
     assert all(("flops" in line) == (case.split(" ")[2] in ARITHMETIC) and by_name[case.split(" ", 1)[1]] > 0 for case, line in found.items())
     assert by_name["bf16 matmul_dw 256x96"] == 2 * 256 * 96 * 4 * 96 and by_name["fp32 attention_backward 256x96"] == 5 * 256 * 256 * 96
     assert by_name["fp32 add 256x96"] == 3 * 4 * 256 * 96 and by_name["bf16 cross_entropy 32x500"] == 2 * 2 * 32 * 500
+    assert by_name["bf16 adamw 10000"] - by_name["bf16 adamw_bf16_moments 10000"] == 8 * 10000
     assert set(cases(bench("kernels", "--kernel=scale", "--dtype=bf16", "--rows=8", "--repeats=1")).popitem()[1]) >= {"gb_per_s", "to_floor"}
 
 
