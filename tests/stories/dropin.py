@@ -148,6 +148,8 @@ class Outcome:
             name = self.plain(str(path))
             if path.is_file() and path.name != "events.jsonl":
                 found[name] = path.read_text() if path.name != "error.json" else sorted(json.loads(path.read_text())["message"])
+                if path.name.startswith("filtered"):  # of all ranks, whose lines come in any order
+                    found[name] = sorted(found[name].splitlines())
         return found
 
     def said(self, stream):
