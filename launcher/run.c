@@ -36,7 +36,7 @@
 #define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
 #define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
 #define WAIT_LINE_S 10.0   /* between two lines about a wait */
-#define WATCHED_LINE_S 2.0 /* to the first one after Ctrl-C */
+#define WISHED_LINE_S 2.0  /* to the first one after a signal to us */
 #define STOPPED_S 60.0     /* a stopped worker that may be silent for ever, as in a save, is lost after this */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
@@ -144,7 +144,7 @@ static void start_grace(struct run *r, double seconds)
     (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
     if (!uv_is_active((uv_handle_t *)&r->patience)) {
         uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
-        uint64_t first_ms = run_is_watched(r) ? (uint64_t)(WATCHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
+        uint64_t first_ms = r->wish != 0 ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
         r->ending_since_s = dt_now_s();
         (void)uv_timer_start(&r->patience, r->patience.timer_cb, first_ms, every_ms);
     }

@@ -139,8 +139,6 @@ void run_say_late(struct run *r);
 void run_say_lost(struct run *r);
 /* Some workers have ended with 0, others run on: for whom we wait. */
 void run_say_waiting(const struct run *r);
-/* The stop came by Ctrl-C (INT), and stderr is a terminal. */
-bool run_is_watched(const struct run *r);
 /* All were told to end: for whom we wait, and how long. */
 void run_say_ending(const struct run *r);
 /* All save, because a host will leave: which one. */

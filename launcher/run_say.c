@@ -329,7 +329,7 @@ void run_say_waiting(const struct run *r)
     dt_text_clear(&ranks);
 }
 
-bool run_is_watched(const struct run *r)
+static bool is_at_terminal(const struct run *r)
 {
     return r->wish == SIGINT && isatty(2);
 }
@@ -342,7 +342,7 @@ void run_say_ending(const struct run *r)
     add_running(r, &ranks);
     console_say("dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s%s\n", r->failures.host, now_s - r->ending_since_s,
                 dt_text_str(&ranks), r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
-                r->killed ? "they are given up" : "KILL (--shutdown_timeout)", run_is_watched(r) && !r->killed ? "; Ctrl-C again kills now" : "");
+                r->killed ? "they are given up" : "KILL (--shutdown_timeout)", is_at_terminal(r) && !r->killed ? "; Ctrl-C again kills now" : "");
     dt_text_clear(&ranks);
 }
 

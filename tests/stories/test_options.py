@@ -4,13 +4,14 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import places
-from support import DEADLINE_S, DTRUN, PYTHON, as_nobody, clean_env, run, script, wait_until
+from support import DEADLINE_S, DTRUN, PYTHON, Job, as_nobody, clean_env, run, script, wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
 
@@ -174,6 +175,18 @@ def test_ctrl_c_on_a_terminal_says_how_to_end_at_once(tmp_path):
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(master)
     assert code == 130
+
+
+def test_a_signal_is_answered_before_the_grace_is_over(tmp_path):
+    """Without a terminal, too: whom it waits for, and how long at most; the line comes long before that of every ten seconds."""
+    text = f"trap '' TERM; touch {tmp_path}/$RANK; while :; do sleep 0.05; done"
+    with Job(["--nproc_per_node=2", "--shutdown_timeout=4", "sh", "-c", text]) as running:
+        wait_until(lambda: len(os.listdir(tmp_path)) == 2, "the workers")
+        running.signal(signal.SIGTERM)
+        result = running.finish()
+        running.wait_gone()
+    assert result.code == 143, result
+    assert re.search(r"^dtrun: host \S+: waiting [23] s for ranks 0, 1 to end; [12] s left, then KILL \(--shutdown_timeout\)$", result.err, re.M), result
 
 
 def test_inherited_streams_are_untouched(tmp_path):
