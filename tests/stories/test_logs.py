@@ -52,7 +52,7 @@ def small_memory(peak):
 
 def test_a_full_disk_costs_lines(tmp_path):
     """A limit of the size of files stands for it: the writes fail alike."""
-    code = WRITE + "for i in range(5000): write(b'x' * 99 + b'\\n')\nprint('done')"
+    code = WRITE + "import time\nfor i in range(5000): write(b'x' * 99 + b'\\n')\ntime.sleep(1.5)\nprint('done')"  # the first loss is said while it runs
     result = run(["-c", 'ulimit -f 100; exec "$@"', "-", DTRUN, "-t1", "--nproc_per_node=2", f"--log_dir={tmp_path}/logs", PYTHON, "-c", code], executable="/bin/bash")
     assert result.code == 0 and result.out.count("]:done\n") == 2, result
     assert len(re.findall(r"File too large; the job goes on, lost output is counted$", result.err, re.M)) == 1, result
