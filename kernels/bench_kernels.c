@@ -496,10 +496,12 @@ int bench_kernels(int argc, char **argv)
     }
     for (int t = 0; t < 2 && !b.failed; t++) {
         b.type = t == 0 ? DT_F32 : DT_BF16;
+        if (!bench_wants(dtype, b.type)) {
+            continue;
+        }
         bench_squaring_fill(&b, &squaring);
         for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !b.failed; i++) {
-            bool asked = (one < 0 || (int)i == one) && bench_wants(dtype, b.type);
-            if (asked) {
+            if (one < 0 || (int)i == one) {
                 measure(&b, i, &copying, &squaring, repeats, bench_enough_us(b.d));
             }
         }

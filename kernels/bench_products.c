@@ -150,15 +150,23 @@ double bench_attention(struct bench *b, bool go)
     return dt_cost_attention(&a).flops;
 }
 
+/* Elements that a layer has to spare, or, where that is more, what the scores of one sequence take; and behind them the log-sum-exp's sums and a little. */
+static int64_t backward_work(const struct bench *b, const struct shape *n)
+{
+    int64_t positions = (n->positions + 127) / 128 * 128, layer = 2 * b->rows * b->cols, sequence = n->heads * positions * positions;
+    return (layer > sequence ? layer : sequence) + 2 * b->rows * n->heads + 8192;
+}
+
 double bench_attention_backward(struct bench *b, bool go)
 {
     const struct shape n = shape_of(b);
+    int64_t work = backward_work(b, &n);
     const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_error why, err = {0};
     int measured;
     struct dt_attention_backward_args a = {.dqkv = bench_buffer(b, 4, 3 * b->rows * b->cols, b->type),
-                                           .work = bench_buffer(b, 5, 2 * b->rows * b->cols, b->type), /* as much as a layer has to spare */
-                                           .work_bytes = (size_t)(2 * b->rows * b->cols) * dt_dtype_size(b->type),
+                                           .work = bench_buffer(b, 5, work, b->type),
+                                           .work_bytes = (size_t)work * dt_dtype_size(b->type),
                                            .dout = bench_buffer(b, 3, b->rows * b->cols, b->type),
                                            .out = bench_buffer(b, 1, b->rows * b->cols, b->type),
                                            .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),

@@ -59,6 +59,7 @@ ATTENTION = {"tokens": 16384, "cols": 1024, "heads": (64, 128), "positions": (10
 WAYS = [("cudnn", 50), ("fast", 50), ("own", 50), ("plain", 5)]  # DTRUN_ATTENTION, how often; the last is the reference, and slow
 KERNEL_OPTIONS, FLOOR_OPTIONS, START_STEPS = [], [], 3  # options that are said first count
 GRACE_S = 50
+TEST_S, CHECKED_S, BENCH_S = 120, 400, 150  # what one may take: what hangs leaves time for the others
 
 
 def stop(text, code=2):
@@ -210,7 +211,7 @@ class Session:
         self.bare = {**os.environ, "CUDA_VISIBLE_DEVICES": chosen(), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML counts so
         self.env = {**self.bare, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
         self.versions = versions(self.env)
-        self.known, self.count, self.running = {}, {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
+        self.known, self.failed, self.count, self.running = {}, set(), {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
         os.makedirs(a.out, exist_ok=True)
         os.makedirs(self.work, exist_ok=True)
         for path in [*a.done, self.results]:
@@ -223,8 +224,11 @@ class Session:
             for line in f:
                 with contextlib.suppress(ValueError):  # the last one of a run that was cut off
                     row = json.loads(line)
-                    if gpu_of(row) == gpu_of(self.gpu) and row.get("programs") == self.programs and row.get("passed"):
-                        self.known[row["case"]] = row
+                    if gpu_of(row) == gpu_of(self.gpu) and row.get("programs") == self.programs:
+                        if row.get("passed"):
+                            self.known[row["case"]] = row
+                        else:
+                            self.failed.add(row["case"])
 
     def left_s(self):
         return self.begin + self.seconds - time.time()
@@ -238,9 +242,9 @@ class Session:
         if passed:
             self.known[case] = row
 
-    def run(self, command, env=None, until=None, cwd=ROOT):
+    def run(self, command, env=None, until=None, cwd=ROOT, limit_s=1e9):
         """(exit code or None when its time was over, all that it printed, seconds). until(): it may be ended, for all is there."""
-        begin, limit = time.time(), max(self.left_s() + GRACE_S, 1)
+        begin, limit = time.time(), max(min(self.left_s() + GRACE_S, limit_s), 1)
         with tempfile.TemporaryFile() as said:
             p = self.running = subprocess.Popen(command, cwd=cwd, env=env or self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
                                                 start_new_session=True)
@@ -275,10 +279,10 @@ def gpu_of(row):
 
 
 def run_all(s, cases):
-    """cases: (name, function). The last line is there however this ends, but for SIGKILL."""
+    """cases: (name, function); what failed before comes after the others. The last line is there however this ends, but for SIGKILL."""
     done = 0
     try:
-        for name, run in cases:
+        for name, run in sorted(cases, key=lambda case: case[0] in s.failed):
             if name in s.known:
                 print(f"{name}: passed before", flush=True)
                 s.count["passed"] += 1
@@ -299,7 +303,7 @@ def run_all(s, cases):
 
 def check(s, name, command, env=None, cwd=ROOT, skipped=None):
     """skipped: finds in what a program said that it came to an end and tested nothing."""
-    code, said, seconds = s.run(command, env, cwd=cwd)
+    code, said, seconds = s.run(command, env, cwd=cwd, limit_s=CHECKED_S if s.tool else TEST_S)
     why = "no GPU here" if not s.gpu and NO_GPU.search(said) else skipped(said) if skipped and code == 0 else None
     if why is not None:
         print(f"{name}: skipped, {why}", flush=True)
@@ -341,8 +345,9 @@ def story(s, name, file, function):
 
 
 def none_passed(said):
-    """The same of cmocka."""
-    return "all of its tests skip themselves" if re.search(r"^\[  PASSED  \] 0 test", said, re.M) else None
+    """The same of cmocka, and of a program that says why before it asks cmocka for anything."""
+    reason = re.search(r"^skipped: (.*)", said, re.M)
+    return "all of its tests skip themselves" if re.search(r"^\[  PASSED  \] 0 test", said, re.M) else reason and "[  PASSED  ]" not in said and reason.group(1) or None
 
 
 def test_cases(s):
@@ -360,7 +365,7 @@ def rows_of(said):
 
 
 def lines(s, name, *words):
-    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), *words])
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), *words], limit_s=BENCH_S)
     rows = rows_of(said)
     if not s.gpu and NO_GPU.search(said):
         print(f"{name}: skipped, no GPU here", flush=True)
@@ -390,7 +395,7 @@ def attention(s, name, head, positions):
         command = [os.path.join(s.folder, "bin", "bench"), "kernels", "--device=cuda", "--dtype=bf16", f"--rows={ATTENTION['tokens']}",
                    f"--cols={ATTENTION['cols']}", f"--head={head}", f"--positions={positions}", f"--repeats={repeats}", *ATTENTION["options"]]
         for kernel in ("attention", "attention_backward"):
-            code, said, _ = s.run([*command, f"--kernel={kernel}"], env={**s.env, "DTRUN_ATTENTION": way})
+            code, said, _ = s.run([*command, f"--kernel={kernel}"], env={**s.env, "DTRUN_ATTENTION": way}, limit_s=BENCH_S / 2)
             rows += [{"way": way, **row} for row in rows_of(said)]
             failed = failed or (f"{way} {kernel}: {said}" if code != 0 else None)
     s.add(name, failed is None, rows=rows)
@@ -463,7 +468,7 @@ def step(s, name, size, graphs="auto", level="cheap"):
         return count >= WARM + MEASURED
 
     begin = time.time()
-    code, said, seconds = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], until=enough)
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], until=enough, limit_s=BENCH_S)
     rows = [r for r in read_rows(metrics) if "tokens_per_s" in r]
     after = rows[WARM:]
     events = read_rows(os.path.join(out, "events.jsonl"))

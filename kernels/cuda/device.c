@@ -222,7 +222,8 @@ int dt_cuda_capability(const struct dt_device *d)
 static int no_memory(const struct cuda_device *c, enum dt_memory kind, size_t size_bytes, cudaError_t rc, struct dt_error *err)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    if (rc != cudaErrorMemoryAllocation) {
+    bool refused = kind == DT_MEMORY_PINNED && rc == cudaErrorInvalidValue; /* what drivers also say of more than the host lets them pin */
+    if (rc != cudaErrorMemoryAllocation && !refused) {
         return cuda_fail(c, err, rc, "memory");
     }
     (void)cudaGetLastError();

@@ -160,6 +160,10 @@ bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *k)
 {
+    if (k->epilogue == DT_MATMUL_BIAS && k->type == DT_BF16 &&
+        k->c_type == DT_F32) { /* the bias would have to be F32, too (cuBLAS, cublasLtMatmul's table of types) */
+        return false;
+    }
     return c->handle != NULL && k->epilogue < sizeof epilogues / sizeof epilogues[0] && k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX &&
            k->k > 0 && k->a_alignment >= dt_dtype_size((enum dt_dtype)k->type);
 }

@@ -93,7 +93,10 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     e.copy.dst = dst;
     e.copy.src = src;
     e.copy.size_bytes = count;
-    return softgpu_put(s, &e, nullptr, 0);
+    rc = softgpu_put(s, &e, nullptr, 0);
+    /* From host to host the real runtime waits, pinned memory or not ("API synchronization behavior"). */
+    bool waits = to != SOFTGPU_DEVICE && from != SOFTGPU_DEVICE && softgpu_capture_of(s) == 0;
+    return rc == cudaSuccess && waits ? cudaStreamSynchronize(stream) : rc;
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *dst, int, const void *src, int, size_t count, cudaStream_t stream)

@@ -90,6 +90,17 @@ def test_a_test_that_skips_itself_has_not_passed(packed, tmp_path):
     assert "skipped, stories/test_softgpu.py:" in said and "only the software GPU refuses when it is told to" in said, said
 
 
+def test_what_hangs_is_ended_and_comes_last_the_next_time(packed, tmp_path):
+    """On a machine that is lent for half an hour one test that waits for good must not be all that is seen."""
+    cases = "gpu.test_cases = lambda s: [(x, lambda name, t=t: gpu.check(s, name, ['sleep', t])) for x, t in (('waits', '60'), ('ends', '0'))]"
+    code, said, rows = run(packed[0], tmp_path / "out", "", changed=f"gpu.TEST_S = 1\n{cases}")
+    assert code == 1 and [(r["case"], r["passed"]) for r in rows] == [("waits", False), ("ends", True)], said
+    assert rows[0]["timed_out"] and rows[0]["seconds"] < 30, rows
+    code, said, rows = run(packed[0], tmp_path / "out", "", changed=f"gpu.TEST_S = 1\n{cases}")
+    assert code == 1 and len(rows) == 3 and rows[2]["case"] == "waits", said
+    assert said.index("ends: passed before") < said.index('{"case": "waits"'), said
+
+
 def test_nearly_all_is_run_on_one_gpu_where_there_are_more(packed, tmp_path):
     """The first that is visible; results name it. What wants several has all of them."""
     (tmp_path / "nvml").write_text("count 2\n0.name one\n1.name other\n")

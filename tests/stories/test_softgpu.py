@@ -23,6 +23,7 @@ TRAIN = os.path.join(support.BIN, "train") if GPU else os.path.join(support.BUIL
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
 ALL = GPU or bool(os.environ.get("DTRUN_ALL"))
 STEPS = 6
+LONG = ["training.max_steps=400"] if GPU else []  # where something is to be hit while it trains: steps of a real one take a few milliseconds
 MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
 ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
 
@@ -172,9 +173,9 @@ def test_a_checkpoint_of_a_gpu_goes_on_elsewhere(place):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
     folder, job = place
-    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard", ["training.cuda_graphs=false"])
+    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard", ["training.cuda_graphs=false", *LONG])
     out = folder / f"killed-{ranks}"
-    with begin(place, command(job, out, ranks, "full_shard", ["training.cuda_graphs=true"], ("--max_restarts=3",))) as started:
+    with begin(place, command(job, out, ranks, "full_shard", ["training.cuda_graphs=true", *LONG], ("--max_restarts=3",))) as started:
         os.kill(training.wait_pages(started, ranks, 3)[ranks - 1].pid, signal.SIGKILL)
         result = started.finish(timeout_s=300)
         started.wait_gone()
@@ -304,15 +305,15 @@ def test_a_save_takes_no_memory_for_what_lies_on_the_gpu(place, tmp_path):
 
 def test_a_stop_saves_and_goes_on(place):
     folder, job = place
-    expected, _ = run(place, folder / "unstopped", 2, "zero2")
+    expected, _ = run(place, folder / "unstopped", 2, "zero2", LONG)
     out = folder / "stopped"
-    with begin(place, command(job, out, 2, "zero2")) as started:
+    with begin(place, command(job, out, 2, "zero2", LONG)) as started:
         training.wait_pages(started, 2, 1)
         started.signal(signal.SIGTERM)
         result = started.finish(timeout_s=300)
         started.wait_gone()
     assert result.code == 75, result
-    again, _ = run(place, out, 2, "zero2")
+    again, _ = run(place, out, 2, "zero2", LONG)
     assert again == expected
 
 

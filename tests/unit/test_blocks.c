@@ -307,6 +307,30 @@ static void test_float(void **state)
     check_float(wide, 2e-5);
 }
 
+/* cuDNN's backward pass keeps the scores of as many sequences at a time as fit into what dqkv leaves of a layer's scratch memory. With heads of 64 that is a whole
+ * number of them, so what it needs besides (a float per row and head, and a little) must have room of its own: otherwise it is one sequence less, or none. */
+static void test_attention_has_room_for_whole_sequences(void **state)
+{
+    (void)state;
+    static const int64_t rows[][4] = {
+        {12, 64, 1024, 8}, {16, 32, 1024, 4}, {25, 24, 1024, 3}, {12, 16, 2048, 1}}; /* heads, batch, positions, sequences at a time */
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions, channels = 64 * heads;
+        struct model_spec spec = {
+            .name = "gpt2", .layers = 1, .heads = heads, .channels = channels, .positions = positions, .vocabulary = 64, .type = DT_BF16};
+        struct chain c;
+        struct dt_error err = {0};
+        spec.inner = 4 * channels;
+        spec.batch_size = batch;
+        spec.sequence_length = positions;
+        assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
+        int64_t others = all * (4 * channels * 2 + 2 * 4); /* the gradient of the norm's output and dqkv; mean and rstd */
+        int64_t scores = rows[i][3] * heads * positions * positions * 2;
+        assert_true((int64_t)c.blocks[1].scratch_bytes - others >= scores + all * heads * 4 + 4096 + 2 * 255);
+        chain_close(&c);
+    }
+}
+
 /* More rows than one chunk of logits takes: the same as the halves of the batch, added up. */
 static void test_head_chunks(void **state)
 {
@@ -347,8 +371,12 @@ static void test_head_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finite_differences),       cmocka_unit_test(test_recompute),   cmocka_unit_test(test_float),
-        cmocka_unit_test(test_overwrite_and_accumulate), cmocka_unit_test(test_head_chunks),
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_float),
+        cmocka_unit_test(test_overwrite_and_accumulate),
+        cmocka_unit_test(test_head_chunks),
+        cmocka_unit_test(test_attention_has_room_for_whole_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@
 #include <stdio.h>
 
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B }; /* a bias behind its weight */
+enum { ATTENTION_REST = 4096 };
 
 struct normed {
     void *sum, *y;     /* (R, C) */
@@ -40,9 +41,11 @@ struct saved {
     void *gelu;                  /* (R, I) */
 };
 struct scratch {
-    void *norm;        /* (R, C): n1, n2 and their gradients, one after the other */
-    void *wide;        /* (R, I) or (R, 3C): gelu, also when it is only f that is made again, then its gradient; later dqkv */
-    void *sum;         /* (R, C): h2, or p; behind `wide`, so that what dqkv leaves of both is one piece */
+    void *norm; /* (R, C): n1, n2 and their gradients, one after the other */
+    void *wide; /* (R, I) or (R, 3C): gelu, also when it is only f that is made again, then its gradient; later dqkv */
+    void *sum;  /* (R, C): h2, or p; behind `wide`, so that what dqkv leaves of both is one piece */
+    void *
+        rest; /* behind `sum`, with BF16: what attention's backward pass needs beside whole sequences' scores, (R, H) and a little, as these fill the piece */
     void *mean, *rstd; /* (R) */
 };
 
@@ -84,6 +87,7 @@ static size_t cut_scratch(const struct model_spec *m, int64_t rows, void *base, 
     out->norm = cut(&c, rows * m->channels, e);
     out->wide = cut(&c, rows * (m->inner > 3 * m->channels ? m->inner : 3 * m->channels), e);
     out->sum = cut(&c, rows * m->channels, e);
+    out->rest = cut(&c, m->type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, sizeof(float));
     out->mean = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
     out->rstd = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
     return c.used;

@@ -101,10 +101,13 @@ void device_case_event_orders_streams(const struct device_case *c)
     sem_t gate;
     sem_init(&gate, 0, 0);
     int *values = pinned_ints(&d, 2); /* value, copy */
+    void *there = NULL;               /* between them: CUDA waits for a copy from host to host */
+    assert_int_equal(dt_device_alloc(&d, DT_MEMORY_DEVICE, sizeof values[0], &there, NULL), 0);
     dt_stream_call(a, pass_gate, &(struct gate_args){&gate, &values[0]}, sizeof(struct gate_args));
     dt_event_record(written, a);
     dt_event_wait(written, b);
-    dt_stream_copy(b, &values[1], &values[0], sizeof values[0]);
+    dt_stream_copy(b, there, &values[0], sizeof values[0]);
+    dt_stream_copy(b, &values[1], there, sizeof values[0]);
     dt_event_record(copied, b);
     struct dt_error err = {0};
     assert_int_equal(dt_event_sync(copied, 0.01, &err), -1); /* nobody opened the gate */
@@ -117,6 +120,7 @@ void device_case_event_orders_streams(const struct device_case *c)
     dt_stream_close(a);
     dt_stream_close(b);
     free_ints(&d, values, 2);
+    dt_device_free(&d, DT_MEMORY_DEVICE, there, sizeof values[0]);
     sem_destroy(&gate);
     dt_device_close(&d);
 }
