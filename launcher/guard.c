@@ -206,6 +206,27 @@ static int kill_descendants(pid_t root)
     return count;
 }
 
+int guard_descendants(pid_t *out, int max, bool *dying)
+{
+    struct family f = {0};
+    struct process_look look;
+    int count = 0;
+    *dying = false;
+    add_descendants(&f, getpid());
+    for (size_t i = 0; i < f.count && count < max; i++) {
+        if (kill(f.list[i], 0) != 0) {
+            continue;
+        }
+        if (process_look(f.list[i], &look) && look.state != 'Z') {
+            out[count++] = f.list[i];
+        } else {
+            *dying = true;
+        }
+    }
+    free(f.list);
+    return count;
+}
+
 int guard_kill_descendants(void)
 {
     return kill_descendants(getpid());

@@ -23,6 +23,9 @@ pid_t guard_group(void);
 void guard_workers_until(double until_s);
 /* In the agent: that time is over, so the guard may have ended workers. */
 bool guard_workers_overdue(void);
+/* Descendants of the calling process, whatever their session, that run and that it may signal: at most `max` of them in out. Returns how many. *dying: some have
+ * ended and nobody has taken their status yet, so what they started last may not be among these. */
+int guard_descendants(pid_t *out, int max, bool *dying);
 /* Sends KILL to every descendant of the calling process, whatever its session; returns how many took it: what has become another user's (sudo) is not ours to
  * end. They still have to be reaped. */
 int guard_kill_descendants(void);

@@ -338,7 +338,8 @@ void logs_spawned(struct logs *l, int local_rank)
     }
 }
 
-void logs_finish(struct logs *l, int local_rank)
+/* What lies in a worker's pipes. `last`: ends an unfinished line, closes, whoever still holds the other end. */
+static void drain(struct logs *l, int local_rank, bool last)
 {
     if (local_rank < 0 || local_rank >= l->worker_count) {
         return;
@@ -350,9 +351,10 @@ void logs_finish(struct logs *l, int local_rank)
         if (s == NULL || !s->open) {
             continue;
         }
+        ssize_t n = -1;
         (void)uv_fileno((uv_handle_t *)&s->pipe, &fd);
         for (size_t total = 0; fd >= 0 && total < FINISH_BYTES;) {
-            ssize_t n = read(fd, l->buffer, sizeof l->buffer);
+            n = read(fd, l->buffer, sizeof l->buffer);
             if (n < 0 && errno == EINTR) {
                 continue;
             }
@@ -362,9 +364,16 @@ void logs_finish(struct logs *l, int local_rank)
             take(s, l->buffer, (size_t)n);
             total += (size_t)n;
         }
-        end_stream(s);
+        if (last || n == 0) {
+            end_stream(s);
+        }
     }
     check_files(l);
+}
+
+void logs_finish(struct logs *l, int local_rank)
+{
+    drain(l, local_rank, false);
 }
 
 /* ---- attempts ---- */
@@ -387,7 +396,7 @@ static struct log_sink *open_file(struct logs *l, const char *folder, const char
 static void end_attempt(struct logs *l)
 {
     for (int i = 0; i < l->worker_count; i++) {
-        logs_finish(l, i);
+        drain(l, i, true);
         for (int k = 0; k < 2; k++) {
             struct stream *s = l->workers[i].streams[k];
             if (s != NULL && s->closed) {

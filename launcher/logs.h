@@ -30,8 +30,8 @@ const char *logs_error_file(const struct logs *l, int local_rank);
  * call logs_spawned, which closes our copies of the worker's ends. */
 int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *err);
 void logs_spawned(struct logs *l, int local_rank);
-/* The worker has ended: takes what is still in its pipes, ends an unfinished line, closes. A grandchild that holds the pipe does not
- * delay this. Harmless twice. */
+/* The worker has ended: takes what is in its pipes. They stay open for what it has started: until the last of these closes them, or the next attempt
+ * or logs_close. Harmless twice. */
 void logs_finish(struct logs *l, int local_rank);
 /* Appends the last lines (at most line_count) of the worker's stderr, or of its stdout when stderr said nothing, each with
  * a newline, control characters made visible. Returns their number; 0 for inherited streams. Works after logs_finish. */

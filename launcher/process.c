@@ -61,6 +61,16 @@ bool process_look(pid_t pid, struct process_look *out)
     return true;
 }
 
+bool process_ignores(pid_t pid, int n)
+{
+    char path[64], text[4096];
+    unsigned long long mask = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    process_read(path, text, sizeof text);
+    const char *line = strstr(text, "\nSigIgn:");
+    return line != NULL && sscanf(line, "\nSigIgn: %llx", &mask) == 1 && n >= 1 && n <= 64 && (mask >> (n - 1) & 1) != 0;
+}
+
 /* The clock of a process counts nanoseconds where /proc/PID/stat has ticks of 10 ms: a program that writes a line now and then uses much less. */
 void process_add_use(pid_t pid, struct process_use *out)
 {

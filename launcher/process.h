@@ -30,6 +30,8 @@ bool process_ignores_hup(void);
 bool process_numbers_are_ours(void);
 /* False (out zeroed) when there is no such process. */
 bool process_look(pid_t pid, struct process_look *out);
+/* The process ignores signal n. */
+bool process_ignores(pid_t pid, int n);
 /* Adds what a process has used; nothing when there is none. */
 void process_add_use(pid_t pid, struct process_use *out);
 /* Appends where its main thread is in the kernel, as far as we may read it: "futex_wait_queue", "; kernel stack: futex_wait_queue < futex_wait <

@@ -32,7 +32,6 @@
 
 #define NAME_S 5.0         /* for the name of the store's host */
 #define SETTLE_S 0.1       /* the first news of a failure waits so long for the round to be over and its cause known */
-#define SWEEP_S 0.05       /* between two looks for what workers have left behind */
 #define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
 #define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
 #define WAIT_LINE_S 10.0   /* between two lines about a wait */
@@ -115,13 +114,7 @@ static void check_gone(struct run *r)
     if (!over || r->reaping || r->workers.running_count > 0 || r->gone_posted) {
         return;
     }
-    if (guard_kill_descendants() > 0) {
-        (void)uv_timer_start(&r->sweep, r->sweep.timer_cb, (uint64_t)(SWEEP_S * 1e3), 0);
-        if (!r->killed) {
-            r->killed = true;
-            r->grace_end_s = dt_now_s() + RUN_STUCK_S;
-            (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(RUN_STUCK_S * 1e3), 0);
-        }
+    if (run_await_left(r)) {
         return;
     }
     (void)uv_timer_stop(&r->sweep);
@@ -137,17 +130,24 @@ static void check_gone(struct run *r)
 
 /* ---- what the agent wants ---- */
 
-static void start_grace(struct run *r, double seconds)
+void run_start_patience(struct run *r)
+{
+    if (!uv_is_active((uv_handle_t *)&r->patience)) {
+        bool soon = r->wish != 0 || r->workers.running_count == 0; /* a person waits, or does not see why */
+        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
+        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
+        r->ending_since_s = dt_now_s();
+        uv_update_time(&r->loop);
+        (void)uv_timer_start(&r->patience, r->patience.timer_cb, first_ms, every_ms);
+    }
+}
+
+void run_start_grace(struct run *r, double seconds)
 {
     r->grace_end_s = dt_now_s() + seconds;
     uv_update_time(&r->loop);
     (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
-    if (!uv_is_active((uv_handle_t *)&r->patience)) {
-        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
-        uint64_t first_ms = r->wish != 0 ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
-        r->ending_since_s = dt_now_s();
-        (void)uv_timer_start(&r->patience, r->patience.timer_cb, first_ms, every_ms);
-    }
+    run_start_patience(r);
 }
 
 /* From now on workers end because they were told to; what they save from now on is new. */
@@ -174,7 +174,7 @@ static void kill_all(struct run *r)
     (void)guard_kill_descendants();
     if (!r->killed) {
         r->killed = true;
-        start_grace(r, RUN_STUCK_S);
+        run_start_grace(r, RUN_STUCK_S);
     }
 }
 
@@ -237,7 +237,7 @@ static void do_one(struct run *r, enum agent_do what)
         return;
     case AGENT_DO_GRACE:
         if (!uv_is_active((uv_handle_t *)&r->grace)) {
-            start_grace(r, run_grace_s(r));
+            run_start_grace(r, run_grace_s(r));
         }
         return;
     case AGENT_DO_EXIT:

@@ -93,6 +93,8 @@ struct run {
     int64_t saved_before; /* newest checkpoint that they knew of then; -1: none */
     bool gone_posted;     /* of this round */
     bool killed, exiting;
+    double left_since_s; /* the last worker has ended then, but not all that they had started; 0: nothing is left of them, or they run */
+    bool left_told;      /* it has been told to end */
     double grace_end_s, ending_since_s;
     int code;
 };
@@ -107,6 +109,13 @@ void run_reap(struct run *r);
 void run_tell(struct run *r, const struct event *e);
 /* How long workers may take to end. */
 double run_grace_s(const struct run *r);
+/* Workers, or what is left of them, have so long to end, with a line about it after two seconds or ten; the lines alone. */
+void run_start_grace(struct run *r, double seconds);
+void run_start_patience(struct run *r);
+/* run_left.c: all workers of the round have ended. True while something that they started runs, which is told to end and ended in its time; looks again by itself. */
+bool run_await_left(struct run *r);
+/* Appends "pid 12 (cat), ...": what that is. */
+void run_add_left(struct dt_text *out);
 
 /* ---- run_spawn.c, run_signals.c, run_timers.c ---- */
 

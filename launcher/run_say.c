@@ -339,10 +339,21 @@ void run_say_ending(const struct run *r)
     double now_s = dt_now_s(), left_s = r->grace_end_s > now_s ? r->grace_end_s - now_s : 0;
     struct dt_text ranks;
     dt_text_init(&ranks);
-    add_running(r, &ranks);
-    console_say("dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s%s\n", r->failures.host, now_s - r->ending_since_s,
-                dt_text_str(&ranks), r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
-                r->killed ? "they are given up" : "KILL (--shutdown_timeout)", is_at_terminal(r) && !r->killed ? "; Ctrl-C again kills now" : "");
+    bool workers_run = r->workers.running_count > 0, told = workers_run || r->agent.state != AGENT_RUNNING;
+    if (workers_run) {
+        add_running(r, &ranks);
+    } else {
+        dt_text_puts(&ranks, "what the workers had started, ");
+        run_add_left(&ranks);
+        dt_text_puts(&ranks, ",");
+    }
+    console_say("dtrun: host %s: waiting %.0f s for %s to %s; %.0f s left, then %s%s\n", r->failures.host,
+                now_s - (workers_run ? r->ending_since_s : r->left_since_s), dt_text_str(&ranks),
+                workers_run && r->is_train && r->agent.stop_wanted ? "save and end" : "end", left_s,
+                r->killed ? "they are given up"
+                : told    ? "KILL (--shutdown_timeout)"
+                          : "TERM (--shutdown_timeout)",
+                is_at_terminal(r) && !r->killed ? "; Ctrl-C again kills now" : "");
     dt_text_clear(&ranks);
 }
 

@@ -118,7 +118,8 @@ void run_spawn(struct run *r)
     struct dt_error err;
     struct dt_arena arena;
     int result = 0;
-    r->ending = r->gone_posted = r->killed = false;
+    r->ending = r->gone_posted = r->killed = r->left_told = false;
+    r->left_since_s = 0;
     r->no_start[0] = '\0';
     run_say_late(r);
     r->told_failed = false;

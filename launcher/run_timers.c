@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <stdio.h>
 
+#define NEWS_S 2.0 /* so long nothing is said of what workers have left behind */
+
 /* Ranks of train that are still in the save that a stop asked for: said once, with what a save takes here. */
 static bool say_save_dropped(const struct run *r)
 {
@@ -47,8 +49,8 @@ static void on_grace(uv_timer_t *timer)
 {
     struct run *r = timer->data;
     if (r->killed) {
-        console_say("dtrun: host %s: %d workers: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
-                    r->failures.host, r->workers.running_count, RUN_STUCK_S);
+        console_say("dtrun: host %s: %d workers%s: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
+                    r->failures.host, r->workers.running_count, r->left_since_s > 0 ? ", but processes that they started" : "", RUN_STUCK_S);
         r->code = r->agent.verdict || (r->agent.stop_wanted && !r->agent.pausing) ? r->agent.code : DT_EXIT_FAILED;
         r->exiting = true;
         uv_stop(&r->loop);
@@ -61,6 +63,14 @@ static void on_grace(uv_timer_t *timer)
                         r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
         }
     }
+    if (r->left_since_s > 0) {
+        struct dt_text left;
+        dt_text_init(&left);
+        run_add_left(&left);
+        console_say("dtrun: host %s: what the workers had started is still there after %g s (--shutdown_timeout), and is killed: %s\n",
+                    r->failures.host, run_grace_s(r), dt_text_str(&left));
+        dt_text_clear(&left);
+    }
     run_post(r, AGENT_ON_GRACE, 0);
     run_drain(r);
 }
@@ -68,7 +78,7 @@ static void on_grace(uv_timer_t *timer)
 static void on_patience(uv_timer_t *timer)
 {
     const struct run *r = timer->data;
-    if (r->workers.running_count > 0) {
+    if (r->workers.running_count > 0 || r->left_since_s > 0) {
         run_say_ending(r);
     }
 }
@@ -83,13 +93,22 @@ static void on_news(uv_timer_t *timer)
 {
     struct run *r = timer->data;
     struct dt_text line;
-    if (r->failures.count == 0 || r->workers.running_count == 0) {
+    if (r->failures.count == 0 || (r->workers.running_count == 0 && r->left_since_s == 0)) {
+        return;
+    }
+    if (r->workers.running_count == 0 && dt_now_s() - r->left_since_s < NEWS_S / r->o->time_scale) { /* mostly it is over in a moment */
+        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(NEWS_S / r->o->time_scale * 1e3) + 1, 0);
         return;
     }
     dt_text_init(&line);
     report_cause(r->failures.list, 1, 0, &line);
-    console_say("%s (first seen); waiting up to %g s for %d other rank%s to end\n", dt_text_str(&line), run_grace_s(r), r->workers.running_count,
-                r->workers.running_count == 1 ? "" : "s");
+    if (r->workers.running_count > 0) {
+        dt_text_printf(&line, " (first seen); waiting up to %g s for %d other rank%s to end", run_grace_s(r), r->workers.running_count,
+                       r->workers.running_count == 1 ? "" : "s");
+    } else {
+        dt_text_printf(&line, " (first seen); waiting up to %g s for what the workers had started to end", run_grace_s(r));
+    }
+    console_say("%s\n", dt_text_str(&line));
     dt_text_clear(&line);
 }
 

@@ -211,10 +211,11 @@ int workers_reap(struct workers *w, pid_t *pid, int *status)
     return -1;
 }
 
-void workers_signal(const struct workers *w, int n)
+void workers_signal(struct workers *w, int n)
 {
     for (int i = 0; i < w->count; i++) {
         if (w->list[i].running) {
+            w->list[i].told = w->list[i].told || n != SIGCONT;
             (void)kill(-w->list[i].pid, n);
         }
     }

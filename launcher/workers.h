@@ -18,6 +18,7 @@ struct worker_mark { /* how much CPU time it had used then */
 struct worker {
     pid_t pid;    /* 0: not started */
     bool running; /* started and not yet reaped */
+    bool told;    /* its group was sent a signal to end, while it ran */
     bool blamed;  /* we ended it because it was silent */
     bool deaf;    /* and it hung in the kernel: no restart helps */
     int status;   /* as wait gives it, once reaped */
@@ -62,7 +63,7 @@ int workers_spawn_plain(const struct workers *w, const struct spawn *s, pid_t *p
  * -1 in *pid: and there is no child left at all. */
 int workers_reap(struct workers *w, pid_t *pid, int *status);
 /* Signal n to the group of every running worker. */
-void workers_signal(const struct workers *w, int n);
+void workers_signal(struct workers *w, int n);
 /* The order, on the pages of all running workers; wakes those that wait on it. */
 void workers_order(struct workers *w, enum dt_order order);
 /* Ends the round: frees the pages. All must have been reaped. */
