@@ -342,7 +342,20 @@ static char *find_program(const struct options *o, char *const *inherited, struc
     return found;
 }
 
-/* PYTHON_EXEC, the active environment's, or python3 of PATH. */
+/* Of the environment that dtrun is installed in, as torchrun's is: it may be called by its path, with nothing of it active. */
+static char *search_beside(struct dt_arena *arena)
+{
+    static const char *const marks[] = {"../pyvenv.cfg", "../conda-meta"};
+    char *dir = dt_file_program_dir(), *found = NULL;
+    for (size_t i = 0; dir != NULL && found == NULL && i < sizeof marks / sizeof marks[0]; i++) {
+        char *candidate = dt_arena_printf(arena, "%s/python3", dir);
+        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && is_program(candidate) ? candidate : NULL;
+    }
+    free(dir);
+    return found;
+}
+
+/* PYTHON_EXEC, the active environment's, that beside us, or python3 of PATH. */
 static char *find_python(char *const *inherited, struct dt_arena *arena, struct dt_error *err)
 {
     const char *given = options_getenv(inherited, "PYTHON_EXEC");
@@ -361,7 +374,8 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
             return candidate;
         }
     }
-    char *found = search_path(arena, inherited, "python3");
+    char *found = search_beside(arena);
+    found = found != NULL ? found : search_path(arena, inherited, "python3");
     found = found != NULL ? found : search_path(arena, inherited, "python");
     if (found == NULL) {
         (void)dt_fail(err, DT_NOT_FOUND, "python3: not found in PATH; set PYTHON_EXEC");

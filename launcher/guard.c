@@ -67,9 +67,18 @@ static void forget_inherited(pid_t pid)
     }
 }
 
+static pid_t agent_group, sweeper;
+
+/* What these start comes to the guard when they end. Workers have sessions of their own, out of which nobody comes back into ours; what else the agent starts is in its
+ * group. */
+static bool is_of_the_shell(pid_t pid)
+{
+    return agent_group > 0 && pid != sweeper && getsid(pid) == getsid(0) && getpgid(pid) != agent_group;
+}
+
 static void family_add(struct family *f, pid_t pid)
 {
-    if (is_inherited(pid)) {
+    if (is_inherited(pid) || is_of_the_shell(pid)) {
         return;
     }
     if (f->count == f->capacity) {
@@ -244,7 +253,7 @@ bool guard_end_descendants(double timeout_s)
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
             forget_inherited(pid);
         }
-        if ((pid < 0 && errno == ECHILD) || (inherited.count > 0 && !has_descendants(getpid()))) {
+        if ((pid < 0 && errno == ECHILD) || !has_descendants(getpid())) {
             return true;
         }
         if (dt_now_s() > end_s) {
@@ -417,7 +426,8 @@ static _Noreturn void sweep(pid_t agent)
 /* Without one (no process to be had, a kernel before 5.9, no /proc by which to find anything) the job is as good as others. */
 static void start_sweeper(pid_t agent)
 {
-    if (process_numbers_are_ours() && fork() == 0) {
+    sweeper = process_numbers_are_ours() ? fork() : -1;
+    if (sweeper == 0) {
         sweep(agent);
     }
 }
@@ -459,6 +469,7 @@ int guard_open(const bool handled[65], struct dt_error *err)
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
         return dt_fail_errno(err, "cannot start the agent process");
     }
+    agent_group = agent > 0 ? agent : getpid();
     if (agent > 0) {
         (void)setpgid(agent, agent);
         start_sweeper(agent);

@@ -63,19 +63,18 @@ static void add_job(const struct options *o, struct dt_text *out)
     dt_text_clear(&file);
 }
 
-/* The program is compared by its name: folders may differ. --dead_after as it is used, time scale and --rdzv_conf included: a host that reckons with
+/* Hosts may run programs of different kinds, as torchrun lets them (a parameter server and its trainers); ranks of `train` train the same. --dead_after as it is used, time scale and --rdzv_conf included: a host that reckons with
  * another one lets its workers live when the others begin without it. */
 void nodes_digest(const struct options *o, char *out, size_t out_bytes)
 {
-    const char *name = strrchr(o->program, '/');
     struct dt_text job;
     dt_text_init(&job);
     if (o->bundled && strcmp(o->program, "train") == 0) {
         add_job(o, &job);
     }
     (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
-                   DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend, name != NULL ? name + 1 : o->program,
-                   dt_text_str(&job));
+                   DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend,
+                   o->bundled ? o->program : "of the user", dt_text_str(&job));
     dt_text_clear(&job);
 }
 

@@ -546,7 +546,8 @@ static bool ends_with(const char *s, const char *end)
 static bool is_python_folder(const char *path)
 {
     char *main = dt_format("%s/__main__.py", path);
-    bool found = strchr(path, '/') != NULL && dt_file_exists(main);
+    bool is_path = strchr(path, '/') != NULL || strcmp(path, ".") == 0 || strcmp(path, "..") == 0;
+    bool found = is_path && dt_file_exists(main);
     free(main);
     return found;
 }
@@ -566,10 +567,13 @@ static int read_program(struct options *o, const struct given *g, int argc, char
         return dt_fail(err, DT_INVALID, "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
     }
     o->program = dt_arena_strdup(&o->arena, argv[first]);
-    o->arg_count = argc - first - 1;
+    bool dashes = first > 1 &&
+                  strcmp(argv[first - 1], "--") == 0; /* the first "--" is ours, before the program or right behind it, as torchrun's parser has it */
+    int from = first + 1 + (!dashes && first + 1 < argc && strcmp(argv[first + 1], "--") == 0);
+    o->arg_count = argc - from;
     o->args = dt_arena_alloc(&o->arena, ((size_t)o->arg_count + 1) * sizeof *o->args);
     for (int i = 0; i < o->arg_count; i++) {
-        o->args[i] = dt_arena_strdup(&o->arena, argv[first + 1 + i]);
+        o->args[i] = dt_arena_strdup(&o->arena, argv[from + i]);
     }
     bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") || is_python_folder(o->program);
     o->entry = module ? OPTIONS_ENTRY_MODULE : python && !no_python ? OPTIONS_ENTRY_PYTHON : OPTIONS_ENTRY_PROGRAM;

@@ -624,20 +624,25 @@ def test_a_proc_of_another_namespace(tmp_path):
 
 
 def test_what_dtrun_was_born_with_lives_on(tmp_path):
-    """A shell that becomes dtrun has children of its own, such as the tee of its output: they get the last line, and a sidecar goes on."""
-    text = 'sleep 1000 > /dev/null 2>&1 & echo $! > side; exec > >(sleep 0.5; cat > out); exec "$0" sh -c "echo last; setsid sleep 1000 & echo \\$! > left"'
+    """A shell that becomes dtrun has children of its own, such as the tee of its output: they get the last line, and a sidecar goes on, also one that a
+    subshell leaves behind while the job runs."""
+    text = """sleep 1000 > /dev/null 2>&1 & echo $! > side
+(sleep 0.1; sleep 1000 & echo $! > later) > /dev/null 2>&1 &
+exec > >(sleep 0.5; cat > out)
+exec "$0" --shutdown_timeout=0 sh -c "until [ -s later ]; do sleep 0.01; done; sleep 0.1; echo last; setsid sleep 1000 & echo \\$! > left" """
     p = subprocess.run(["bash", "-c", text, DTRUN], env=clean_env(), cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
-    side = int((tmp_path / "side").read_text())
+    side, later = (int((tmp_path / x).read_text()) for x in ("side", "later"))
     try:
-        assert p.returncode == 0 and alive(side) and not alive(int((tmp_path / "left").read_text())), p
+        assert p.returncode == 0 and alive(side) and alive(later) and not alive(int((tmp_path / "left").read_text())), p
         wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text() == "last\n", "the last line")
     finally:
         os.kill(side, signal.SIGKILL)
+        os.kill(later, signal.SIGKILL)
 
 
 def test_daemons_of_a_worker_end_with_the_round(tmp_path):
     text = f"setsid sh -c 'sleep 1000 & echo $$$$ >> {tmp_path}/pids; sleep 1000' & while [ ! -s {tmp_path}/pids ]; do sleep 0.01; done"
-    result = shell(text, "--nproc_per_node=2")
+    result = shell(text, "--nproc_per_node=2", "--shutdown_timeout=0.5")
     assert result.code == 0
     assert not [x for x in lines_of(tmp_path / "pids") if alive(int(x))]
 

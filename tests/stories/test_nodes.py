@@ -107,6 +107,16 @@ def test_survivors_of_a_lost_leader_go_on(tmp_path):
             assert [r.code for r in results] == [0, 0], results
 
 
+def test_hosts_may_run_different_programs(tmp_path):
+    """As under torchrun, where roles are for: a parameter server and its trainers."""
+    port, words = free_port(), "$ROLE_NAME $RANK $WORLD_SIZE $ROLE_RANK $ROLE_WORLD_SIZE"
+    with Job(static(port, 0, 2, "--role=ps", script(tmp_path, "ps.sh", f"#!/bin/sh\necho {words}"))) as a, \
+         Job(static(port, 1, 2, "--role=trainer", "--nproc_per_node=2", "sh", "-c", f"echo {words}")) as b:
+        results = finish(a, b)
+    assert [r.code for r in results] == [0, 0], results
+    assert results[0].out == "ps 0 3 0 1\n" and sorted(results[1].out.splitlines()) == ["trainer 1 3 0 2", "trainer 2 3 1 2"], results
+
+
 def test_different_numbers_of_hosts_are_refused():
     port = free_port()
     with Job(static(port, 0, 2, "sleep", "600")) as a, Job(static(port, 1, 3, "sleep", "600")) as b:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,29 @@ def test_a_script_without_its_interpreter(tmp_path, text, said):
     path.chmod(0o755)
     result = run([path])
     assert result.code == 2 and re.fullmatch(rf"dtrun: {path}: cannot be executed: No such file or directory; {said}\n", result.err), result
+
+
+def test_a_folder_is_run_by_its_dot(tmp_path):
+    (tmp_path / "__main__.py").write_text("print('main')")
+    result = run(["."], cwd=tmp_path)
+    assert result.code == 0 and result.out == "main\n", result
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_the_python_of_the_environment_that_dtrun_is_in(tmp_path, mark):
+    """Called by its path, as from cron, with nothing of the environment active; one that is active counts more."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / mark).parent.mkdir(exist_ok=True)
+    (tmp_path / mark).write_text("")
+    shutil.copy2(DTRUN, tmp_path / "bin" / "dtrun")
+    script(tmp_path / "bin", "python3", "#!/bin/sh\necho beside")
+    (tmp_path / "x.py").write_text("print('another')")
+    plain = {"PYTHON_EXEC": None, "VIRTUAL_ENV": None, "CONDA_PREFIX": None}
+    result = run([tmp_path / "x.py"], env=plain, executable=str(tmp_path / "bin" / "dtrun"))
+    assert result.code == 0 and result.out == "beside\n", result
+    assert run([tmp_path / "x.py"], env={**plain, "PYTHON_EXEC": PYTHON}, executable=str(tmp_path / "bin" / "dtrun")).out == "another\n"
+    (tmp_path / mark.split("/")[0]).rename(tmp_path / "gone")
+    assert run([tmp_path / "x.py"], env=plain, executable=str(tmp_path / "bin" / "dtrun")).out == "another\n"
 
 
 # ---- streams ----
