@@ -522,9 +522,8 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
     bool shown = o->shown[local_rank] && is_wanted(o, l->first_rank + local_rank);
     for (int which = 0; which < 2; which++) {
         int bit = which == 0 ? OPTIONS_STDOUT : OPTIONS_STDERR;
-        bool kept = l->dir != NULL; /* not with --log_dir=/dev/null, by which torchrun turns both off */
-        bool tee = kept && (o->tee[local_rank] & bit) != 0;
-        bool file = tee || (kept && (o->redirects[local_rank] & bit) != 0);
+        bool tee = (o->tee[local_rank] & bit) != 0;
+        bool file = tee || (l->dir != NULL && (o->redirects[local_rank] & bit) != 0); /* /dev/null turns redirects off, as torchrun has it */
         fds[which] = -1;
         if (!file && shown) {
             continue;

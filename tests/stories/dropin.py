@@ -70,7 +70,6 @@ CASES = {
     "killed": (False, ["--nproc-per-node=2", "--log-dir={dir}/logs", "worker.py"], {"MODE": "killed"}),
     "dev_null": (False, ["--nproc-per-node=2", "--log-dir=/dev/null", "worker.py"], {}),
     "dev_null_redirects": (False, ["--nproc-per-node=2", "-r3", "--log-dir=/dev/null", "worker.py"], {}),
-    "dev_null_tee": (False, ["--nproc-per-node=2", "-t3", "--log-dir=/dev/null", "worker.py"], {}),
     "redirect_all": (False, ["--nproc-per-node=3", "-r", "3", "--log-dir={dir}/logs", "worker.py"], {}),
     "redirect_stdout": (False, ["--nproc-per-node=2", "-r", "1", "--log-dir={dir}/logs", "worker.py"], {}),
     "redirect_stderr": (False, ["--nproc-per-node=2", "--redirects=2", "--log-dir={dir}/logs", "worker.py"], {}),
