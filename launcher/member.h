@@ -41,7 +41,9 @@ struct member_options {
     int preference;                          /* without a node rank: the one that this host would like in its first round; -1: none */
     bool closed_ok;                          /* the workers need no connections between any two hosts, as far as we know */
     uint64_t nonce[2];                       /* random; names the run if this agent leads first */
-    char digest[MESSAGE_TEXT_BYTES];         /* what must be the same on all nodes: lines of "name value" */
+#define MEMBER_FAILED_CHECK                                                                                                                          \
+    "the check of the job failed with exit code " /* a digest that ends with such a line is that of a host that cannot take part */
+    char digest[MESSAGE_TEXT_BYTES];              /* what must be the same on all nodes: lines of "name value" */
 };
 
 struct member_hooks { /* none may call the member again */
@@ -142,6 +144,7 @@ struct member {
     bool firm_order; /* our order is the node rank that somebody chose */
     int last_round;  /* that our node was in */
     int seek_count;  /* how often we were without a leader */
+    int told_count;  /* hosts that came, while our check of the job has failed */
     uint64_t look_count;
     enum member_role role;
     struct record record;

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int new_node(struct member *m, uint64_t id)
@@ -73,28 +74,69 @@ static const struct peer_info *same_order(const struct member *m, const struct m
 }
 
 /* The job cannot begin with this host, and not without it. */
-static void end_all(struct member *m, const char *host, const char *differs)
+static void end_all(struct member *m, int code, const char *text)
 {
-    char text[MESSAGE_TEXT_BYTES];
-    (void)snprintf(text, sizeof text, "host %s was started differently: %.1800s", host, differs);
     for (int i = 0; i < m->peer_count; i++) {
         if (m->peers[i].joined) {
-            member_refuse(m, &m->peers[i], DT_EXIT_USAGE, text);
+            member_refuse(m, &m->peers[i], code, text);
         }
     }
-    member_act(m, ACTION_REFUSE, DT_EXIT_USAGE, text);
+    member_act(m, ACTION_REFUSE, code, text);
+}
+
+/* With which exit code a host's check of the job failed, by its digest; 0: it did not. */
+static int failed_check(const char *digest)
+{
+    const char *line = strstr(digest, MEMBER_FAILED_CHECK);
+    int code = line != NULL ? atoi(line + strlen(MEMBER_FAILED_CHECK)) : 0;
+    return code > 0 && code <= 128 ? code : 0;
+}
+
+static bool can_never_begin(const struct member *m)
+{
+    return m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max;
+}
+
+/* One of us two cannot take part, and has said why where it runs. */
+static void refuse_failed(struct member *m, struct member_peer *p, const struct message *in, int ours, int theirs)
+{
+    char text[MESSAGE_TEXT_BYTES];
+    int code = theirs > 0 ? theirs : ours;
+    (void)snprintf(text, sizeof text, "host %s cannot take part: " MEMBER_FAILED_CHECK "%d; its own output says why",
+                   theirs > 0 ? in->info.host : m->options.self.host, code);
+    member_refuse(m, p, code, text);
+    m->told_count += p->seek_count != in->count;
+    if (ours > 0) { /* we stay for the next one who comes */
+        p->seek_count = in->count;
+        if (m->told_count >= m->options.rounds.nodes_max - 1) {
+            member_act(m, ACTION_REFUSE, ours, text);
+        }
+        return;
+    }
+    if (can_never_begin(m)) {
+        end_all(m, code, text);
+    } else if (p->seek_count != in->count) {
+        member_say(m, "%.400s", text);
+    }
+    p->seek_count = in->count;
 }
 
 /* It reads what it was started with as "here", and so do we. */
 static void refuse_different(struct member *m, struct member_peer *p, const struct message *in)
 {
     char text[MESSAGE_TEXT_BYTES], told[MESSAGE_TEXT_BYTES];
+    int ours = failed_check(m->options.digest), theirs = failed_check(in->text);
+    if (ours > 0 || theirs > 0) {
+        refuse_failed(m, p, in, ours, theirs);
+        return;
+    }
     compare_digests(in->text, m->options.digest, text, sizeof text);
     (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike", m->options.self.host, text);
     member_refuse(m, p, DT_EXIT_USAGE, told);
     compare_digests(m->options.digest, in->text, text, sizeof text);
-    if (m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max) {
-        end_all(m, in->info.host, text);     /* it can never begin */
+    if (can_never_begin(m)) {
+        (void)snprintf(told, sizeof told, "host %s was started differently: %.1800s", in->info.host, text);
+        end_all(m, DT_EXIT_USAGE, told);
     } else if (p->seek_count != in->count) { /* it asks several times before it hears us */
         member_say(m, "host %s: refused: %.400s", in->info.host, text);
     }

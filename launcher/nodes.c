@@ -264,7 +264,7 @@ static void act(void *user, const struct action *a, const struct record *record,
         }
     }
     n->wait.since_s = a->kind == ACTION_START ? -1 : n->wait.since_s;
-    if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0') {
+    if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0' && n->o->check_code == 0) {
         say(why);
     }
     n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0,
@@ -501,8 +501,8 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
         (void)close(fd);
         return -1;
     }
-    if (!key->given && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
-        console_say("dtrun: %s\n", secure_no_key_warning());             /* a loopback endpoint is open to others, too (endpoint.c) */
+    if (!key->given && n->o->check_code == 0 && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
+        console_say("dtrun: %s\n", secure_no_key_warning()); /* a loopback endpoint is open to others, too (endpoint.c) */
     }
     return 0;
 }
@@ -590,7 +590,9 @@ void nodes_tell(struct nodes *n, const struct event *e)
     double now_s = dt_now_s();
     if (e->kind == EVENT_JOIN && n->wait.since_s < 0) {
         n->wait.since_s = now_s;
-        start_news(n);
+        if (n->o->check_code == 0) { /* else it waits for nobody */
+            start_news(n);
+        }
     }
     member_event(&n->member, e, now_s);
     follow_up(n);

@@ -75,6 +75,12 @@ void nodes_digest(const struct options *o, char *out, size_t out_bytes)
     (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
                    DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend,
                    o->bundled ? o->program : "of the user", dt_text_str(&job));
+    size_t used = strlen(out);
+    if (o->check_code > 0) { /* two such hosts must not begin a job together either */
+        char own[33];
+        dt_text_random(own);
+        (void)snprintf(out + used, out_bytes - used, "%s%d %s\n", MEMBER_FAILED_CHECK, o->check_code, own);
+    }
     dt_text_clear(&job);
 }
 
@@ -108,14 +114,15 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
             return -1;
         }
         bool plain = nodes_is_loopback(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
-        if (warning != NULL && !plain) {
+        if (warning != NULL && !plain && o->check_code == 0) {
             char here[LOOKUP_NAME_BYTES] = "nothing"; /* the list may be empty */
             if (p->endpoint.count > 0) {
                 (void)lookup_host((struct sockaddr *)&p->endpoint.addresses[0], here, sizeof here);
             }
             console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
-        } else if (warning != NULL && !(strcmp(options_source(o, "rdzv_endpoint"), "default") == 0 &&
-                                        strcmp(options_source(o, "master_addr"), "default") == 0)) { /* said: not given */
+        } else if (warning != NULL && o->check_code == 0 &&
+                   !(strcmp(options_source(o, "rdzv_endpoint"), "default") == 0 &&
+                     strcmp(options_source(o, "master_addr"), "default") == 0)) { /* said: not given */
             console_say("dtrun: %s\n", warning);
         }
         return 0;

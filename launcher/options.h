@@ -105,6 +105,7 @@ struct options {
     double time_scale;         /* already applied to every duration of this struct, for bounds that are not options */
     bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
     int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
+    int check_code;        /* never read from anywhere: the check of the job failed with it, and other hosts are told (run_check.c) */
     int requeue_exit_code;                                        /* what a saved stop ends with; 75 */
     char *requeue;                                                /* auto, on, off */
     bool signals[65];                                             /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */

@@ -507,6 +507,13 @@ static int open_all(struct run *r, struct dt_error *err)
         return -1;
     }
     dt_text_random(r->launch); /* of several hosts, one's: it comes with the round */
+    if (r->output_dir != NULL && dt_file_mkdirs(r->output_dir, err) != 0) {
+        err->status = DT_INVALID; /* nothing was started, and another try finds the same */
+        return dt_wrap(err, "output_dir");
+    }
+    if (logs_open(&r->logs, &r->loop, r->o, err) != 0) {
+        return -1;
+    }
     if (r->o->nnodes_max > 1) {
         int result = nodes_open(
             &r->nodes, &r->loop, r->o,
@@ -519,14 +526,10 @@ static int open_all(struct run *r, struct dt_error *err)
     if (r->o->leash_key) {
         leash_forget_key(r->o->key_file);
     }
-    if ((r->nodes == NULL && (check_loopback(r, err) != 0 || open_store(r, err) != 0)) || logs_open(&r->logs, &r->loop, r->o, err) != 0) {
+    if (r->nodes == NULL && (check_loopback(r, err) != 0 || open_store(r, err) != 0)) {
         return -1;
     }
     if (r->output_dir != NULL) {
-        if (dt_file_mkdirs(r->output_dir, err) != 0) {
-            err->status = DT_INVALID; /* nothing was started, and another try finds the same */
-            return dt_wrap(err, "output_dir");
-        }
         r->events_path = dt_format("%s/events.jsonl", r->output_dir);
     } else if (logs_dir(r->logs) != NULL) {
         r->events_path = dt_format("%s/events.jsonl", logs_dir(r->logs));
@@ -636,11 +639,13 @@ static int run_all(const struct options *o, char *const *env)
         int code = plan_run(o, &r->workers, env, r->signal_fd, &r->output_dir, &r->on_gpus);
         if (code >= 0) {
             workers_close(&r->workers);
+            run_tell_failed_check(o, code, r->signal_fd);
             return code;
         }
     }
     int refused = run_numa_open(r);
     if (refused >= 0) {
+        run_tell_failed_check(o, refused, r->signal_fd);
         free(r->bindings);
         workers_close(&r->workers);
         free(r->output_dir);
@@ -680,6 +685,9 @@ static int run_all(const struct options *o, char *const *env)
     } else {
         console_say("dtrun: %s\n", err.text);
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
+        if (r->nodes == NULL) { /* a folder, or what else only this host lacks */
+            run_tell_failed_check(o, r->code, r->signal_fd);
+        }
     }
     close_all(r);
     bool asks = r->left ? o->here.node_count <= 1 : r->place.group_rank == 0; /* the others go on, perhaps in the same job of the scheduler */

@@ -117,6 +117,9 @@ bool run_await_left(struct run *r);
 /* Appends "pid 12 (cat), ...": what that is. */
 void run_add_left(struct dt_text *out);
 
+/* run_check.c: tells the other hosts of the job, for some seconds, that this one cannot take part: its check of the job failed with that code, and it has said why. */
+void run_tell_failed_check(const struct options *o, int code, int signal_fd);
+
 /* ---- run_spawn.c, run_signals.c, run_timers.c ---- */
 
 /* Starts the workers of the round in r->place; if one cannot be started, says so and posts AGENT_ON_NO_START. */

@@ -12,7 +12,7 @@ import pytest
 
 import training
 from support import Job, wait_until
-from nodes import c10d, finish, free_port, listens
+from nodes import c10d, finish, free_port, listens, static
 
 STEPS = 60
 
@@ -84,3 +84,38 @@ def test_a_killed_worker_costs_a_round(place, one_host):
         results = finish(a, b)
     assert [r.code for r in results] == [0, 0], results
     assert training.hash_of(out) == one_host(2)[0]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_host_that_finds_something_wrong_tells_the_others(place, failing):
+    """It does not see the data, or may not write the folder: the others do not wait for it until --join_timeout, and end with its code."""
+    folder, job = place
+    port, out = free_port(), folder / f"failing-{failing}"
+    wrong = [["--set", "data.train=/nowhere/*.bin"], ["--output_dir", "/dev/null/x"]][failing]
+    jobs = [Job(static(port, rank, 2, "train", job, "--output_dir", out, *(wrong if rank == failing else []))) for rank in range(2)]
+    results = finish(*jobs)
+    assert [r.code for r in results] == [2, 2], results
+    own, other = results[failing], results[1 - failing]
+    assert re.fullmatch(r"train: .*(/nowhere/|output_dir: ).*\n(dtrun: waiting some seconds more for other hosts.*\n)?", own.err), own
+    assert re.search(r"^dtrun: host \S+ cannot take part: the check of the job failed with exit code 2; its own output says why$", other.err, re.M), other
+
+
+def test_an_elastic_job_goes_on_without_a_host_that_finds_something_wrong(place):
+    folder, _ = place
+    port, out = free_port(), folder / "failing-elastic"
+    with start(place, out, port, "1:2", 1, "--set", "training.max_steps=2000") as a:
+        wait_until(lambda: os.path.exists(out / "metrics.jsonl") and "\n" in (out / "metrics.jsonl").read_text(), "a step")
+        with start(place, out, port, "1:2", 1, "--set", "data.train=/nowhere/*.bin") as b:
+            refused = b.finish()
+        result = a.finish()
+        a.wait_gone()
+    assert refused.code == 2 and "/nowhere/" in refused.err, refused
+    assert result.code == 0 and re.search(r"^dtrun: host \S+ cannot take part: the check of the job failed with exit code 2; its own output says why$", result.err, re.M), result
+
+
+def test_all_hosts_with_the_same_mistake_end_soon(place):
+    folder, _ = place
+    port = free_port()
+    jobs = [start(place, folder / "mistake", port, 2, 1, "--set", "training.no_such_key=1") for _ in range(2)]
+    results = finish(*jobs)
+    assert [r.code for r in results] == [2, 2] and all("no_such_key" in r.err for r in results), results
