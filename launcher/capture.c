@@ -1,6 +1,8 @@
 #include "launcher/capture.h"
 
 #include "base/clock.h"
+#include "launcher/console.h"
+#include "launcher/process.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -37,15 +39,36 @@ static int take_signal(int signal_fd, pid_t pid)
     }
 }
 
-/* Reads until the process has ended and its output is taken (or a grandchild holds the pipe for more than a second). */
-int capture(int fd, int signal_fd, pid_t pid, double limit_s, struct dt_text *text, int *status)
+/* A file server that hangs, or a file that is none, keeps a helper for good. */
+static void say_where(const char *name, pid_t pid, double since_s)
 {
+    struct dt_text where;
+    struct process_look look;
+    dt_text_init(&where);
+    process_where(pid, &where);
+    (void)process_look(pid, &look);
+    console_say("dtrun: %s (pid %d): not done after %.0f s: %s%s%s\n", name, (int)pid, dt_now_s() - since_s,
+                where.size > 0      ? "it waits in the kernel, in "
+                : look.state == 'R' ? "it computes"
+                                    : "it sleeps",
+                where.size > 0 ? dt_text_str(&where) : "", look.state == 'D' ? " (state D: a disk or a file server)" : "");
+    dt_text_clear(&where);
+}
+
+/* Reads until the process has ended and its output is taken (or a grandchild holds the pipe for more than a second). */
+int capture(int fd, int signal_fd, pid_t pid, double limit_s, const char *name, double line_s, struct dt_text *text, int *status)
+{
+    double begin_s = dt_now_s(), said_s = begin_s;
     bool open = fd >= 0, running = true, killed = false;
     int code = CAPTURE_GOING_ON;
     double late_s = limit_s > 0 ? dt_now_s() + limit_s : 0, end_s = 0;
     while (running || (open && dt_now_s() < end_s)) {
         struct pollfd p[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = open ? fd : -1, .events = POLLIN}};
-        (void)poll(p, 2, running && late_s <= 0 ? -1 : LOOK_MS);
+        (void)poll(p, 2, !running || late_s > 0 ? LOOK_MS : name != NULL ? (int)(line_s * 1e3) : -1);
+        if (running && name != NULL && dt_now_s() - said_s >= line_s) {
+            said_s = dt_now_s();
+            say_where(name, pid, begin_s);
+        }
         if ((p[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
             char part[65536];
             ssize_t size = read(fd, part, sizeof part);

@@ -119,7 +119,7 @@ int gpus_read(struct gpus *out, int signal_fd, double limit_s, struct dt_error *
     }
     struct dt_text text;
     dt_text_init(&text);
-    int code = capture(ends[0], signal_fd, pid, limit_s, &text, &status);
+    int code = capture(ends[0], signal_fd, pid, limit_s, NULL, 0, &text, &status);
     (void)close(ends[0]);
     if (code == CAPTURE_LATE) {
         (void)dt_fail(err, DT_TIMEOUT, "the GPU driver gave no answer for %g s; see whether nvidia-smi does, or leave the option out", limit_s);

@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define LINE_S 10.0 /* between two lines about a check that does not end */
+
 static bool is_one_of(const char *s, const char *const *words)
 {
     for (; *words != NULL; words++) {
@@ -153,7 +155,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
         (void)close(ends[1]);
         ends[1] = -1;
     }
-    code = capture(ends[0], signal_fd, pid, 0, &text, &status);
+    code = capture(ends[0], signal_fd, pid, 0, all ? NULL : "train --plan", LINE_S / o->time_scale, &text, &status);
     (void)guard_end_descendants(1);
     if (code >= 0) {
         goto out;

@@ -354,3 +354,15 @@ def test_a_pulse_that_stands_still_is_named(train, tmp_path):
     assert result.code == 0, result
     assert re.search(r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): no pulse for \d+\.\d s at step 310, phase none, last collective 17 all_reduce.*; "
                      r"2 other ranks stopped because of it; restarting \(1 of 3 used\)", result.err, re.M), result
+
+
+def test_a_check_that_does_not_end_says_where_it_is(tmp_path):
+    """As on a file server that hangs: here a pipe whose writer never comes."""
+    os.mkfifo(tmp_path / "job.json")
+    with Job(["train", tmp_path / "job.json"], env={"DTRUN_TIME_SCALE": "10"}) as job:
+        line = job.process.stderr.readline()
+        job.signal(signal.SIGTERM)
+        result = job.finish()
+        job.wait_gone()
+    assert re.match(r"dtrun: train --plan \(pid \d+\): not done after 1 s: (it waits in the kernel, in |it sleeps)", line), line
+    assert result.code == 143, result
