@@ -318,7 +318,7 @@ int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error
         struct dt_text text;
         dt_text_init(&text);
         result = dt_file_read(c->nodes, FILE_BYTES, &text, err);
-        if (result == 0 && hostlist_read_words(out, dt_text_str(&text), err) != 0) {
+        if (result == 0 && (hostlist_check_text(&text, err) != 0 || hostlist_read_words(out, dt_text_str(&text), err) != 0)) {
             result = dt_wrap(err, "%.200s", c->nodes);
         }
         dt_text_clear(&text);

@@ -129,7 +129,8 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     if (result != 0 && err->status == DT_NOT_FOUND) {
         (void)dt_fail(err, DT_INVALID, "%.200s: No such file or directory; make it, one line per host: NAME slots=N", o->hostfile);
     } else if (result == 0) {
-        result = hostlist_read_hostfile(&l, dt_text_str(&text), err) != 0 ? dt_wrap(err, "%.200s", o->hostfile) : filter_hosts(o, g, &l, err);
+        bool read = hostlist_check_text(&text, err) == 0 && hostlist_read_hostfile(&l, dt_text_str(&text), err) == 0;
+        result = !read ? dt_wrap(err, "%.200s", o->hostfile) : filter_hosts(o, g, &l, err);
         result = result == 0 ? choose_hosts(o, g, &l, err) : -1;
     }
     if (result == 0 && given(g, "rdzv_id") == NULL) {

@@ -367,6 +367,15 @@ static int read_line(struct hostlist *l, const char *line, struct dt_error *err)
     return add(l, p, size, slots, err);
 }
 
+int hostlist_check_text(const struct dt_text *text, struct dt_error *err)
+{
+    size_t length = strlen(dt_text_str(text)), line = 1;
+    for (size_t i = 0; i < length; i++) {
+        line += text->data[i] == '\n';
+    }
+    return length == text->size ? 0 : dt_fail(err, DT_INVALID, "line %zu: a byte 0: no text file; write it anew", line);
+}
+
 int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error *err)
 {
     int result = 0;

@@ -4,6 +4,7 @@
 #define DT_LAUNCHER_HOSTLIST_H
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,6 +37,8 @@ int hostlist_read_slurm(struct hostlist *l, const char *text, struct dt_error *e
 int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *err);
 /* A name and a count in turn, "a 4 b 2" (LSB_MCPU_HOSTS). */
 int hostlist_read_counts(struct hostlist *l, const char *text, struct dt_error *err);
+/* What a file of hosts holds is text: a byte 0 would hide all that stands behind it. */
+int hostlist_check_text(const struct dt_text *text, struct dt_error *err);
 /* Lines "host slots=N" (DeepSpeed's), also "host" alone and Open MPI's "max_slots=N", which is ignored; comments from #, empty lines.
  * A host that comes twice is an error: DeepSpeed refuses it too. Messages name the line. */
 int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error *err);

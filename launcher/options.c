@@ -410,12 +410,13 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
     }
     if (endpoint_port < 0 && is_static) {
         return dt_fail(err, DT_INVALID, "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
-                       g->spelled[option_find("rdzv_endpoint")], host);
+                       g->spelled[option_find("rdzv_endpoint")], in_brackets(o, host));
     }
     o->master_addr = host;
     o->master_port = endpoint_port < 0 ? 29400 : endpoint_port;
     if (o->master_port == 0) {
-        return dt_fail(err, DT_INVALID, "port 0: several hosts need a port that all know; example: --rdzv_endpoint=%.100s:29500", host);
+        return dt_fail(err, DT_INVALID, "port 0: several hosts need a port that all know; example: --rdzv_endpoint=%.100s:29500",
+                       in_brackets(o, host));
     }
     return 0;
 }

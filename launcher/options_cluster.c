@@ -127,6 +127,13 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     if (!asked) {
         endpoint = cluster_endpoint(o, g, &variable, &unread);
     }
+    bool no_port = c->unread[CLUSTER_MASTER_PORT] != NULL || c->master_port > 65535;
+    if (endpoint != NULL && no_port && g->value[option_find("master_port")] == NULL) {
+        char shown[64];
+        const char *name = c->unread[CLUSTER_MASTER_PORT] != NULL ? c->unread[CLUSTER_MASTER_PORT] : c->from[CLUSTER_MASTER_PORT];
+        return dt_fail(err, DT_INVALID, "%s: %s: must be a port, 1 to 65535; correct or unset it, or add --master_port=PORT", name,
+                       option_show(options_getenv(env, name), shown));
+    }
     if (endpoint != NULL) {
         give_from_cluster(o, g, "rdzv_endpoint", endpoint, variable);
     } else if (!asked && unread.status == DT_INVALID) { /* the list of hosts is there, and cannot be read */

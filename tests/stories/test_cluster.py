@@ -189,6 +189,18 @@ def test_a_task_per_worker_is_refused_with_the_line_to_use():
     assert alone.code == 0 and alone.err == "", alone
 
 
+@pytest.mark.parametrize("port", ["99999", "0", "abc", "12x"])
+def test_a_port_that_is_none_is_refused(port):
+    """Each host might take another one in its place."""
+    for env in ({"WORLD_SIZE": "3", "RANK": "1"}, SRUN | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "m,n", "SLURM_NODEID": "1"}):
+        options = ["--cluster=pytorchjob"] if "RANK" in env else []
+        result = run([*options, "--dry_run", "/bin/true"], env={**env, "MASTER_ADDR": "m", "MASTER_PORT": port})
+        assert result.code == 2, result
+        assert result.err == f"dtrun: MASTER_PORT: {port}: must be a port, 1 to 65535; correct or unset it, or add --master_port=PORT\n", result
+        given = run([*options, "--master_port=29511", "--dry_run", "/bin/true"], env={**env, "MASTER_ADDR": "m", "MASTER_PORT": port})
+        assert given.code == 0 and "29511" in given.out, given
+
+
 def test_inherited_ranks_are_not_taken_and_always_overwritten():
     """A container file that counts pods with RANK and WORLD_SIZE, beside a launcher."""
     result = run(["--nproc_per_node=3", *SHOW], env={"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "9", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"})

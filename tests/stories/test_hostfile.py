@@ -142,6 +142,12 @@ def test_wrong_filters_start_nothing(place, options, text):
     assert (result.code, result.out, result.err) == (2, "", f"dtrun: {text}\n"), result
 
 
+def test_a_byte_0_hides_no_host(tmp_path):
+    (tmp_path / "hosts").write_bytes(b"a slots=1\n\0\nb slots=1\n")
+    result = run([f"--hostfile={tmp_path}/hosts", "--ssh=false", "true"])
+    assert result.code == 2 and result.err == f"dtrun: --hostfile: {tmp_path}/hosts: line 2: a byte 0: no text file; write it anew\n", result
+
+
 def test_a_filter_needs_a_file():
     result = run(["--include=a", "/bin/true"])
     assert (result.code, result.err) == (2, "dtrun: --include: chooses hosts of a file; add --hostfile=FILE\n"), result
