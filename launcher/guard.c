@@ -253,7 +253,7 @@ bool guard_end_descendants(double timeout_s)
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
             forget_inherited(pid);
         }
-        if ((pid < 0 && errno == ECHILD) || !has_descendants(getpid())) {
+        if ((pid < 0 && errno == ECHILD) || (process_numbers_are_ours() && !has_descendants(getpid()))) {
             return true;
         }
         if (dt_now_s() > end_s) {
