@@ -297,7 +297,13 @@ void run_say_lost(struct run *r)
     bool weak, failed;
     const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
     int count = r->workers.running_count;
-    if (cause == NULL || failed || count == 0 || r->wish != 0 || r->lost_round == r->place.round) {
+    if (cause == NULL || failed || r->wish != 0 || r->lost_round == r->place.round) {
+        return;
+    }
+    if (count == 0 && r->left_since_s > 0 && r->failures.count > 0) { /* a worker failed, and what it had started is still ending */
+        console_say("dtrun: %s\n", cause);
+    }
+    if (count == 0) {
         return;
     }
     r->lost_round = r->place.round;
