@@ -144,6 +144,29 @@ static bool out_of_memory_again(struct coordinator *c, const struct event *e)
     return again;
 }
 
+/* Their workers lost each other, and that is why: what was counted is given back. */
+static void forgive(struct coordinator *c)
+{
+    c->restarts_used -= c->doubt_counted;
+    c->no_progress = c->doubt_no_progress;
+    c->doubtful = false;
+}
+
+bool coordinator_doubts(const struct coordinator *c, int node)
+{
+    const struct coordinator_node *n = coordinator_find(c, node);
+    return c->doubtful && n != NULL && n->doubted;
+}
+
+bool coordinator_apart(struct coordinator *c, int node, int other)
+{
+    bool both = coordinator_doubts(c, node) && coordinator_doubts(c, other); /* a newcomer ended nothing */
+    if (both) {
+        forgive(c);
+    }
+    return both;
+}
+
 /* Nobody was lost, or a worker failed by itself: what was counted stays. */
 static void end_doubt(struct coordinator *c, struct actions *out)
 {
@@ -182,6 +205,9 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         return;
     }
     c->restarts_used += c->doubt_counted;
+    for (int i = 0; i < c->node_count; i++) {
+        c->nodes[i].doubted = c->nodes[i].member;
+    }
     end_round(c, e->node, out);
 }
 
@@ -265,10 +291,8 @@ static void on_gone(struct coordinator *c, const struct event *e, struct actions
         return;
     }
     bool was_in = n->state == NODE_IN;
-    if (c->doubtful && n->member) {
-        c->restarts_used -= c->doubt_counted;
-        c->no_progress = c->doubt_no_progress;
-        c->doubtful = false;
+    if (coordinator_doubts(c, e->node)) {
+        forgive(c);
     }
     c->state_counts[n->state]--;
     c->place_of[e->node] = 0;
@@ -397,12 +421,6 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
     if (c->running || c->stopping || c->finished || waiting == 0) {
         return;
     }
-    if (in == 0) {
-        end_doubt(c, out);
-        if (c->finished) {
-            return;
-        }
-    }
     if (waiting >= c->options.nodes_max && in == 0) {
         start_from(c, now_s, now_s, out);
         return;
@@ -485,6 +503,9 @@ void coordinator_step(struct coordinator *c, const struct event *e, double now_s
         on_gone(c, e, out);
         break;
     case EVENT_TICK:
+        break;
+    case EVENT_MET:
+        end_doubt(c, out);
         break;
     }
     maybe_go_on(c, out);

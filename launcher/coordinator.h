@@ -20,7 +20,8 @@ enum event_kind {
     EVENT_STOPPED, /* the node's workers are gone after a stop; `code` is what it would exit with */
     EVENT_STOP,    /* somebody asked the job to stop; `code` as far as nothing is saved (128 + signal) */
     EVENT_LOST,    /* no more word from the node */
-    EVENT_TICK     /* time has passed; asked for by actions.wake_s */
+    EVENT_TICK,    /* time has passed; asked for by actions.wake_s */
+    EVENT_MET /* all hosts of the round that is to begin have reached each other: now it begins. From the caller itself, and needed only when `doubtful` */
 };
 enum failure_kind {
     FAILURE_PLAIN,     /* another try may work; costs one restart */
@@ -96,6 +97,7 @@ struct coordinator_node {
     bool member;  /* of the newest round */
     bool returns; /* it waits for the next round since it was in one of another leader's */
     bool leaving; /* was told so, or will be when its workers have saved */
+    bool doubted; /* was in the round whose end is doubtful */
     int node, local_world_size;
     int64_t order;
     bool placed;
@@ -116,8 +118,9 @@ struct coordinator {
     double hold_until_s;     /* set by the caller: no round before it; 0: at any time. EVENT_TICK when it is another one */
     int64_t best_step, best_saved;
     int no_progress;
-    bool doubtful;         /* the newest round ended because a worker lost its peers: when it turns out that a host was lost, that costs no restart */
-    bool doubt_counted;    /* a restart was counted for it; else it is the job's end, with doubt_code, unless a host was lost */
+    bool doubtful; /* the last round ended because a worker lost its peers: when it turns out, before the next one begins, that a host was lost or
+                              that two cannot reach each other, that costs no restart */
+    bool doubt_counted;    /* a restart was counted for it; else it is the job's end, with doubt_code, unless that turns out */
     int doubt_code;        /* of that failure */
     int doubt_no_progress; /* before it */
     bool oom_seen;         /* a worker was killed for memory; the last one in step oom_step */
@@ -136,6 +139,10 @@ void coordinator_init(struct coordinator *c, const struct coordinator_options *o
 const struct coordinator_node *coordinator_find(const struct coordinator *c, int node);
 /* When a round of fewer than all may begin, once the minimum is there. */
 double coordinator_last_call_end(const struct coordinator *c);
+/* These two cannot reach each other. True: so that is why the last round ended, whose end was doubtful; it costs no restart any more. */
+bool coordinator_apart(struct coordinator *c, int node, int other);
+/* Whether the last round ended, as far as is known, because its workers lost this node. */
+bool coordinator_doubts(const struct coordinator *c, int node);
 /* now_s: monotonic. */
 void coordinator_step(struct coordinator *c, const struct event *e, double now_s, struct actions *out);
 

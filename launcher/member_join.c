@@ -239,7 +239,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         }
     }
     member_unfence(m, p->id); /* who waits for a round has no workers */
-    if (must_stay_first(m, &in->info, now_s) || member_stays_apart(m, p)) {
+    if (member_stays_apart(m, p) || must_stay_first(m, &in->info, now_s)) {
         member_beat(m, p->id);
         return;
     }

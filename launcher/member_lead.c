@@ -270,6 +270,7 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
     const struct coordinator *c = m->coordinator;
+    bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost their host */
     char text[512];
     int left = c->node_count - 1, n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
     if (now_s - gone->heard_s >= m->options.dead_s) {
@@ -287,7 +288,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
         (void)snprintf(text + n, sizeof text - (size_t)n, "; %d of at least %d hosts are here: waiting up to %.0f s for more", left,
                        c->options.nodes_min, c->options.join_timeout_s);
     }
-    if (was_in && (c->running || c->doubtful)) { /* doubtful: a worker lost its peers before we lost their host */
+    if ((was_in && c->running) || doubted) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
     if (!gone->leave_told && (!was_in || m->waiting)) {

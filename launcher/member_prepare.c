@@ -258,6 +258,9 @@ static void prepare_round(struct member *m)
     r->best_saved = c->best_saved;
     r->oom_seen = c->oom_seen;
     r->oom_step = c->oom_step;
+    for (int i = 0; i < m->start_count; i++) { /* one may have been given back while it waited */
+        m->starts[i].place.restarts_used = c->restarts_used;
+    }
     note_sizes(m);
     member_tell_others(m, &was);
     member_prepare(m);
@@ -271,6 +274,12 @@ void member_begin_when_free(struct member *m)
     }
     if (m->fenced && !m->inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
         m->fenced = m->reaching = false;
-        prepare_round(m);
+        if (m->coordinator->doubtful) { /* no host was lost, and all reach each other: that may be the job's end */
+            struct event met = {.kind = EVENT_MET, .node = -1};
+            member_lead_step(m, &met, m->now_s);
+        }
+        if (m->role == MEMBER_LEADING && !m->record.finished) {
+            prepare_round(m);
+        }
     }
 }

@@ -146,6 +146,17 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
     return worst;
 }
 
+/* They were in the round before, and its workers lost their peers: that is why, and costs no restart. Everybody hears it before the next round begins. */
+static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *text)
+{
+    const struct member_peer *o = member_find(m, other);
+    if (o == NULL || !coordinator_apart(m->coordinator, p->node, o->node)) {
+        return false;
+    }
+    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    return true;
+}
+
 void member_tick_reach(struct member *m, double now_s)
 {
     char text[256], line[512];
@@ -167,10 +178,16 @@ void member_tick_reach(struct member *m, double now_s)
     if (c->node_count - 1 >= c->options.nodes_min) {
         (void)snprintf(line, sizeof line, "%s; going on without %s, with %d of %d hosts (minimum %d)", text, p->info.host, c->node_count - 1,
                        c->options.nodes_max, c->options.nodes_min);
-        member_say(m, "%s", line);
+        if (ended_a_round(m, p, other, line)) {
+            member_note_loss(m, &p->info);
+        }
+        member_say_cause(m, line);
         p->apart = other;
         member_put_out(m, p, now_s);
-    } else if (now_s - m->reach_since_s >= c->options.join_timeout_s) {
+        return;
+    }
+    (void)ended_a_round(m, p, other, text);
+    if (now_s - m->reach_since_s >= c->options.join_timeout_s) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
         struct event e = {.kind = EVENT_FAILED, .node = 0, .round = c->round, .failure = FAILURE_START, .code = DT_EXIT_TEMPORARY};
         member_lead_step(m, &e, now_s);

@@ -287,11 +287,19 @@ static void lost_peers_count_when_no_host_is_lost(void **state)
     join(1, 1);
     assert_int_equal(count_of(ACTION_START), 2);
     assert_int_equal(out.list[0].place.restarts_used, 1);
-    failed(0, true, 2); /* the budget is used up; it ends when all have come again */
+    send(EVENT_MET, -1, 0, 1);
+    assert_int_equal(out.count, 0);
+    send(EVENT_LOST, 1, 0, 1); /* later than that, it is another matter */
+    join(0, 1);
+    assert_int_equal(out.list[0].place.restarts_used, 1);
+    join(1, 1);
+    join(0, 1);
+    failed(0, true, 2); /* the budget is used up; it ends when all have come again and reach each other */
     assert_int_equal(count_of(ACTION_END), 1);
     join(1, 2);
-    assert_int_equal(count_of(ACTION_FINISH), 0);
     join(0, 2);
+    assert_int_equal(count_of(ACTION_FINISH), 0); /* they may be unable to reach each other */
+    send(EVENT_MET, -1, 0, 2);
     assert_int_equal(count_of(ACTION_FINISH), 2);
     assert_int_equal(out.list[0].code, 111);
 
@@ -305,6 +313,55 @@ static void lost_peers_count_when_no_host_is_lost(void **state)
         send(EVENT_LOST, 1, 0, 2);
         assert_int_equal(c.restarts_used, restarts_max);
     }
+}
+
+/* Two of three cannot reach each other, and both were in the round: no restart, also when none is left. A newcomer ended nothing. */
+static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
+{
+    (void)state;
+    for (int restarts_max = 0; restarts_max < 2; restarts_max++) {
+        open_with(2, 3, restarts_max, true);
+        for (int i = 0; i < 3; i++) {
+            join(i, 0);
+        }
+        for (int turn = 1; turn <= 2 * COORDINATOR_NO_PROGRESS; turn++) {
+            failed(2, true, turn);
+            for (int i = 0; i < 3; i++) {
+                join(i, turn);
+            }
+            assert_int_equal(count_of(ACTION_START), 3);
+            assert_false(coordinator_apart(&c, 1, 7));
+            assert_true(coordinator_apart(&c, 1, 2));
+            assert_false(coordinator_apart(&c, 1, 2)); /* once */
+            assert_true(c.restarts_used == 0 && c.no_progress == 0);
+            send(EVENT_LOST, 2, 0, turn);
+            join(0, turn);
+            join(1, turn);
+            assert_int_equal(count_of(ACTION_START), 2);
+            assert_int_equal(out.list[0].place.restarts_used, 0);
+            send(EVENT_MET, -1, 0, turn);
+            assert_int_equal(out.count, 0);
+            join(2, turn);
+            join(0, turn);
+            join(1, turn);
+            assert_int_equal(count_of(ACTION_START), 3);
+        }
+    }
+    open_with(2, 3, 1, false);
+    join(0, 0);
+    join(1, 0);
+    send(EVENT_TICK, -1, 0, 31);
+    assert_int_equal(count_of(ACTION_START), 2);
+    failed(1, true, 32);
+    join(2, 32);
+    join(0, 32);
+    join(1, 32);
+    assert_int_equal(count_of(ACTION_START), 3);
+    assert_false(coordinator_apart(&c, 1, 2));
+    send(EVENT_LOST, 2, 0, 33);
+    join(0, 33);
+    join(1, 33);
+    assert_int_equal(out.list[0].place.restarts_used, 1);
 }
 
 static void permanent_and_unstartable_end_the_job(void **state)
@@ -732,6 +789,7 @@ int main(void)
         cmocka_unit_test(one_failure_counts_once),
         cmocka_unit_test(a_lost_host_costs_no_restart_when_its_peers_speak_first),
         cmocka_unit_test(lost_peers_count_when_no_host_is_lost),
+        cmocka_unit_test(hosts_that_cannot_reach_each_other_cost_no_restart),
         cmocka_unit_test(permanent_and_unstartable_end_the_job),
         cmocka_unit_test(restarts_without_progress),
         cmocka_unit_test(out_of_memory_in_the_same_step),

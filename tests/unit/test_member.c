@@ -31,22 +31,22 @@ enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
 
 static int waited_in_vain;
 
-enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS, SPARES, FAILS, LATE, MIXED };
+enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS, SPARES, FAILS, LATE, MIXED, PEERS };
 
 /* What went wrong, or null. */
 static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[1024];
     int count = (kind == SLEEPS ? 3 : 1) + (int)(seed % (kind == SLEEPS ? 10 : 8)), min = 1 + (int)(seed / 8 % (uint64_t)count);
-    bool stopped = kind == STUBBORN || kind == SLEEPS;
-    uint64_t bits = kind == MIXED ? seed * 0x9e3779b97f4a7c15ull >> 40 : 0; /* some of all that there is */
+    bool stopped = kind == STUBBORN || kind == SLEEPS, costs = kind == PEERS && seed % 2 == 0; /* what it costs may end the job */
+    uint64_t bits = kind == MIXED ? seed * 0x9e3779b97f4a7c15ull >> 40 : 0;                    /* some of all that there is */
     cluster_open(&(struct cluster_options){.seed = seed,
                                            .count = count,
                                            .min = min,
                                            .max = kind == SPARES || (bits & 1) != 0 ? min + (count - min) / 2 : count,
-                                           .restarts = stopped         ? 100
-                                                       : kind == FAILS ? 1
-                                                                       : 3, /* workers that their guard ended count, too */
+                                           .restarts = stopped || (kind == PEERS && !costs) ? 100
+                                                       : kind == FAILS                      ? 1
+                                                                                            : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .filters = kind == FILTERS || (bits & 2) != 0,
                                            .signals = kind == SIGNALS || kind == SAVES || (bits & 12) == 12,
@@ -59,6 +59,7 @@ static const char *one_schedule(uint64_t seed, int kind)
                                            .fault_every_s = (kind == SLEEPS && seed % 2 == 0) || (bits & 512) != 0 ? 4 : 0,
                                            .last_call_s = kind == SHORT || kind == WHOLE || (bits & 1024) != 0 ? 0.5 + (double)(seed % 5) : 0,
                                            .whole = kind == WHOLE,
+                                           .peers = kind == PEERS,
                                            .overtakes = (bits & 2048) != 0,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
@@ -68,8 +69,8 @@ static const char *one_schedule(uint64_t seed, int kind)
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
         schedule_list_left(count, why, sizeof why);
-    } else if (kind == SIGNALS || kind == SAVES || kind == FAILS ||
-               kind == MIXED) { /* who was asked, and whether anybody goes on, decides the codes */
+    } else if (kind == SIGNALS || kind == SAVES || kind == FAILS || kind == MIXED ||
+               costs) { /* who was asked, and whether anybody goes on, decides the codes */
         why[0] = 0;
     } else if (well == 0 && !(2 * min <= count && cluster_totals()->kills > 0)) {
         /* Faults were free (lost nodes) or within the budget (failed workers). But where two halves could both go on, and an agent died that others could
@@ -190,6 +191,12 @@ static void and_when_links_come_up_late(void **state)
 {
     (void)state;
     run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), LATE);
+}
+
+static void and_when_workers_lose_their_peers(void **state)
+{
+    (void)state;
+    run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), PEERS);
 }
 
 static void and_when_all_that_happens_at_once(void **state)
@@ -380,6 +387,104 @@ static void who_is_left_out_can_be_asked_to_stop(void **state)
         (void)cluster_run(35);
         if (cluster_broken() != NULL || cluster_agent(out).code != 128 + SIGTERM || !cluster_agent(0).running || !cluster_agent(3 - out).running) {
             fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits on, or the others do not");
+        }
+        cluster_close();
+    }
+}
+
+/* The agents of which workers run, as bits. */
+static unsigned running_of(int count)
+{
+    unsigned there = 0;
+    for (int i = 0; i < count; i++) {
+        there |= cluster_agent(i).running ? 1u << i : 0;
+    }
+    return there;
+}
+
+/* All of these run, and nobody else, before end_s. */
+static bool cluster_runs(unsigned who, int count, double end_s)
+{
+    while (running_of(count) != who && cluster_broken() == NULL && cluster_totals()->now_s <= end_s && !cluster_run_steps(1)) {
+    }
+    return running_of(count) == who && cluster_broken() == NULL;
+}
+
+static void expect_unused(uint64_t seed, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (cluster_agent(i).running && cluster_agent(i).member->record.restarts_used != 0) {
+            fail_msg("seed %llu: %d restarts used", (unsigned long long)seed, cluster_agent(i).member->record.restarts_used);
+        }
+    }
+}
+
+/* Their link comes and goes, and each time a worker loses its peers: an elastic job goes on without one of them, whatever is left of its budget. */
+static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 2, .max = 3, .restarts = seed % 2 == 0 ? 3 : 0, .start_s = 0.1, .work_s = 5000});
+        bool runs = cluster_runs(7, 3, 20);
+        for (int turn = 0; turn < 5 && runs; turn++) {
+            cluster_part(1, 2);
+            cluster_lose_peers(1 + (int)(seed / 2 % 2));
+            runs = cluster_runs(0, 3, cluster_totals()->now_s + 20);
+            runs = runs && (cluster_runs(3, 3, cluster_totals()->now_s + 20) || cluster_runs(5, 3, cluster_totals()->now_s));
+            expect_unused(seed, 3);
+            const struct member_cause *cause = member_cause(cluster_agent(0).member, cluster_agent(0).member->cause.round);
+            assert_true(cause != NULL && cause->kind == CAUSE_HOST && cause->said);
+            assert_non_null(strstr(cause->text, "cannot reach each other; going on without h"));
+            cluster_heal();
+            runs = runs && cluster_runs(7, 3, cluster_totals()->now_s + 100); /* who came back three times stays for a minute first */
+            expect_unused(seed, 3);
+        }
+        if (!runs) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it does not go on");
+        }
+        cluster_close();
+    }
+}
+
+static void a_fixed_job_waits_for_them_and_goes_on(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 3, .max = 3, .restarts = seed % 2 == 0 ? 3 : 0, .start_s = 0.1, .work_s = 5000});
+        bool runs = cluster_runs(7, 3, 20);
+        for (int turn = 0; turn < 5 && runs; turn++) {
+            cluster_part(1, 2);
+            cluster_lose_peers(1 + (int)(seed / 2 % 2));
+            (void)cluster_run(cluster_totals()->now_s + 20);
+            assert_false(cluster_agent(0).running || cluster_agent(1).running || cluster_agent(2).running);
+            cluster_heal();
+            runs = cluster_runs(7, 3, cluster_totals()->now_s + 20);
+            expect_unused(seed, 3);
+        }
+        if (!runs) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it does not go on");
+        }
+        cluster_close();
+    }
+}
+
+static void lost_peers_cost_a_restart_when_all_are_there(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 2, .start_s = 0.1, .work_s = 5000});
+        for (int used = 0; used < 3; used++) {
+            assert_true(cluster_runs(7, 3, cluster_totals()->now_s + 20));
+            assert_int_equal(cluster_agent(1).member->record.restarts_used, used);
+            cluster_lose_peers(1 + (int)(seed % 2));
+            while (running_of(3) == 7 && !cluster_run_steps(1)) {
+            }
+        }
+        bool ended = cluster_run(cluster_totals()->now_s + 20);
+        if (cluster_broken() != NULL || !ended || schedule_count_codes(3, 1) < 3) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : ended ? "codes" : "no end");
         }
         cluster_close();
     }
@@ -775,6 +880,7 @@ int main(void)
         cmocka_unit_test(and_when_more_hosts_are_there_than_a_round_takes),
         cmocka_unit_test(and_when_the_job_fails_or_waits_too_long),
         cmocka_unit_test(and_when_links_come_up_late),
+        cmocka_unit_test(and_when_workers_lose_their_peers),
         cmocka_unit_test(and_when_all_that_happens_at_once),
         cmocka_unit_test(and_who_returns_never_begins_a_run_beside_another),
         cmocka_unit_test(a_restarted_holder_of_the_endpoint_joins_the_survivors),
@@ -783,6 +889,9 @@ int main(void)
         cmocka_unit_test(who_is_asked_leaves_when_all_have_saved),
         cmocka_unit_test(who_waits_for_a_round_can_be_asked_to_stop),
         cmocka_unit_test(who_is_left_out_can_be_asked_to_stop),
+        cmocka_unit_test(hosts_that_cannot_reach_each_other_cost_no_restart),
+        cmocka_unit_test(a_fixed_job_waits_for_them_and_goes_on),
+        cmocka_unit_test(lost_peers_cost_a_restart_when_all_are_there),
         cmocka_unit_test(a_wish_to_stop_outlives_the_coordinator),
         cmocka_unit_test(who_insists_ends_all_alike),
         cmocka_unit_test(who_sleeps_through_the_end_reads_how_it_ended),

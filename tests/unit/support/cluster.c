@@ -91,6 +91,7 @@ struct sim_agent {
     } queue[QUEUE];
     int queued, taken;
     bool draining, isolated, store_cut, saving, killed;
+    bool bereft;                     /* its worker ended because it lost its peers */
     double limit_s, stopped_until_s; /* what the guard knows of its workers; 0: no limit */
     struct witness_end witness;
     uint64_t id;
@@ -717,7 +718,7 @@ static void do_one(int i, enum agent_do what)
     struct sim_agent *a = &sim.agents[i];
     switch (what) {
     case AGENT_DO_SPAWN:
-        a->saving = a->killed = false;
+        a->saving = a->killed = a->bereft = false;
         set_running(i, true);
         a->workers_token++;
         plan(sim.now_s + sim.work_s * uniform(0.9, 1.1), H_WORKERS_DONE, i)->value = a->workers_token;
@@ -762,6 +763,7 @@ static void do_one(int i, enum agent_do what)
                               : what == AGENT_DO_TELL_KILL ? COORDINATOR_KILL
                                                            : a->agent.failure_code,
                       .saved = agent_has_saved(&a->agent),
+                      .weak = what == AGENT_DO_TELL_FAILED && a->bereft,
                       .step = (int64_t)(sim.now_s * 10),
                       .saved_step = -1};
     member_event(&a->member, &e, sim.now_s);
@@ -899,6 +901,22 @@ void cluster_cut(int a, int b)
     sim.cut_count += 2;
 }
 
+void cluster_part(int a, int b)
+{
+    struct link *l = link_of(a, b);
+    cluster_cut(a, b);
+    if (l == NULL || !l->up) {
+        return;
+    }
+    for (int side = 0; side < 2; side++) {
+        struct happen *h = plan(sim.now_s, H_DOWN, side == 0 ? a : b);
+        note_peer(h, side == 0 ? b : a, l);
+        h->value = MEMBER_LOST;
+        h->local = true;
+    }
+    l->up = l->flushed[0] = l->flushed[1] = false;
+}
+
 void cluster_split(uint32_t side)
 {
     sim.halves = true;
@@ -923,6 +941,15 @@ void cluster_fail_worker(int i)
 {
     if (sim.agents[i].alive && sim.agents[i].running && (sim.o.failures || sim.totals.failures < sim.o.restarts)) {
         sim.totals.failures++;
+        plan(sim.now_s, H_WORKER_BAD, i)->value = sim.agents[i].workers_token;
+    }
+}
+
+void cluster_lose_peers(int i)
+{
+    if (sim.agents[i].alive && sim.agents[i].running) {
+        sim.totals.failures++;
+        sim.agents[i].bereft = true;
         plan(sim.now_s, H_WORKER_BAD, i)->value = sim.agents[i].workers_token;
     }
 }
@@ -1050,8 +1077,27 @@ static void sleep_fault(void)
     plan_fault();
 }
 
+/* What is wrong between two hosts, and what workers make of it. Or theirs alone. */
+static void peers_fault(void)
+{
+    int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count);
+    bool cut = rnd() % 4 != 0 && i != k && sim.cut_count + 2 <= CUTS_MAX;
+    if (sim.o.verbose) {
+        (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, cut ? "cut" : "loses its peers", i, k);
+    }
+    if (cut) {
+        cluster_part(i, k);
+    }
+    cluster_lose_peers(i);
+    plan_fault();
+}
+
 static void fault(void)
 {
+    if (sim.o.peers && rnd() % 2 == 0) {
+        peers_fault();
+        return;
+    }
     if (sim.o.witness && rnd() % 3 == 0) {
         store_fault();
         return;

@@ -17,6 +17,7 @@ struct cluster_options {
     double join_timeout_s; /* 0: 600 */
     double link_s;         /* what a link may take to come up, at most; 0: as long as any message */
     bool failures;         /* workers fail more often than `restarts` allows */
+    bool peers;            /* workers lose their peers, mostly because two hosts cannot reach each other any more */
     bool whole;            /* faults leave the network as it is: agents die and return, workers fail, links are reset */
     bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
     bool save;             /* the program saves when asked to: all do, before one leaves */
@@ -61,8 +62,12 @@ void cluster_isolate(int i);
 void cluster_split(uint32_t side);
 /* Cuts two agents off from each other. */
 void cluster_cut(int a, int b);
+/* The same, and both have noticed: they have no link any more. */
+void cluster_part(int a, int b);
 void cluster_heal(void);
 void cluster_fail_worker(int i);
+/* A worker of it ends because it lost its peers; it costs as much as one that fails, unless a host was lost or cannot be reached. */
+void cluster_lose_peers(int i);
 /* Its agent's process is stopped for so long; what comes meanwhile waits. */
 void cluster_stop(int i, double for_s);
 /* Asks a host to stop. */
