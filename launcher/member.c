@@ -285,10 +285,20 @@ static void on_refuse(struct member *m, uint64_t peer, const struct message *in,
     }
 }
 
+static void note_time(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    if (m->due_s > 0 && now_s - m->due_s > m->options.beat_s && now_s - m->awake_s > 10 * m->options.beat_s) {
+        m->awake_s = now_s; /* what came meanwhile has not been read yet */
+        m->slept_s = now_s - m->due_s;
+        m->sleep_told = false;
+    }
+}
+
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     struct member_peer *p = member_find(m, peer);
-    m->now_s = now_s;
+    note_time(m, now_s);
     if (p == NULL) {
         return;
     }
@@ -368,7 +378,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
 void member_up(struct member *m, const struct peer_info *who, double now_s)
 {
     uint64_t peer = who->id;
-    m->now_s = now_s;
+    note_time(m, now_s);
     if (peer == m->options.self.id || member_find(m, peer) != NULL) {
         return;
     }
@@ -397,7 +407,7 @@ static bool knew_all(const struct member *m, const struct member_peer *p, enum m
 
 void member_down(struct member *m, uint64_t peer, enum member_end end, double now_s)
 {
-    m->now_s = now_s;
+    note_time(m, now_s);
     struct member_peer *p = member_find(m, peer);
     if (p == NULL) {
         return;
@@ -462,7 +472,7 @@ static void take_event(struct member *m, const struct event *e, double now_s)
 
 void member_event(struct member *m, const struct event *e, double now_s)
 {
-    m->now_s = now_s;
+    note_time(m, now_s);
     take_event(m, e, now_s);
     bool again = e->kind == EVENT_JOIN && m->stop_code != 0 && m->role != MEMBER_FOLLOWING; /* a leader is told with our wish to join */
     if (again) {
@@ -501,10 +511,7 @@ static double tick(struct member *m, double now_s)
 
 double member_tick(struct member *m, double now_s)
 {
-    m->now_s = now_s;
-    if (m->due_s > 0 && now_s - m->due_s > m->options.beat_s && now_s - m->awake_s > 10 * m->options.beat_s) {
-        m->awake_s = now_s; /* what came meanwhile has not been read yet */
-    }
+    note_time(m, now_s);
     m->due_s = tick(m, now_s);
     return m->due_s;
 }

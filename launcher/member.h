@@ -195,7 +195,9 @@ struct member {
     struct coordinator *coordinator;
     struct actions *actions;
     double wake_s, beat_at_s, call_at_s;
-    double due_s, awake_s; /* when member_tick wanted to be called; when it was called much later, as this process slept */
+    double due_s, awake_s; /* when member_tick wanted to be called; when something was called much later, as this process slept */
+    double slept_s;        /* for so long */
+    bool sleep_told;       /* that it did, to people who would hear of lost hosts else */
     double others_since_s; /* somebody of another run was here first; 0: nobody yet */
     bool strays;           /* somebody followed another run's leader, perhaps we ourselves, and may not know whether that run has begun */
     struct member_nodes *nodes;

@@ -266,12 +266,32 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
     member_lead_step(m, &e, now_s);
 }
 
+/* Links that ended while we slept say more about us than about their other ends: who lost whom is known when we have a leader again, or lead on. */
+static void tell_sleep(struct member *m, bool ends, double slept_s)
+{
+    char text[256];
+    (void)snprintf(text, sizeof text, "host %s (pid %d): was stopped or asleep for %.1f s; the other hosts may have gone on without it",
+                   m->options.self.host, m->options.self.pid, slept_s);
+    if (ends) {
+        member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    }
+    if (m->waiting && !m->sleep_told) {
+        member_say_cause(m, text);
+        m->sleep_told = true;
+    }
+}
+
 /* With what happens next. run.c says it with the workers' end, when there are any. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
     const struct coordinator *c = m->coordinator;
     bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost their host */
     char text[512];
+    double slept_s = member_slept_s(m, now_s);
+    if (slept_s > 0 && !gone->left && !member_is_dead(m, gone->id)) {
+        tell_sleep(m, (was_in && c->running) || doubted, slept_s);
+        return;
+    }
     int left = c->node_count - 1, n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
     if (now_s - gone->heard_s >= m->options.dead_s) {
         n += snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s", now_s - gone->heard_s, gone->info.address);

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,12 +13,18 @@
 /* Says once that a peer on whom a round depends is silent. Returns when to look again. */
 static double look_at(struct member *m, struct member_peer *p, double now_s)
 {
-    double silent_s = now_s - p->heard_s, suspect_s = m->options.dead_s / 3;
+    double since_s = fmax(p->heard_s, m->awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3; /* who sleeps hears nobody */
     if (!p->suspect && silent_s >= suspect_s) {
         p->suspect = true;
         member_say(m, "host %s: suspect: no heartbeat for %.1f s; counts as lost after %.0f s", p->info.host, silent_s, m->options.dead_s);
     }
-    return p->suspect ? now_s + m->options.dead_s : p->heard_s + suspect_s;
+    return p->suspect ? now_s + m->options.dead_s : since_s + suspect_s;
+}
+
+double member_slept_s(const struct member *m, double now_s)
+{
+    bool lately = m->awake_s > 0 && now_s < m->awake_s + m->options.lease_s;
+    return lately && m->slept_s + m->options.beat_s >= m->options.lease_s ? m->slept_s : 0; /* its last beat was older than that */
 }
 
 double member_watch_silence(struct member *m, double now_s)

@@ -105,6 +105,8 @@ int member_claim(const struct member *m);
 void member_hold_for_others(struct member *m, double now_s);
 /* member_news.c */
 double member_watch_silence(struct member *m, double now_s);
+/* For how long this process slept, when that was so long, and is so new, that others may have given it up; 0: it was not. */
+double member_slept_s(const struct member *m, double now_s);
 void member_heard(struct member *m, struct member_peer *p, double now_s);
 bool member_heard_quorum(const struct member *m, double since_s);
 /* How long workers may live after the last sign of a leader, or of those who make us one. */

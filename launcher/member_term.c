@@ -191,7 +191,11 @@ double member_tick_leading(struct member *m, double now_s)
         return m->finish_at_s;
     }
     if (!member_heard_quorum(m, now_s - m->options.lease_s)) {
-        member_stand_down(m, "too few of the other hosts answered within %.0f s: they may go on without this one", m->options.lease_s, now_s);
+        double slept_s = member_slept_s(m, now_s);
+        member_stand_down(m,
+                          slept_s > 0 ? "this host was stopped or asleep for %.1f s: the others may have gone on without it"
+                                      : "too few of the other hosts answered within %.0f s: they may go on without this one",
+                          slept_s > 0 ? slept_s : m->options.lease_s, now_s);
         return now_s;
     }
     if (m->options.witness_s > 0 && now_s - m->witness_heard_s >= m->options.witness_s && m->coordinator->running && !m->preparing) {

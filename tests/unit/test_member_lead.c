@@ -372,6 +372,46 @@ static void who_slept_reads_before_it_begins_alone(void **state)
     member_clear(&lead.member);
 }
 
+/* Its process was stopped: what ended meanwhile, or was not heard, says nothing about the others. Round 1 of three hosts; it sleeps from 6 s on. */
+static void who_slept_blames_nobody(void **state)
+{
+    (void)state;
+    static const char *const words = "host a (pid 0): was stopped or asleep for 13.0 s; the other hosts may have gone on without it";
+    for (int first = 0; first < 3;
+         first++) { /* what happens first when it wakes: a link's end, the timer, or that of a link that ended before it slept */
+        begin_lead(2, 3);
+        come(2, "b", -1, "nnodes 3\ncommand a", 1);
+        come(3, "c", -1, "nnodes 3\ncommand a", 1);
+        member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .info = {.id = 2, .order = -1}}, 1);
+        acknowledge(1, 1);
+        assert_int_equal(lead.own_starts, 1);
+        for (double now_s = 1; now_s <= 6; now_s++) {
+            for (uint64_t id = 2; id <= 3; id++) {
+                member_message(&lead.member, id, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
+            }
+            (void)member_tick(&lead.member, now_s);
+        }
+        lead.said[0] = 0;
+        if (first == 2) {
+            member_down(&lead.member, 2, MEMBER_LOST, 6.5);
+            assert_string_equal(member_cause(&lead.member, 1)->text,
+                                "host b (pid 42): the connection with it was lost; going on with 2 of 3 hosts (minimum 2)");
+            member_clear(&lead.member);
+            continue;
+        }
+        if (first == 0) {
+            member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = 6}, 20); /* was not read before */
+            member_down(&lead.member, 2, MEMBER_LOST, 20);
+            assert_string_equal(member_cause(&lead.member, 1)->text, words);
+        }
+        (void)member_tick(&lead.member, 20);
+        assert_string_equal(lead.said, "");
+        assert_int_equal(lead.member.role, MEMBER_SEEKING);
+        assert_non_null(strstr(member_cause(&lead.member, 1)->text, "was stopped or asleep for 13.0 s"));
+        member_clear(&lead.member);
+    }
+}
+
 /* ---- what the others know of us when we are gone ---- */
 
 static struct record record_of(uint64_t term, int round, const uint64_t *council, int count)
@@ -784,6 +824,7 @@ int main(void)
         cmocka_unit_test(a_round_without_its_leader_has_a_store),
         cmocka_unit_test(who_leads_comes_first_then_preferences_and_names),
         cmocka_unit_test(who_slept_reads_before_it_begins_alone),
+        cmocka_unit_test(who_slept_blames_nobody),
         cmocka_unit_test(who_counts_us_hears_what_we_keep),
         cmocka_unit_test(who_led_that_round_before_hears_it_too),
         cmocka_unit_test(the_end_is_told_on),
