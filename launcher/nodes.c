@@ -624,6 +624,11 @@ void nodes_status(const struct nodes *n, struct dt_text *out)
     dt_text_puts(out, "]");
 }
 
+bool nodes_is_alone(const struct nodes *n)
+{
+    return n->member.coordinator != NULL && n->member.coordinator->node_count <= 1;
+}
+
 bool nodes_is_spare(const struct nodes *n)
 {
     return n->member.spare;

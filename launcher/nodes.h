@@ -43,6 +43,8 @@ int nodes_no_progress(const struct nodes *n, int64_t *best_step);
 bool nodes_gather(struct nodes *n);
 /* Appends members of a JSON object: "role", "term", "members" (hosts, as the newest nodes_gather found them). */
 void nodes_status(const struct nodes *n, struct dt_text *out);
+/* We lead, and no other host of the job is here. */
+bool nodes_is_alone(const struct nodes *n);
 /* The job runs with other hosts; ours takes part when one is lost. */
 bool nodes_is_spare(const struct nodes *n);
 /* Appends what other hosts' workers did when nodes_gather asked: a JSON object per line. */

@@ -348,6 +348,7 @@ static void apply(struct run *r, const struct action *a)
         break;
     case ACTION_LEAVE:
         r->left = true;
+        r->alone = r->nodes != NULL && nodes_is_alone(r->nodes);
         r->stop_signal = a->code > 128 ? a->code - 128 : 0;
         run_post(r, AGENT_ON_LEAVE, a->code);
         break;

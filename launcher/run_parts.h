@@ -75,7 +75,8 @@ struct run {
     char no_start[512];          /* why the workers of the round could not be started */
     bool on_gpus;                /* `train` computes there */
     char *output_dir, *events_path;
-    bool left;             /* the others go on without this host */
+    bool left;             /* this host goes alone: the others go on without it */
+    bool alone;            /* then no other host was here */
     bool guard_gone;       /* it was killed; nobody asked us to stop */
     bool failure_told;     /* in events.jsonl, which is kept for it */
     char record_lost[512]; /* why a failure could not be written there; "": it could */

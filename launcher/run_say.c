@@ -493,7 +493,7 @@ void run_say_end(const struct run *r)
         console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);
     } else if (r->guard_gone) {
         console_say("dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
-    } else if (r->left) {
+    } else if (r->left && !r->alone) {
         console_say("dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,
                     r->code == DT_EXIT_STOPPED ? "state saved"
                     : r->is_train              ? what_stays(r, stays, sizeof stays)

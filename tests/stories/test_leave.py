@@ -5,9 +5,10 @@ run: timeout 300
 
 import os
 import signal
+import time
 
 import pytest
-from support import DTRUN, Job, lines_of, wait_until
+from support import DTRUN, Job, children, lines_of, wait_until
 from nodes import free_port
 
 pytestmark = pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
@@ -61,6 +62,22 @@ def test_the_first_host_leaves(tmp_path):
             wait_until(lambda: lines_of(tmp_path / "said")[-1].split()[1:] == ["2", "0"], "a round of the two others")
             (tmp_path / "go").touch()
             assert [x.finish().code for x in (b, c)] == [0, 0]
+
+
+def test_who_is_left_alone_does_not_say_that_others_go_on(tmp_path):
+    """Two of three hosts are killed, one of which led: the third leads, and waits for others when it is asked to stop."""
+    port = free_port()
+    with start(port, tmp_path, "a", "2:3") as a, start(port, tmp_path, "b", "2:3") as b:
+        wait_said(tmp_path, "a 2 0")
+        wait_said(tmp_path, "b 2 0")
+        with start(port, tmp_path, "c", "2:3") as c:
+            wait_said(tmp_path, "c 3 0")
+            for job in (a, b):
+                os.kill(job.agent, signal.SIGKILL)
+            wait_until(lambda: not children(c.agent), "the end of its workers")
+            time.sleep(2)  # until it leads
+            result = leave(c)
+    assert "go on" not in result.err.splitlines()[-1] and "dtrun: stopped by TERM: all workers have ended" in result.err, result
 
 
 def test_all_are_asked(tmp_path):
