@@ -25,6 +25,7 @@
 #define TAKEN "-taken-by-"
 #define GONE ".tmp-gone-" /* what is being removed */
 #define LOCK_S 60.0       /* claim and commit take a moment */
+#define SEEN_S 5.0        /* a file server may show late what another host has written */
 #define FROZEN_S 3.0      /* a rank of an older round that does not let go for so long is on a frozen host */
 
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
@@ -317,6 +318,46 @@ static int remove_strangers(const char *folder, int ranks, struct dt_error *err)
     return result;
 }
 
+/* Bytes of a regular file; -1: there is none. Opened, because a file server then asks again what it remembers of it. */
+static int64_t size_of(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool there = (fd >= 0 ? fstat(fd, &st) : lstat(path, &st)) == 0 && S_ISREG(st.st_mode);
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return there ? st.st_size : -1;
+}
+
+/* Every rank said that its file is written: here are all of them, whole? What is not never gets the name of a checkpoint, nor pushes one out. */
+static int check_slices(const char *folder, const char *const *entries, int ranks, struct dt_error *err)
+{
+    double until_s = dt_now_s() + SEEN_S;
+    for (int r = 0; r < ranks; r++) {
+        char name[128];
+        int64_t expected, size;
+        if (!manifest_entry_file(entries[r], name, &expected)) {
+            continue; /* manifest_text says so */
+        }
+        char *path = dt_format("%s/%s", folder, name);
+        while ((size = size_of(path)) != expected && dt_now_s() < until_s) {
+            dt_sleep_s(0.05);
+        }
+        if (size < 0) {
+            (void)dt_fail(err, DT_IO, "%s: is not there, though rank %d wrote it; it must be in a folder that all hosts share", path, r);
+        } else if (size != expected) {
+            (void)dt_fail(err, DT_IO, "%s: has %" PRId64 " bytes, and rank %d wrote %" PRId64 "; look at the disk or file server", path, size, r,
+                          expected);
+        }
+        free(path);
+        if (size != expected) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* A rank of an older round holds the lock and does not let go: its host is frozen. The lock becomes another file. Returns it. */
 static int take_from_frozen(const char *dir, struct dt_error *err)
 {
@@ -443,7 +484,7 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     dt_text_init(&text);
     bool swapped;
     int result = -1, lock = lock_owner(dir, LOCK_S, err);
-    if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 &&
+    if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 && check_slices(from, entries, ranks, err) == 0 &&
         manifest_text(&text, state, entries, ranks, err) == 0 && dt_file_write(manifest, text.data, text.size, err) == 0 &&
         put_in_place(from, to, &swapped, err) == 0) {
         result = dt_file_sync_dir(dir, err);

@@ -65,7 +65,7 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
                             int slice_count, struct dt_text *out_entry, struct dt_error *err);
 /* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to step-N, updates `latest`, removes leftovers and what
  * `keep` does not hold. Other things in DIR stay; one that has the name of this checkpoint is set aside (step-N.old-1) with a warning. A checkpoint cut short at any system call is never loaded and never hides the one before it.
- * Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
+ * DT_IO when a rank's file is not there as it was written. Refuses (DT_STOPPED) when another round or run has claimed DIR since. */
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks,
                       const struct checkpoint_keep *keep, struct dt_error *err);
 /* Rank 0, when a save failed: removes what was written of it. */

@@ -55,6 +55,11 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
     dt_text_puts(out, "]}");
 }
 
+bool manifest_entry_file(const char *entry, char name[128], int64_t *size_bytes)
+{
+    return entry != NULL && sscanf(entry, "{\"name\":\"%127[^\"]\",\"size\":%" SCNd64, name, size_bytes) == 2;
+}
+
 int manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count, struct dt_error *err)
 {
     dt_text_printf(

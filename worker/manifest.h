@@ -51,6 +51,8 @@ int64_t manifest_block_count(int64_t count);
 /* One rank's entry: a JSON object of its file (see above). sums: of the blocks of all slices, one after the other. */
 void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_bytes, const struct checkpoint_slice *slices, int slice_count,
                     const uint64_t *sums);
+/* What a rank's entry says of its file: false when it is no entry. */
+bool manifest_entry_file(const char *entry, char name[128], int64_t *size_bytes);
 /* The whole text from the entries of all ranks. */
 int manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count, struct dt_error *err);
 /* Reads and checks PATH/manifest.json: hash, names that stay in the folder, slices that cover every tensor exactly once per purpose. */

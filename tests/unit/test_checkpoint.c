@@ -323,6 +323,32 @@ static void a_retry_with_fewer_ranks_is_clean(void **unused)
     free(stranger);
 }
 
+/* A rank on a host with another folder of the same name said that it wrote its file, or a disk lost a part of it: no checkpoint, and the good ones stay. */
+static void what_is_not_all_there_is_refused(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL};
+    fresh_dir();
+    assert_int_equal(save(10, 2, 1, 0, &err), 0);
+    for (int cut = 0; cut < 2; cut++) {
+        struct checkpoint_state state = state_at(20, 1, 1);
+        struct dt_text entry;
+        dt_text_init(&entry);
+        char *file = dt_format("%s/step-00000020.tmp-1-%s/slices-00000-of-00001.safetensors", dir, launch);
+        assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
+        assert_int_equal(cut ? truncate(file, 40) : unlink(file), 0);
+        assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){1, -1}, &err), -1);
+        assert_int_equal(err.status, DT_IO);
+        assert_non_null(
+            strstr(err.text, cut ? "slices-00000-of-00001.safetensors: has 40 bytes, and rank 0 wrote " : ": is not there, though rank 0 wrote it"));
+        checkpoint_discard(dir, &state);
+        assert_int_equal(newest(NULL, 0), 10);
+        dt_text_clear(&entry);
+        free(file);
+    }
+}
+
 static void older_rounds_are_refused(void **unused)
 {
     (void)unused;
@@ -807,6 +833,7 @@ int main(void)
         cmocka_unit_test(what_is_not_ours_stays),
         cmocka_unit_test(a_save_never_removes_itself_or_the_named),
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean),
+        cmocka_unit_test(what_is_not_all_there_is_refused),
         cmocka_unit_test(older_rounds_are_refused),
         cmocka_unit_test(another_launch_of_the_same_name),
         cmocka_unit_test(slices_of_two_launches_stay_apart),
