@@ -83,6 +83,7 @@ int checkpoint_steps(const char *dir, int64_t **steps, int *count, struct dt_err
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);
 
 struct checkpoint; /* an open checkpoint, read-only, mapped */
+/* DT_INVALID also for a folder step-N that holds another step than N. */
 int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err);
 const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c); /* lives as long as c */
 /* Reads elements [first, first + count) of a tensor; verifies the checksums of the blocks it touches. DT_NOT_FOUND when the tensor is not there; DT_INVALID

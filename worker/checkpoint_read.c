@@ -42,6 +42,19 @@ static int open_file(struct checkpoint *c, int i, struct dt_error *err)
     return result;
 }
 
+/* A copy under the name of another step: taken for that step, it would put the good ones beside it in the wrong order. */
+static int check_name(const struct checkpoint *c, struct dt_error *err)
+{
+    const char *slash = strrchr(c->path, '/');
+    bool leftover = false;
+    int64_t named = checkpoint_step_of(slash != NULL ? slash + 1 : c->path, &leftover), step = c->manifest.state.step;
+    if (named < 0 || leftover || named == step) {
+        return 0;
+    }
+    return dt_fail(err, DT_INVALID, "%s: holds step %" PRId64 ", and its name says step %" PRId64 "; remove it, or give it its name step-%08" PRId64,
+                   c->path, step, named, step);
+}
+
 int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err)
 {
     struct checkpoint *c = dt_alloc(sizeof *c);
@@ -50,7 +63,7 @@ int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *
     while (length > 1 && c->path[length - 1] == '/') {
         c->path[--length] = 0;
     }
-    if (manifest_read(&c->manifest, c->path, err) != 0) {
+    if (manifest_read(&c->manifest, c->path, err) != 0 || check_name(c, err) != 0) {
         goto fail;
     }
     struct manifest *m = &c->manifest;

@@ -304,16 +304,16 @@ static void check_part(struct trainer *t, const char *path, struct dt_text *out)
     checkpoint_close(c);
 }
 
-/* Rank 0 hears all ranks: 0, or -1 with the first complaint. */
-static int hear(struct trainer *t, int try, const struct dt_text *own, struct dt_error *err)
+/* Rank 0 hears what all ranks say under KEY/RANK: 0, or -1 with the first complaint. */
+static int hear(struct trainer *t, const char *key, const struct dt_text *own, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
     int rc = 0;
     for (int r = 0; r < t->size && rc == 0; r++) {
-        char key[64];
-        snprintf(key, sizeof key, "train/resume/%d/%d", try, r);
-        if (r > 0 && trainer_await(t, key, &text, FOR_EVER_S, err) != 0) {
+        char of_rank[96];
+        snprintf(of_rank, sizeof of_rank, "%s/%d", key, r);
+        if (r > 0 && trainer_await(t, of_rank, &text, FOR_EVER_S, err) != 0) {
             rc = dt_wrap(err, "rank 0 waits for rank %d", r);
             break;
         }
@@ -345,7 +345,7 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     bool refused = false;
     int rc = 0;
     if (t->rank == 0) {
-        if (hear(t, try, &vote, &why) == 0) {
+        if (hear(t, key, &vote, &why) == 0) {
             dt_text_puts(&verdict, "good");
         } else if (why.status == DT_INVALID && !s->named) {
             s->damaged++;
@@ -363,6 +363,30 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     *good = rc == 0 && verdict.size > 0;
     dt_text_clear(&vote);
     dt_text_clear(&verdict);
+    return rc;
+}
+
+/* Rank 0 learns that all have what they continue from. loaded: what came of it here. Only then is anything renamed: whoever cannot read it ends the run as
+ * the last one left it. */
+static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
+{
+    char key[64];
+    struct dt_text word;
+    dt_text_init(&word);
+    if (loaded == 0) {
+        dt_text_puts(&word, "ok");
+    } else {
+        trainer_tell_failure(&word, err);
+    }
+    int rc = loaded;
+    if (t->rank > 0) {
+        struct dt_error why;
+        snprintf(key, sizeof key, "train/loaded/%d", t->rank);
+        rc = dt_store_set(t->world->store, key, dt_text_str(&word), word.size, loaded == 0 ? err : &why) == 0 ? loaded : -1;
+    } else if (loaded == 0) {
+        rc = hear(t, "train/loaded", &word, err);
+    }
+    dt_text_clear(&word);
     return rc;
 }
 
@@ -389,7 +413,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
                     t->job->checkpointing.checkpoint_dir);
     }
     if (*found) {
-        rc = trainer_load(t, path.data, err);
+        rc = all_loaded(t, trainer_load(t, path.data, err), err);
     }
     if (rc == 0 && t->rank == 0) {
         rc = settle_course(t, &s, *found ? path.data : NULL, err);

@@ -349,6 +349,31 @@ static void what_is_not_all_there_is_refused(void **unused)
     }
 }
 
+/* Somebody copied a checkpoint under the name of another step: it is none, and the one that is meant is found. */
+static void another_step_than_its_name_is_damage(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    struct checkpoint *c = NULL;
+    char notes[512];
+    fresh_dir();
+    assert_int_equal(save(10, 1, 1, 0, &err), 0);
+    assert_int_equal(save(20, 1, 1, 0, &err), 0);
+    char *from = dt_format("%s/step-00000020", dir), *to = dt_format("%s/step-00000030", dir), *aside = dt_format("%s.old-1", to);
+    assert_int_equal(rename(from, to), 0);
+    assert_int_equal(checkpoint_open(&c, to, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "/step-00000030: holds step 20, and its name says step 30; remove it, or give it its name step-00000020"));
+    assert_int_equal(newest(notes, sizeof notes), 10);
+    assert_non_null(strstr(notes, "holds step 20"));
+    assert_int_equal(rename(to, aside), 0); /* any other name says nothing */
+    assert_int_equal(checkpoint_open(&c, aside, &err), 0);
+    checkpoint_close(c);
+    free(aside);
+    free(to);
+    free(from);
+}
+
 static void older_rounds_are_refused(void **unused)
 {
     (void)unused;
@@ -834,6 +859,7 @@ int main(void)
         cmocka_unit_test(a_save_never_removes_itself_or_the_named),
         cmocka_unit_test(a_retry_with_fewer_ranks_is_clean),
         cmocka_unit_test(what_is_not_all_there_is_refused),
+        cmocka_unit_test(another_step_than_its_name_is_damage),
         cmocka_unit_test(older_rounds_are_refused),
         cmocka_unit_test(another_launch_of_the_same_name),
         cmocka_unit_test(slices_of_two_launches_stay_apart),

@@ -491,6 +491,25 @@ static void test_damaged_ones_alone_are_refused(void **state)
     dt_arena_clear(&job.arena);
 }
 
+/* A checkpoint under the name of a later step is passed over like any damaged one, and costs none of the good ones. */
+static void test_a_copy_under_another_name(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    uint64_t hash = finish_with_all(&job);
+    char *from = checkpoint_path(job.checkpointing.checkpoint_dir, 6), *to = checkpoint_path(job.checkpointing.checkpoint_dir, 9);
+    assert_int_equal(rename(from, to), 0);
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 1);
+    assert_true(out.hash == hash);
+    assert_true(holds(&job, "step-00000005") && holds(&job, "step-00000004") && holds(&job, "step-00000009.old-1"));
+    ranks_clear(&out);
+    free(to);
+    free(from);
+    dt_arena_clear(&job.arena);
+}
+
 /* A path may begin with the mark of a failure. */
 static void test_a_folder_named_like_a_failure(void **state)
 {
@@ -547,6 +566,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_a_run_leaves, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_copy_under_another_name, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_ones_alone_are_refused, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_later_round_makes_up_for_the_beginning, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_named_beginning_is_one_course, ranks_setup, folder_teardown),
