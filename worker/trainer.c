@@ -106,6 +106,7 @@ static bool due(int64_t step, int64_t interval)
     return interval > 0 && step % interval == 0;
 }
 
+#define HEARD_S 3.0 /* a rank that fails has ended by then */
 #define SECOND_TRY_S 1.0
 #define TOLD_S 60.0 /* all ranks learn at about the same time that the last save failed */
 
@@ -118,8 +119,9 @@ static void add_room(struct trainer *t, struct dt_error *err)
     if (free_bytes >= 0) {
         dt_text_bytes(free_bytes, left, sizeof left);
     }
-    size_t used = strlen(err->text);
-    (void)snprintf(err->text + used, sizeof err->text - used, "; needs %s, %s free there", need, left);
+    char words[128];
+    (void)snprintf(words, sizeof words, "; needs %s, %s free there", need, left);
+    trainer_add_words(err, words);
 }
 
 void trainer_say_cause(struct trainer *t, const struct dt_error *why)
@@ -156,12 +158,11 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
         metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval", err->text);
         return 0;
     }
-    char where[64] = "from the beginning";
+    char words[128] = "; put that right, and the same command continues from the beginning";
     if (before >= 0) {
-        snprintf(where, sizeof where, "at step %lld", (long long)before);
+        snprintf(words, sizeof words, "; put that right, and the same command continues at step %lld", (long long)before);
     }
-    size_t used = strlen(err->text);
-    (void)snprintf(err->text + used, sizeof err->text - used, "; put that right, and the same command continues %s", where);
+    trainer_add_words(err, words);
     err->status = DT_INVALID;
     trainer_say_cause(t, err); /* all ranks know */
     struct dt_text said;
@@ -322,6 +323,15 @@ static int check_hosts(const struct world *w, const struct job *job, struct dt_e
     return 0;
 }
 
+/* The first rank that ends is the cause of the round's end, and may be the verdict: whoever only heard of it leaves that to the one it heard of. */
+static void let_the_cause_end(struct world *w)
+{
+    for (double until_s = dt_now_s() + HEARD_S; atomic_load(&w->page->order) != DT_ORDER_ABORT && dt_now_s() < until_s;) {
+        dt_page_pulse(w->page);
+        dt_sleep_s(0.01);
+    }
+}
+
 int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err)
 {
     static const struct trainer_hooks none;
@@ -390,6 +400,9 @@ out:
         (void)world_tell_cause(w, err);
         if (!w->told) {
             metrics_log(&t.metrics, "train: %s", err->text);
+        }
+        if (trainer_only_heard(err)) {
+            let_the_cause_end(w);
         }
     }
     trainer_close(&t);

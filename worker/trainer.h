@@ -184,6 +184,10 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
 int trainer_await(struct trainer *t, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err);
 /* Rank 0's text reaches all ranks; with a `failure` (null: none; only rank 0's counts) it is that error on all of them. */
 int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure, double timeout_s, struct dt_error *err);
+/* Puts words behind an error of trainer_share, before the mark that says whose it is ("... (noticed by rank 0)"), if it has one. */
+void trainer_add_words(struct dt_error *err, const char *words);
+/* The error is that of a rank on another host. */
+bool trainer_only_heard(const struct dt_error *err);
 /* What a rank says to rank 0, which never begins with '!' by itself: a failure, and its reading: 0 or -1 with the error. */
 void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure);
 int trainer_hear(const char *said, struct dt_error *err);

@@ -35,6 +35,46 @@ int trainer_await(struct trainer *t, const char *key, struct dt_text *out, doubl
     }
 }
 
+#define HEARD " (noticed by rank %d)" /* launcher/report.h reads it */
+
+/* "rank 3: words": 3; -1: it names nobody. */
+static int rank_named(const char *text)
+{
+    int rank = -1, size = 0;
+    return sscanf(text, "rank %d:%n", &rank, &size) == 1 && size > 0 ? rank : -1;
+}
+
+/* Words of a rank on another host, with which all end: they say whose they are, so that its agent, and no other, names the cause. On one host the agent hears
+ * all ranks itself. */
+static void mark_heard(const struct trainer *t, struct dt_error *err)
+{
+    const struct world *w = t->world;
+    char mark[48];
+    int named = rank_named(err->text), from = named >= 0 ? named : 0, first = w->rank - w->local_rank;
+    if (from < first || from >= first + w->local_size) {
+        (void)snprintf(mark, sizeof mark, HEARD, from);
+        trainer_add_words(err, mark);
+    }
+}
+
+void trainer_add_words(struct dt_error *err, const char *words)
+{
+    char mark[48] = "", *at = strstr(err->text, " (noticed by rank ");
+    if (at != NULL) { /* it stays at the end */
+        (void)snprintf(mark, sizeof mark, "%s", at);
+        *at = '\0';
+    }
+    size_t room = sizeof err->text - 1 - strlen(mark), more = strlen(words), used = strlen(err->text);
+    more = more < room ? more : room;
+    used = used < room - more ? used : room - more; /* what is added is what to do */
+    (void)snprintf(err->text + used, sizeof err->text - used, "%.*s%s", (int)more, words, mark);
+}
+
+bool trainer_only_heard(const struct dt_error *err)
+{
+    return rank_named(err->text) >= 0 && strstr(err->text, " (noticed by rank ") != NULL;
+}
+
 /* On the wire a value follows '=', an error '!' and its status: neither can be taken for the other, whatever a path is called. */
 int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure, double timeout_s, struct dt_error *err)
 {
@@ -52,9 +92,11 @@ int trainer_share(struct trainer *t, const char *key, struct dt_text *text, cons
         rc = dt_wrap(err, "rank %d waits for rank 0", t->rank);
     }
     if (rc == 0 && trainer_hear(dt_text_str(&sent), err) != 0) {
-        int named; /* the others say whose failure it was */
-        bool own = t->rank == 0 || sscanf(err->text, "rank %d:", &named) == 1;
-        rc = own ? -1 : dt_wrap(err, "rank 0");
+        if (t->rank != 0 && rank_named(err->text) < 0) { /* the others say whose failure it was */
+            (void)dt_wrap(err, "rank 0");
+        }
+        mark_heard(t, err);
+        rc = -1;
     }
     if (rc == 0 && t->rank != 0) {
         dt_text_reset(text);
@@ -304,8 +346,8 @@ static void check_part(struct trainer *t, const char *path, struct dt_text *out)
     checkpoint_close(c);
 }
 
-/* Rank 0 hears what all ranks say under KEY/RANK: 0, or -1 with the first complaint. */
-static int hear(struct trainer *t, const char *key, const struct dt_text *own, struct dt_error *err)
+/* Rank 0 hears what all ranks say under KEY/RANK: 0, or -1 with the first complaint; *who complains. */
+static int hear(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
@@ -318,9 +360,21 @@ static int hear(struct trainer *t, const char *key, const struct dt_text *own, s
             break;
         }
         rc = trainer_hear(dt_text_str(r > 0 ? &text : own), err);
+        *who = r;
     }
     dt_text_clear(&text);
     return rc;
+}
+
+/* Rank 0 says why all fail: because of this rank. */
+static void say_for(struct trainer *t, int who, struct dt_error *why)
+{
+    if (who > 0) {
+        (void)dt_wrap(why, "rank %d", who);
+    }
+    struct dt_error said = *why;
+    mark_heard(t, &said);
+    trainer_say_cause(t, &said);
 }
 
 /* One proposal: *path becomes what all ranks look at (empty: nothing is left), *good whether all of it is sound. */
@@ -343,16 +397,16 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     dt_text_init(&verdict);
     check_part(t, path->data, &vote);
     bool refused = false;
-    int rc = 0;
+    int rc = 0, who = 0;
     if (t->rank == 0) {
-        if (hear(t, key, &vote, &why) == 0) {
+        if (hear(t, key, &vote, &who, &why) == 0) {
             dt_text_puts(&verdict, "good");
         } else if (why.status == DT_INVALID && !s->named) {
             s->damaged++;
             pass_over(t, s, why.text);
         } else { /* not damaged but out of reach for a rank: an older one would be no better */
             refused = true;
-            trainer_say_cause(t, &why);
+            say_for(t, who, &why);
         }
     } else {
         snprintf(key, sizeof key, "train/resume/%d/%d", try, t->rank);
@@ -378,13 +432,17 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
     } else {
         trainer_tell_failure(&word, err);
     }
-    int rc = loaded;
+    int rc = loaded, who = 0;
     if (t->rank > 0) {
         struct dt_error why;
         snprintf(key, sizeof key, "train/loaded/%d", t->rank);
         rc = dt_store_set(t->world->store, key, dt_text_str(&word), word.size, loaded == 0 ? err : &why) == 0 ? loaded : -1;
     } else if (loaded == 0) {
-        rc = hear(t, "train/loaded", &word, err);
+        rc = hear(t, "train/loaded", &word, &who, err);
+        if (rc != 0 && who > 0) {
+            (void)dt_wrap(err, "rank %d", who);
+            mark_heard(t, err);
+        }
     }
     dt_text_clear(&word);
     return rc;

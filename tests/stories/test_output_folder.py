@@ -1,10 +1,13 @@
 """What may lie in the folder of a run that should not, and who may see another folder there: `train` says what it is, and good checkpoints stay."""
 
 import os
+import re
+import subprocess
 
 import pytest
 import support
 import training
+from nodes import c10d, finish, free_port
 
 pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(support.BIN, "train")), reason="train is not built")
 STEPS = 40
@@ -32,3 +35,41 @@ def test_nothing_is_set_aside_before_all_have_loaded(place):
                           "checkpointing.resume=step-10"])
     assert result.code != 0 and "training.learning_rate" in result.err, result
     assert steps_in(out) == before and len(before) == STEPS // 10
+
+
+# The end of rank 0 takes its time, so the agents hear of the other one first.
+SLOW_END = r"""
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+void _exit(int code)
+{
+    const char *rank = getenv("RANK");
+    if (rank && rank[0] == '0') {
+        usleep(700000);
+    }
+    syscall(SYS_exit_group, code);
+    __builtin_unreachable();
+}
+"""
+
+
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="a sanitizer wants to be the first library")
+def test_who_only_heard_of_it_is_not_the_cause(place):
+    """All checkpoints are damaged, which rank 0 finds and tells; rank 1 on the other host has ended long before it. Both hosts name rank 0."""
+    folder, job = place
+    out = folder / "heard"
+    assert training.train(job, out).code == 0
+    for name in steps_in(out):
+        for slices in (out / "checkpoints" / name).glob("slices-*"):
+            os.truncate(slices, 100)
+    source, library = folder / "end.c", folder / "end.so"
+    source.write_text(SLOW_END)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    args = c10d(free_port(), 2, "--nproc_per_node=1", "train", job, "--output_dir", out)
+    with support.Job(args, env={"LD_PRELOAD": library}) as a, support.Job(args, env={"LD_PRELOAD": library}) as b:
+        results = finish(a, b)
+    for result in results:
+        assert result.code == 100 and " rank 1 (" not in result.err, result
+    assert all(re.search(r"^dtrun: host \S+ rank 0 \(.*: exit code 100: .*none of its checkpoints is whole", r.err, re.M) for r in results), results

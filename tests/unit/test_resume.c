@@ -552,6 +552,46 @@ static void test_a_lost_proposal_is_a_failure(void **state)
     dt_arena_clear(&job.arena);
 }
 
+/* What rank 0 tells all is its own failure, or that of the rank it names: who hears it on another host says so, and the mark stays at the end. */
+static void test_who_only_heard_it_says_so(void **state)
+{
+    (void)state;
+    static const struct {
+        int rank, first, here; /* of the host: its first rank, and how many */
+        const char *sent, *heard;
+    } cases[] = {{1, 1, 1, "!1 DIR: none is whole", "rank 0: DIR: none is whole (noticed by rank 0)"},
+                 {1, 0, 2, "!1 DIR: none is whole", "rank 0: DIR: none is whole"},
+                 {2, 2, 1, "!3 rank 1: no disk", "rank 1: no disk (noticed by rank 1)"},
+                 {2, 1, 2, "!3 rank 1: no disk", "rank 1: no disk"},
+                 {1, 1, 1, "!3 rank 0 waits for rank 2: no", "rank 0: rank 0 waits for rank 2: no (noticed by rank 0)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dt_store *store = NULL;
+        struct dt_store_local *local = dt_store_local_open();
+        struct dt_page page = {0};
+        struct dt_error err;
+        struct dt_text text;
+        dt_text_init(&text);
+        assert_int_equal(dt_store_open_local(&store, local, &page, &err), 0);
+        assert_int_equal(dt_store_set(store, "key", cases[i].sent, strlen(cases[i].sent), &err), 0);
+        struct world w = {
+            .rank = cases[i].rank, .local_rank = cases[i].rank - cases[i].first, .local_size = cases[i].here, .store = store, .page = &page};
+        struct trainer t = {.world = &w, .rank = cases[i].rank, .size = 4};
+        assert_int_equal(trainer_share(&t, "key", &text, NULL, 1, &err), -1);
+        assert_string_equal(err.text, cases[i].heard);
+        bool marked = strstr(err.text, "noticed") != NULL;
+        assert_int_equal(trainer_only_heard(&err), marked);
+        trainer_add_words(&err, "; do this");
+        assert_true(strstr(err.text, marked ? "; do this (noticed by rank " : "; do this") != NULL);
+        memset(err.text, 'x', sizeof err.text - 1);
+        trainer_add_words(&err, " (noticed by rank 0)");
+        trainer_add_words(&err, "; do this");
+        assert_string_equal(err.text + strlen(err.text) - strlen("x; do this (noticed by rank 0)"), "x; do this (noticed by rank 0)");
+        dt_text_clear(&text);
+        dt_store_close(store);
+        dt_store_local_close(local);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -567,6 +607,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_copy_under_another_name, ranks_setup, folder_teardown),
+        cmocka_unit_test(test_who_only_heard_it_says_so),
         cmocka_unit_test_setup_teardown(test_damaged_ones_alone_are_refused, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_later_round_makes_up_for_the_beginning, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_named_beginning_is_one_course, ranks_setup, folder_teardown),
