@@ -16,7 +16,8 @@ enum dt_status {
     DT_NO_MEMORY, /* does not fit */
     DT_INTERNAL,  /* our own mistake */
     DT_FULL,      /* a disk or a quota has no room */
-    DT_IN_USE     /* only one may have it, and another does: the input is wrong as long as that one runs */
+    DT_IN_USE,    /* only one may have it, and another does: the input is wrong as long as that one runs */
+    DT_USAGE      /* the start is wrong, which shows only when all ranks are there */
 };
 
 struct dt_error {

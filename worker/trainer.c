@@ -424,6 +424,7 @@ int trainer_exit_code(const struct dt_error *err)
     case DT_FULL:
         return DT_EXIT_TEMPORARY;
     case DT_IN_USE: /* as the look before the start would have found, had the other begun a moment earlier */
+    case DT_USAGE:
         return DT_EXIT_USAGE;
     default:
         return DT_EXIT_PERMANENT;

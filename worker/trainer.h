@@ -191,6 +191,11 @@ bool trainer_only_heard(const struct dt_error *err);
 /* What a rank says to rank 0, which never begins with '!' by itself: a failure, and its reading: 0 or -1 with the error. */
 void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure);
 int trainer_hear(const char *said, struct dt_error *err);
+/* Rank 0 hears what all ranks say under KEY/RANK: 0, or -1 with the first complaint; *who complains. */
+int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err);
+/* trainer_shared.c. All ranks: do they see rank 0's folder of checkpoints? On rank 0 *failed (nothing is looked for where it is set already) and why, which
+ * is for all to share. */
+int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, struct dt_error *err);
 /* --plan: what the start would find without changing anything: -1 when the checkpoint to begin from (the newest, or the one that is named) was another
  * training's, or the named one is not there or no checkpoint. */
 int trainer_check_folder(const struct trainer *t, struct dt_error *err);

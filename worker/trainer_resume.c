@@ -221,16 +221,20 @@ static const char *run_id_of(const struct trainer *t)
     return t->world->run_id != NULL ? t->world->run_id : "";
 }
 
-/* Takes the folder and looks what is in it. What the job says about the beginning is done once per launch; then, and when the same name is given again,
+/* Nobody else uses the folder from now on. */
+static int hold_folder(struct trainer *t, struct dt_error *err)
+{
+    const struct world *w = t->world;
+    return t->hold >= 0 ? 0 : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round, HOLD_WAIT_S, &t->hold, err);
+}
+
+/* Looks what is in the folder. What the job says about the beginning is done once per launch; then, and when the same name is given again,
  * the run goes on from its own saves. */
 static int begin_search(struct trainer *t, struct search *s, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
     bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
-    if (t->hold < 0 && checkpoint_hold(dir, t->world->run_id, t->world->launch, t->world->round, HOLD_WAIT_S, &t->hold, err) != 0) {
-        return -1;
-    }
     course_read(&s->course, dir);
     bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0 && strcmp(s->course.launch, t->world->launch) == 0;
     bool begun = same_launch && !first_round;
@@ -346,8 +350,7 @@ static void check_part(struct trainer *t, const char *path, struct dt_text *out)
     checkpoint_close(c);
 }
 
-/* Rank 0 hears what all ranks say under KEY/RANK: 0, or -1 with the first complaint; *who complains. */
-static int hear(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err)
+int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
@@ -399,7 +402,7 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     bool refused = false;
     int rc = 0, who = 0;
     if (t->rank == 0) {
-        if (hear(t, key, &vote, &who, &why) == 0) {
+        if (trainer_hear_all(t, key, &vote, &who, &why) == 0) {
             dt_text_puts(&verdict, "good");
         } else if (why.status == DT_INVALID && !s->named) {
             s->damaged++;
@@ -438,7 +441,7 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
         snprintf(key, sizeof key, "train/loaded/%d", t->rank);
         rc = dt_store_set(t->world->store, key, dt_text_str(&word), word.size, loaded == 0 ? err : &why) == 0 ? loaded : -1;
     } else if (loaded == 0) {
-        rc = hear(t, "train/loaded", &word, &who, err);
+        rc = trainer_hear_all(t, "train/loaded", &word, &who, err);
         if (rc != 0 && who > 0) {
             (void)dt_wrap(err, "rank %d", who);
             mark_heard(t, err);
@@ -453,8 +456,11 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     struct search s = {.path = NULL};
     struct dt_text path;
     dt_text_init(&path);
-    s.failed = t->rank == 0 && begin_search(t, &s, &s.why) != 0;
-    int rc = 0;
+    s.failed = t->rank == 0 && hold_folder(t, &s.why) != 0;
+    int rc = trainer_check_shared(t, &s.failed, &s.why, err);
+    if (rc == 0 && t->rank == 0 && !s.failed) {
+        s.failed = begin_search(t, &s, &s.why) != 0;
+    }
     *found = false;
     for (int try = 0; rc == 0 && !*found; try++) {
         dt_text_reset(&path);

@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import pytest
+import places
 import support
 import training
 from nodes import c10d, finish, free_port
@@ -73,3 +74,37 @@ def test_who_only_heard_of_it_is_not_the_cause(place):
     for result in results:
         assert result.code == 100 and " rank 1 (" not in result.err, result
     assert all(re.search(r"^dtrun: host \S+ rank 0 \(.*: exit code 100: .*none of its checkpoints is whole", r.err, re.M) for r in results), results
+
+
+def apart(place, name, *rest, shared=False):
+    """Two agents of one job whose output_dir, one path, is a folder of its own for each (or is shared after all); their results."""
+    folder, job = place
+    out, args = folder / name if (folder / name).exists() else places.mount_point(folder, name), c10d(free_port(), 2, "--nproc_per_node=2")
+    jobs = []
+    for host in "ab":
+        own = folder / f"{name}-{'a' if shared else host}"
+        own.mkdir(exist_ok=True)
+        words = ["-m", "sh", "-c", f"mount --bind '{own}' '{out}' && exec \"$@\"", "sh", support.DTRUN, *args, "train", job, "--output_dir", out, *rest]
+        jobs.append(support.Job(words, executable="unshare"))
+    return finish(*jobs), [folder / f"{name}-{host}" for host in ("aa" if shared else "ab")]
+
+
+def test_output_folders_that_are_not_shared_are_refused(place):
+    """Before anything is trained, with the same words on both hosts; nothing is left in either folder but who was there."""
+    results, folders = apart(place, "apart")
+    for result in results:
+        assert result.code == 2, result
+        assert re.search(r"rank 0 .*exit code 2: output_dir: \S+/apart is another folder on host \S+ \(rank [23]\) than on host \S+ \(rank 0\); "
+                         "it must be shared between the hosts", result.err), result
+    for folder in folders:
+        assert not list(folder.glob("checkpoints/step-*")) and not list(folder.rglob(".seen-*")) and not (folder / "metrics.jsonl").exists()
+
+
+def test_output_folders_that_are_shared_are_not(place):
+    """Also when the folder is there already, with what a killed start has left in it, and when the run begins anew."""
+    for rest in [], [], ["--fresh"]:
+        results, folders = apart(place, "together", *rest, shared=True)
+        assert [r.code for r in results] == [0, 0], results
+        assert not list(folders[0].rglob(".seen-*"))
+        (folders[0] / "checkpoints" / ".seen-from-all-hosts-0").touch()
+    assert (folders[0] / "checkpoints.old-1").exists() and not (folders[0] / "checkpoints.old-2").exists()
