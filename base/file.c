@@ -1,12 +1,15 @@
 #define _XOPEN_SOURCE 700
 #include "base/file.h"
 
+#include "base/clock.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +20,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define WRITER_S 5.0
 #define FILE_MODE 0644 /* whatever the umask: others never write */
 #define FOLDER_MODE 0755
 
@@ -112,15 +116,54 @@ int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *
     }
 }
 
+/* A pipe that lies in a folder (mkfifo): nobody may ever write to it. One of a shell, <(...) or /dev/stdin, ends when its writer does. */
+static bool is_named_pipe(int fd, mode_t mode)
+{
+    char link[64], target[16] = "";
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, target, sizeof target - 1);
+    return S_ISFIFO(mode) && (size < 5 || memcmp(target, "pipe:", 5) != 0);
+}
+
+static int wait_for_writer(int fd, const char *path, struct dt_error *err)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    double until_s = dt_now_s() + WRITER_S, left_s;
+    while ((left_s = until_s - dt_now_s()) > 0) {
+        if (poll(&p, 1, (int)(left_s * 1e3) + 1) > 0) {
+            return 0;
+        }
+    }
+    return dt_fail(err, DT_INVALID, "%s: is a pipe, and nobody has written to it for %g s; give a file", path, WRITER_S);
+}
+
+static int read_path(const char *path, bool pipes, size_t max_bytes, struct dt_text *out, struct dt_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), result = 0; /* a pipe that nobody writes to would hold us up otherwise */
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        result = dt_fail_errno(err, "%s", path);
+    } else if (S_ISDIR(st.st_mode) || (!pipes && !S_ISREG(st.st_mode))) {
+        result = dt_fail(err, DT_INVALID, "%s: is %s", path, S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
+    } else if (!S_ISREG(st.st_mode)) {
+        result = is_named_pipe(fd, st.st_mode) ? wait_for_writer(fd, path, err) : 0;
+        (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    }
+    result = result == 0 ? dt_file_read_fd(fd, path, max_bytes, out, err) : result;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return result;
+}
+
 int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return dt_fail_errno(err, "%s", path);
-    }
-    int result = dt_file_read_fd(fd, path, max_bytes, out, err);
-    (void)close(fd);
-    return result;
+    return read_path(path, true, max_bytes, out, err);
+}
+
+int dt_file_read_own(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
+{
+    return read_path(path, false, max_bytes, out, err);
 }
 
 int dt_file_write_all(int fd, const void *data, size_t size, const char *path, struct dt_error *err)

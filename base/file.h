@@ -8,8 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Reads a whole regular file (or pipe) of at most max_bytes into out (initialised text). Errors name the path. */
+/* Reads a whole file (or pipe, or /dev/stdin) of at most max_bytes into out (initialised text). Errors name the path. DT_INVALID for a folder, and for a
+ * named pipe that nobody writes to for 5 s. */
 int dt_file_read(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err);
+/* The same of a file that a program of ours has written: DT_INVALID, at once, for whatever is not a regular file. */
+int dt_file_read_own(const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err);
 /* The same from where an open file stands; path: what errors say. */
 int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err);
 /* A new file of our own under a name that others could guess, open for writing: whatever has that name is removed, never opened, and links are not

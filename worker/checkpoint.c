@@ -160,7 +160,7 @@ static int owner_round(const char *dir, const char *run_id, const char *launch)
     dt_text_init(&prefix);
     owner_text(&prefix, run_id, launch, 0);
     size_t same = prefix.size - strlen("0}\n");
-    bool ours = dt_file_read(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && owner.size > same && memcmp(owner.data, prefix.data, same) == 0;
+    bool ours = dt_file_read_own(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && owner.size > same && memcmp(owner.data, prefix.data, same) == 0;
     int round = ours ? atoi(owner.data + same) : -1;
     dt_text_clear(&prefix);
     dt_text_clear(&owner);
@@ -215,7 +215,7 @@ static int check_owner(const char *dir, const struct checkpoint_state *state, st
     dt_text_init(&mine);
     owner_text(&mine, state->run_id, state->launch, state->round);
     int result = 0;
-    if (dt_file_read(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && strcmp(owner.data, mine.data) != 0) {
+    if (dt_file_read_own(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && strcmp(owner.data, mine.data) != 0) {
         while (owner.size > 0 && owner.data[owner.size - 1] == '\n') {
             owner.data[--owner.size] = 0;
         }

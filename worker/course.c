@@ -31,7 +31,7 @@ void course_read(struct course *c, const char *dir)
     struct dt_text text;
     struct dt_error err;
     dt_text_init(&text);
-    cJSON *tree = dt_file_read(path, COURSE_MAX_BYTES, &text, &err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, &err) : NULL;
+    cJSON *tree = dt_file_read_own(path, COURSE_MAX_BYTES, &text, &err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, &err) : NULL;
     *c = (struct course){.run_id = member(tree, "run_id"), .launch = member(tree, "launch"), .from = member(tree, "from")};
     c->from = c->from != NULL ? c->from : dt_strdup("");
     c->launch = c->launch != NULL ? c->launch : dt_strdup("");

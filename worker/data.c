@@ -102,7 +102,14 @@ static const struct data_ops *find_row(const char *glob, const char *format, str
 {
     struct data_files files;
     const struct data_ops *found = NULL;
+    struct stat st;
     if (data_files_open(&files, glob, err) != 0) {
+        return NULL;
+    }
+    if (stat(files.paths[0], &st) == 0 && !S_ISREG(st.st_mode)) {
+        (void)dt_fail(err, DT_INVALID, "%s: is not a regular file; give token shards (dtdata tokenize makes them) or safetensors files",
+                      files.paths[0]);
+        data_files_close(&files);
         return NULL;
     }
     for (size_t i = 0; i < ROW_COUNT && found == NULL; i++) {

@@ -31,7 +31,7 @@ static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_
 {
     struct dt_text text;
     dt_text_init(&text);
-    cJSON *json = dt_file_read(path, max_bytes, &text, err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
+    cJSON *json = dt_file_read_own(path, max_bytes, &text, err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
     dt_text_clear(&text);
     if (json != NULL && !cJSON_IsObject(json)) {
         (void)dt_fail(err, DT_INVALID, "%s: not a JSON object", path);

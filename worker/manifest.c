@@ -342,7 +342,7 @@ int manifest_read(struct manifest *m, const char *path, struct dt_error *err)
     dt_text_init(&text);
     cJSON *root = NULL;
     int result = -1;
-    if (dt_file_read(file, MANIFEST_MAX_BYTES, &text, err) != 0) {
+    if (dt_file_read_own(file, MANIFEST_MAX_BYTES, &text, err) != 0) {
         goto out;
     }
     if (check_hash(&text, err) != 0) {

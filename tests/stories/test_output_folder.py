@@ -1,5 +1,6 @@
 """What may lie in the folder of a run that should not, and who may see another folder there: `train` says what it is, and good checkpoints stay."""
 
+import json
 import os
 import re
 import subprocess
@@ -108,3 +109,37 @@ def test_output_folders_that_are_shared_are_not(place):
         assert not list(folders[0].rglob(".seen-*"))
         (folders[0] / "checkpoints" / ".seen-from-all-hosts-0").touch()
     assert (folders[0] / "checkpoints.old-1").exists() and not (folders[0] / "checkpoints.old-2").exists()
+
+
+def alone(job, out, *rest, code=0, **more):
+    args = [support.program("train"), job, "--output_dir", out, *rest]
+    p = subprocess.run(list(map(str, args)), env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S, **more)
+    assert p.returncode == code, p.stderr
+    return p.stderr
+
+
+def test_pipes_in_the_place_of_files(place):
+    """Nobody writes to them; each is said, or made up for, at once. A job by a pipe of the shell is a job."""
+    folder, job = place
+    out, pipe = folder / "pipes", folder / "pipe.json"
+    os.mkfifo(pipe)
+    assert f"train: {pipe}: is a pipe, and nobody has written to it for 5 s; give a file" in alone(pipe, out, "--plan", code=2)
+    for key in "data.train", "data.val":
+        said = alone(job, out, "--plan", "--set", f"{key}={pipe}", code=2)
+        assert f"{pipe}: is not a regular file; give token shards" in said, said
+    os.symlink(next((folder / "shards").glob("train-*.bin")), folder / "part-0.bin")
+    os.mkfifo(folder / "part-1.bin")
+    assert "/part-1.bin: not a regular file" in alone(job, out, "--plan", "--set", f"data.train={folder}/part-?.bin", code=2)
+    with open(job) as f:
+        alone("/dev/stdin", out, input=f.read())
+    newest, before = steps_in(out)[:-3:-1]
+    names = ["course.json", "owner.json", "latest", f"{newest}/manifest.json"]
+    for name in names:
+        (out / "checkpoints" / name).unlink()
+        os.mkfifo(out / "checkpoints" / name)
+    code, text, err = training.dtckpt("list", out)
+    assert code == 1 and f"damaged: {out}/checkpoints/{newest}/manifest.json: is not a regular file" in text, text + err
+    assert training.dtckpt("verify", out)[0] == 1
+    said = alone(job, out)
+    assert f"/checkpoints/{before} (step" in said and f"done at step {STEPS}" in said, said
+    assert all((out / "checkpoints" / name).is_file() for name in names)

@@ -7,6 +7,8 @@
 #include "worker/safetensors.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -228,10 +230,60 @@ static int setup(void **state)
     return rc;
 }
 
+static void *write_late(void *path)
+{
+    usleep(200000);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(write(fd, "late", 4), 4);
+    (void)close(fd);
+    return NULL;
+}
+
+/* Pipes are read as files where people may give one; one without a writer, and anything else in the place of a file of ours, holds nobody up. */
+static void what_is_no_file(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct dt_text text;
+    pthread_t thread;
+    char path[200], by_number[64];
+    int ends[2];
+    dt_text_init(&text);
+    (void)snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    (void)alarm(20);
+    assert_int_equal(dt_file_read_own(path, 1000, &text, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "/pipe: is not a regular file"));
+    assert_int_equal(dt_file_read_own(folder, 1000, &text, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, ": is a folder"));
+    assert_int_equal(dt_file_read(path, 1000, &text, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "/pipe: is a pipe, and nobody has written to it for 5 s; give a file"));
+    assert_int_equal(pthread_create(&thread, NULL, write_late, path), 0);
+    assert_int_equal(dt_file_read(path, 1000, &text, &err), 0);
+    assert_string_equal(text.data, "late");
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "shell", 5), 5);
+    (void)close(ends[1]);
+    (void)snprintf(by_number, sizeof by_number, "/dev/fd/%d", ends[0]);
+    assert_int_equal(dt_file_read(by_number, 1000, &text, &err), 0);
+    assert_string_equal(text.data, "shell");
+    (void)close(ends[0]);
+    assert_int_equal(dt_file_read("/proc/self/stat", 1 << 16, &text, &err), 0);
+    assert_int_equal(dt_file_read("/dev/null", 1000, &text, &err), 0);
+    (void)alarm(0);
+    assert_int_equal(unlink(path), 0);
+    dt_text_clear(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_put_there_first),
+        cmocka_unit_test(what_is_no_file),
         cmocka_unit_test(modes_have_a_limit),
         cmocka_unit_test(a_folder_that_somebody_else_put_there),
     };

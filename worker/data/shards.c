@@ -22,7 +22,7 @@ enum { INFO_BYTES = 4 << 20 };
 bool shard_recognise(const char *path)
 {
     int32_t magic = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     bool known = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic && (magic == SHARD_MAGIC_U16 || magic == SHARD_MAGIC_U32);
     if (fd >= 0) {
         (void)close(fd);
@@ -33,7 +33,7 @@ bool shard_recognise(const char *path)
 static int map_file(struct shard *s, struct dt_error *err)
 {
     struct stat st;
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0) {
         (void)dt_fail_errno(err, "%s", s->path);
         goto fail;
@@ -143,7 +143,7 @@ static int read_info(struct shard *s, struct dt_error *err)
     dt_text_init(&text);
     s->info.max_id = -1;
     if (dt_file_exists(path)) {
-        result = dt_file_read(path, INFO_BYTES, &text, err);
+        result = dt_file_read_own(path, INFO_BYTES, &text, err);
         cJSON *tree = result == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
         result = tree != NULL ? take_info(s, tree, path, err) : -1;
         s->has_info = result == 0;

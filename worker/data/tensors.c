@@ -27,7 +27,7 @@ struct tensors {
 static bool recognise(const char *path)
 {
     unsigned char head[9];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ssize_t n = fd >= 0 ? pread(fd, head, sizeof head, 0) : -1;
     if (fd >= 0) {
         (void)close(fd);
