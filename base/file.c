@@ -24,6 +24,16 @@
 #define FILE_MODE 0644 /* whatever the umask: others never write */
 #define FOLDER_MODE 0755
 
+/* An errno of a path; what only a person can take out of the way is no failure of the disk, and another try fails the same way. */
+static int fail_path(struct dt_error *err, const char *path)
+{
+    const char *why = errno == EISDIR    ? "is a folder"
+                      : errno == ENOTDIR ? "a part of this path is a file"
+                      : errno == ELOOP   ? "its symbolic links go round"
+                                         : NULL;
+    return why != NULL ? dt_fail(err, DT_INVALID, "%s: %s; remove it", path, why) : dt_fail_errno(err, "%s", path);
+}
+
 int dt_file_create(const char *path, struct dt_error *err)
 {
     enum { flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
@@ -31,7 +41,7 @@ int dt_file_create(const char *path, struct dt_error *err)
     if (fd < 0 && errno == EEXIST && unlink(path) == 0) { /* of a killed process with our number, or a trap */
         fd = open(path, flags, FILE_MODE);
     }
-    return fd >= 0 ? fd : dt_fail_errno(err, "%s", path);
+    return fd >= 0 ? fd : fail_path(err, path);
 }
 
 int dt_file_open_own(const char *path, int flags, struct dt_error *err)
@@ -39,7 +49,7 @@ int dt_file_open_own(const char *path, int flags, struct dt_error *err)
     struct stat st;
     int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, FILE_MODE); /* a FIFO would hold us up otherwise */
     if (fd < 0 && errno != ELOOP && errno != ENXIO) {
-        return dt_fail_errno(err, "%s", path);
+        return fail_path(err, path);
     }
     if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         if (fd >= 0) {
@@ -231,7 +241,7 @@ int dt_file_write(const char *path, const void *data, size_t size, struct dt_err
         written = false;
     }
     if (written && rename(temporary, path) != 0) {
-        (void)dt_fail_errno(err, "%s", path);
+        (void)fail_path(err, path);
         written = false;
     }
     if (!written) {
@@ -291,7 +301,7 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
                 err->status = DT_INVALID;
             }
         } else if (stat(copy, &st) == 0 && !S_ISDIR(st.st_mode)) {
-            result = dt_fail(err, DT_IO, "%s: is not a folder", copy);
+            result = dt_fail(err, DT_INVALID, "%s: is not a folder; remove it", copy);
         }
         *p = kept;
         if (kept == 0) {

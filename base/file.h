@@ -26,7 +26,8 @@ int dt_file_open_own(const char *path, int flags, struct dt_error *err);
 int dt_file_check_owner(const char *path, struct dt_error *err);
 /* Shortens a path to its parent; what is left of "a" is ".", of "/a" "/". */
 void dt_file_strip(char *path);
-/* Writes path.tmp-PID, fsyncs it, renames it over path, fsyncs the folder. On error nothing is left and path is as it was. */
+/* Writes path.tmp-PID, fsyncs it, renames it over path, fsyncs the folder. On error nothing is left and path is as it was. DT_INVALID for a folder of that
+ * name, and a path that a file or a link cuts off. */
 int dt_file_write(const char *path, const void *data, size_t size, struct dt_error *err);
 /* One write() of the whole buffer to fd, going on after EINTR and short writes. */
 int dt_file_write_all(int fd, const void *data, size_t size, const char *path, struct dt_error *err);
@@ -34,7 +35,7 @@ int dt_file_write_all(int fd, const void *data, size_t size, const char *path, s
 int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
 /* Appends one line (newline added) by a single O_APPEND write; makes the file (dt_file_open_own). Allocates nothing. */
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err);
-/* mkdir -p. DT_INVALID for an empty name, or a file system without folders that people make. */
+/* mkdir -p. DT_INVALID for an empty name, a file in the place of a folder, or a file system without folders that people make. */
 int dt_file_mkdirs(const char *path, struct dt_error *err);
 /* fsync of a folder. */
 int dt_file_sync_dir(const char *path, struct dt_error *err);

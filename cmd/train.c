@@ -312,8 +312,11 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
         rc = on_gpu ? trainer_check_total(&t, gpu_most_total(), local, err)
                     : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
     }
-    if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
-                    folder_check("checkpointing.checkpoint_dir", job->checkpointing.checkpoint_dir, err) != 0)) {
+    const struct job_checkpointing *saves = &job->checkpointing;
+    bool anew = job->fresh || (saves->resume != NULL && strcmp(saves->resume, "never") == 0);
+    if (rc == 0 &&
+        (folder_check("output_dir", job->output_dir, err) != 0 || folder_check("checkpointing.checkpoint_dir", saves->checkpoint_dir, err) != 0 ||
+         folder_check_names(job->output_dir, saves->checkpoint_dir, anew, err) != 0)) {
         rc = -1;
     }
     bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL; /* who asks for the plan of a running job is told it */

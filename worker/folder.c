@@ -67,6 +67,33 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
     return rc;
 }
 
+/* Is it there, and a folder where a file belongs, or the other way round? */
+static int check_kind(const char *dir, const char *name, bool folder, struct dt_error *err)
+{
+    struct stat st;
+    char *path = dt_format("%s/%s", dir, name);
+    bool wrong = stat(path, &st) == 0 && S_ISDIR(st.st_mode) != folder;
+    int rc = wrong ? dt_fail(err, DT_INVALID, "%s: is %s, and the run has a %s of that name; remove it, or choose another output_dir", path,
+                             folder ? "no folder" : "a folder", folder ? "folder" : "file")
+                   : 0;
+    free(path);
+    return rc;
+}
+
+int folder_check_names(const char *output_dir, const char *checkpoint_dir, bool anew, struct dt_error *err)
+{
+    static const char *const files[] = {"job.json", "env.json", "events.jsonl"}, *const kept[] = {"course.json", "owner.json", "owner.lock"};
+    int rc = check_kind(output_dir, "logs", true, err);
+    for (size_t i = 0; i < sizeof files / sizeof files[0] && rc == 0; i++) {
+        rc = check_kind(output_dir, files[i], false, err);
+    }
+    rc = rc == 0 && !anew ? check_kind(output_dir, "metrics.jsonl", false, err) : rc;
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0] && rc == 0 && !anew; i++) {
+        rc = check_kind(checkpoint_dir, kept[i], false, err);
+    }
+    return rc;
+}
+
 /* May path.lock and path.old-1 be made? */
 static bool has_room_beside(const char *path)
 {

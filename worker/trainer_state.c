@@ -365,6 +365,12 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
     return rc;
 }
 
+/* What stands in the way of a save, or was moved away under it, may be as it was at the next one. */
+static void soften(struct dt_error *why)
+{
+    why->status = why->status == DT_INVALID || why->status == DT_NOT_FOUND ? DT_IO : why->status;
+}
+
 int trainer_save(struct trainer *t, struct dt_error *err)
 {
     if (trainer_settle(t, "save", err) != 0) {
@@ -397,6 +403,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     int rc = 0;
     bool refused = false;
     if (write_slices(t, &state, &entry, &why) != 0) {
+        soften(&why);
         trainer_tell_failure(&entry, &why);
     }
     if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
@@ -405,6 +412,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     } else if (t->rank == 0) {
         refused = commit(t, &state, &entry, &why) != 0;
         if (refused) {
+            soften(&why);
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
         } else { /* complete, whether or not the others live to hear of it: the next round begins there */
             atomic_store(&t->world->page->saved_step, t->step);

@@ -143,3 +143,18 @@ def test_pipes_in_the_place_of_files(place):
     said = alone(job, out)
     assert f"/checkpoints/{before} (step" in said and f"done at step {STEPS}" in said, said
     assert all((out / "checkpoints" / name).is_file() for name in names)
+
+
+@pytest.mark.parametrize("name", ["checkpoints/course.json", "checkpoints/owner.json", "checkpoints/owner.lock", "checkpoints.lock", "metrics.jsonl",
+                                  "events.jsonl", "job.json", "env.json", "logs"])
+def test_a_folder_in_the_place_of_a_file(place, name):
+    """One line before anything is started, and no restarts: another try would find the same. `logs` is the other way round."""
+    folder, job = place
+    out = folder / f"taken-{name.replace('/', '-')}"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).touch() if name == "logs" else (out / name).mkdir()
+    result = training.train(job, out, ranks=2)
+    assert result.code == 2 and result.err.startswith(f"train: {out}/{name}: is ") and "; remove it" in result.err and result.err.count("\n") == 1, result
+    assert f"train: {out}/{name}: is " in alone(job, out, code=2)
+    if name.startswith("checkpoints/") or name == "metrics.jsonl":
+        assert "done at step" in alone(job, out, "--fresh")

@@ -230,6 +230,41 @@ static int setup(void **state)
     return rc;
 }
 
+/* Another try finds the same: no failure of the disk. */
+static void what_only_a_person_can_remove(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    char path[200], below[220], loop[200];
+    (void)snprintf(path, sizeof path, "%s/taken", folder);
+    (void)snprintf(below, sizeof below, "%s/taken/below", folder);
+    (void)snprintf(loop, sizeof loop, "%s/loop", folder);
+    assert_int_equal(dt_file_mkdirs(below, &err), 0);
+    assert_int_equal(dt_file_write(path, "x", 1, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "/taken: is a folder; remove it"));
+    assert_int_equal(dt_file_open_own(path, O_RDWR, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "/taken: is a folder; remove it"));
+    assert_int_equal(dt_file_append_line(path, "x", 1, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_int_equal(dt_file_remove_tree(path, &err), 0);
+    assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
+    assert_int_equal(dt_file_write(below, "x", 1, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, ": a part of this path is a file; remove it"));
+    assert_int_equal(dt_file_mkdirs(below, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "/taken: is not a folder; remove it"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(loop, loop), 0);
+    (void)snprintf(below, sizeof below, "%s/below", loop);
+    assert_int_equal(dt_file_write(below, "x", 1, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, ": its symbolic links go round; remove it"));
+    assert_int_equal(unlink(loop), 0);
+}
+
 static void *write_late(void *path)
 {
     usleep(200000);
@@ -284,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_put_there_first),
         cmocka_unit_test(what_is_no_file),
+        cmocka_unit_test(what_only_a_person_can_remove),
         cmocka_unit_test(modes_have_a_limit),
         cmocka_unit_test(a_folder_that_somebody_else_put_there),
     };
