@@ -169,7 +169,9 @@ static enum standing list_one(const char *folder, const char *name)
             }
             parameters += numel;
         }
-        printf("%-20s %10" PRId64 " %6d %14" PRId64 "  complete%s\n", name, s->step, s->ranks, parameters, is_aside(name) ? ", set aside" : "");
+        /* a wrong checksum may be why it was set aside, and list reads no data */
+        printf("%-20s %10" PRId64 " %6d %14" PRId64 "  %s\n", name, s->step, s->ranks, parameters,
+               is_aside(name) ? "set aside, data not verified" : "complete");
     }
     checkpoint_close(c);
     free(full);

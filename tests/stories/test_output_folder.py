@@ -158,3 +158,22 @@ def test_a_folder_in_the_place_of_a_file(place, name):
     assert f"train: {out}/{name}: is " in alone(job, out, code=2)
     if name.startswith("checkpoints/") or name == "metrics.jsonl":
         assert "done at step" in alone(job, out, "--fresh")
+
+
+def test_what_was_set_aside_is_not_called_complete(place):
+    """Its manifest and sizes are right and one byte is not: `list`, which reads no data, says that it has not looked; `verify` finds it."""
+    folder, job = place
+    out = folder / "aside"
+    alone(job, out)
+    newest = steps_in(out)[-1]
+    slices = next((out / "checkpoints" / newest).glob("slices-*"))
+    data = bytearray(slices.read_bytes())
+    data[-1] ^= 1
+    slices.write_bytes(data)
+    said = alone(job, out)
+    assert f"{newest}.old-1" in steps_in(out) and "; the one before is tried" in said, said
+    code, text, err = training.dtckpt("list", out)
+    states = {line.split()[0]: line for line in text.splitlines()}
+    assert code == 0 and states[f"{newest}.old-1"].endswith("  set aside, data not verified") and states[newest].endswith("  complete"), text + err
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 0 and "damaged: " in err and f"{newest}.old-1: " in err, text + err
