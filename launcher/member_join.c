@@ -167,7 +167,7 @@ void member_note_loss(struct member *m, const struct peer_info *info)
 }
 
 /* A host that came back three times within ten minutes has to stay for a minute before it is taken in: each coming and going ends a round. It asks again. */
-static bool must_stay_first(struct member *m, const struct peer_info *info, double now_s)
+static bool must_stay_first(struct member *m, struct member_peer *p, const struct peer_info *info, double now_s)
 {
     struct member_return *r = return_of(m, info);
     if (r == NULL) {
@@ -181,7 +181,9 @@ static bool must_stay_first(struct member *m, const struct peer_info *info, doub
             member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s", info->host);
         }
     }
-    return now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min; /* or it is needed */
+    bool held = now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min; /* or it is needed */
+    p->held_until_s = held ? r->held_until_s : 0;
+    return held;
 }
 
 void member_note_order(struct member *m, const struct member_peer *p)
@@ -239,7 +241,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         }
     }
     member_unfence(m, p->id); /* who waits for a round has no workers */
-    if (member_stays_apart(m, p) || must_stay_first(m, &in->info, now_s)) {
+    if (member_stays_apart(m, p) || must_stay_first(m, p, &in->info, now_s)) {
         member_beat(m, p->id);
         return;
     }

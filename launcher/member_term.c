@@ -149,6 +149,9 @@ void member_beat(struct member *m, uint64_t peer)
     out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;
     if (p != NULL && p->apart != 0) {
         (void)snprintf(out.text, sizeof out.text, "this one and another host of the round cannot reach each other; it runs without this one");
+    } else if (p != NULL && p->held_until_s > m->now_s) {
+        (void)snprintf(out.text, sizeof out.text, "this one came back 3 times within 10 minutes: %.0f s left until it has stayed for 60 s",
+                       p->held_until_s - m->now_s);
     } else if (!m->coordinator->running || m->fenced) {
         memcpy(out.text, m->wait_text, sizeof m->wait_text);
     }

@@ -275,6 +275,7 @@ static void who_comes_and_goes_has_to_stay(void **state)
     }
     come(9, "b", -1, "nnodes 3\ncommand a", 100); /* it came again, and has not stayed */
     assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 0);
+    assert_non_null(strstr(lead.beat.text, "came back 3 times within 10 minutes: "));
     come(10, "c", -1, "nnodes 3\ncommand a", 100); /* another host */
     assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 1);
     member_clear(&lead.member);
