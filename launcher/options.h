@@ -106,10 +106,10 @@ struct options {
     bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
     int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
     int check_code;        /* never read from anywhere: the check of the job failed with it, and other hosts are told (run_check.c) */
-    int requeue_exit_code;                                        /* what a saved stop ends with; 75 */
-    char *requeue;                                                /* auto, on, off */
-    bool signals[65];                                             /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
-    char *signals_text;                                           /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
+    int requeue_exit_code; /* what a saved stop ends with; 75 */
+    char *requeue;         /* auto, on, off */
+    bool signals[65];      /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
+    char *signals_text;    /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
 
     /* logs */
     char *log_dir;                                                /* or null: a new folder in the temporary directory; "/dev/null": no files at all */

@@ -34,9 +34,10 @@ static void add_names(const pid_t *list, int count, struct dt_text *out)
 
 void run_add_left(struct dt_text *out)
 {
-    pid_t list[LEFT_MAX];
+    pid_t list[LEFT_MAX] = {0};
     bool dying;
-    add_names(list, guard_descendants(list, LEFT_MAX, &dying), out);
+    int count = guard_descendants(list, LEFT_MAX, &dying);
+    add_names(list, count, out);
 }
 
 /* All workers of the round have ended with 0, and nobody wants it to end otherwise. */
