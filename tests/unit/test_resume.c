@@ -583,6 +583,7 @@ static void test_who_only_heard_it_says_so(void **state)
         trainer_add_words(&err, "; do this");
         assert_true(strstr(err.text, marked ? "; do this (noticed by rank " : "; do this") != NULL);
         memset(err.text, 'x', sizeof err.text - 1);
+        err.text[sizeof err.text - 1] = '\0';
         trainer_add_words(&err, " (noticed by rank 0)");
         trainer_add_words(&err, "; do this");
         assert_string_equal(err.text + strlen(err.text) - strlen("x; do this (noticed by rank 0)"), "x; do this (noticed by rank 0)");
