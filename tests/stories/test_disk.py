@@ -33,8 +33,9 @@ def lines(text, start="train: "):
 
 
 def refused(err):
-    """The one line, train's or the launcher's, that says that the end is not saved; in the block below it each rank that failed by itself has its words."""
-    found = [x for x in lines(err, ("train: ", "dtrun: ")) if "put that right" in x]
+    """The one line, train's or the launcher's, that says that the end is not saved; in the block below it each rank that failed by itself has its words, and before
+    it a line may have it that says how long the other rank takes to end."""
+    found = [x for x in lines(err, ("train: ", "dtrun: ")) if "put that right" in x and "(first seen); waiting" not in x]
     assert len(found) == 1 and "restarting" not in err, err
     return found[0]
 
