@@ -449,10 +449,14 @@ static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
     return out;
 }
 
-/* What a cause line says of a worker's end, without which worker it was. */
+/* What a cause line says of a worker's end, without which worker it was, nor which rank of a communicator. */
 static const char *without_name(const char *cause)
 {
-    const char *words = strstr(cause, "): ");
+    const char *words = strstr(cause, "): "), *place = strstr(cause, ", rank ");
+    int rank, ranks, size = 0;
+    if (place != NULL && sscanf(place, ", rank %d of %d: %n", &rank, &ranks, &size) == 2 && size > 0) {
+        return place + size;
+    }
     return words != NULL ? words : cause;
 }
 
