@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 
 import pytest
@@ -48,4 +49,11 @@ def mount_point(folder, name):
 
 def in_mounts(line):
     """Runs a shell's line in a mount namespace of its own: what it mounts is gone at its end."""
-    return subprocess.run(["unshare", "-m", "sh", "-c", line], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)
+    command = ["unshare", "-m", "sh", "-c", line]
+    with subprocess.Popen(command, env=support.clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as p:
+        try:
+            out, err = p.communicate(timeout=2 * support.DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)  # whoever has the pipe keeps us, too
+            raise
+    return subprocess.CompletedProcess(command, p.returncode, out, err)

@@ -57,8 +57,9 @@ def test_a_failure_stays_on_record(tmp_path):
 def test_a_record_that_cannot_be_written_is_not_named(tmp_path):
     mount = places.mount_point(tmp_path, "small")
     file = f"{mount}/t*/*/events.jsonl"
-    fill = f"until [ -s {file} ]; do sleep 0.01; done; rm {file}; head -c 100000 /dev/zero >{mount}/x; exit 1"
-    p = places.in_mounts(f"mount -t tmpfs -o size=64k none '{mount}'; TMPDIR='{mount}' '{DTRUN}' sh -c '{fill}'")
+    fill = f"until [ -s {file} ]; do sleep 0.01; done; rm {file}; head -c 9000000 /dev/zero >{mount}/x; exit 1"
+    # room also for what the thread sanitizer keeps in TMPDIR
+    p = places.in_mounts(f"mount -t tmpfs -o size=4m none '{mount}'; TMPDIR='{mount}' '{DTRUN}' sh -c '{fill}'")
     assert re.findall(r"^dtrun: the record of the failure .*$", p.stderr, re.M) == [x for x in p.stderr.splitlines() if re.fullmatch(
         rf"dtrun: the record of the failure could not be written: {mount}/\S+/events\.jsonl: No space left on device", x)] != [], p
 
