@@ -30,13 +30,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NAME_S 5.0         /* for the name of the store's host */
-#define SETTLE_S 0.1       /* the first news of a failure waits so long for the round to be over and its cause known */
-#define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
-#define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
-#define WAIT_LINE_S 10.0   /* between two lines about a wait */
-#define WISHED_LINE_S 2.0  /* to the first one after a signal to us */
-#define STOPPED_S 60.0     /* a stopped worker that may be silent for ever, as in a save, is lost after this */
+#define NAME_S 5.0     /* for the name of the store's host */
+#define SETTLE_S 0.1   /* the first news of a failure waits so long for the round to be over and its cause known */
+#define STOPPED_S 60.0 /* a stopped worker that may be silent for ever, as in a save, is lost after this */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 
@@ -130,26 +126,6 @@ static void check_gone(struct run *r)
 
 /* ---- what the agent wants ---- */
 
-void run_start_patience(struct run *r)
-{
-    if (!uv_is_active((uv_handle_t *)&r->patience)) {
-        bool soon = r->wish != 0 || r->workers.running_count == 0; /* a person waits, or does not see why */
-        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
-        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
-        r->ending_since_s = dt_now_s();
-        uv_update_time(&r->loop);
-        (void)uv_timer_start(&r->patience, r->patience.timer_cb, first_ms, every_ms);
-    }
-}
-
-void run_start_grace(struct run *r, double seconds)
-{
-    r->grace_end_s = dt_now_s() + seconds;
-    uv_update_time(&r->loop);
-    (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
-    run_start_patience(r);
-}
-
 /* From now on workers end because they were told to; what they save from now on is new. */
 static void begin_ending(struct run *r)
 {
@@ -187,14 +163,6 @@ static void order_stop(struct run *r)
     } else {
         end_workers(r, r->agent.signal);
     }
-}
-
-double run_grace_s(const struct run *r)
-{
-    bool nothing_to_save = r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
-    bool saves = r->is_train && r->agent.stop_wanted;
-    double grace_s = r->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / r->o->time_scale;
-    return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
 static void exit_job(struct run *r)

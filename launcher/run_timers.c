@@ -6,7 +6,39 @@
 #include <signal.h>
 #include <stdio.h>
 
-#define NEWS_S 2.0 /* so long nothing is said of what workers have left behind */
+#define NEWS_S 2.0         /* so long nothing is said of what workers have left behind */
+#define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
+#define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
+#define WAIT_LINE_S 10.0   /* between two lines about a wait */
+#define WISHED_LINE_S 2.0  /* to the first one after a signal to us */
+
+void run_start_patience(struct run *r)
+{
+    if (!uv_is_active((uv_handle_t *)&r->patience)) {
+        bool soon = r->wish != 0 || r->workers.running_count == 0; /* a person waits, or does not see why */
+        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
+        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
+        r->ending_since_s = dt_now_s();
+        uv_update_time(&r->loop);
+        (void)uv_timer_start(&r->patience, r->patience.timer_cb, first_ms, every_ms);
+    }
+}
+
+void run_start_grace(struct run *r, double seconds)
+{
+    r->grace_end_s = dt_now_s() + seconds;
+    uv_update_time(&r->loop);
+    (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
+    run_start_patience(r);
+}
+
+double run_grace_s(const struct run *r)
+{
+    bool nothing_to_save = r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
+    bool saves = r->is_train && r->agent.stop_wanted;
+    double grace_s = r->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / r->o->time_scale;
+    return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
+}
 
 /* Ranks of train that are still in the save that a stop asked for: said once, with what a save takes here. */
 static bool say_save_dropped(const struct run *r)
