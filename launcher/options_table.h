@@ -37,6 +37,10 @@ struct given {
     char spelled[OPTIONS_MAX_ROWS][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
 };
 
+/* The options before PROGRAM, into g; *first is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */
+int option_read_words(struct options *o, struct given *g, int argc, char **argv, int *first, struct dt_error *err);
+/* What was not given, from PET_NAME and DTRUN_NAME, or the row's other variable. */
+void option_read_variables(struct options *o, struct given *g, char *const *env);
 /* What the scheduler knows takes the place of options that were not given: hosts, our number, where to meet, the run's name. Only where
  * its own launcher started us on several hosts; a job on one host is the same with and without a scheduler. Sets o->here. */
 int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err);
