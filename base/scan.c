@@ -484,11 +484,12 @@ static int scan_all(struct scanner *s)
     if (s->size > DT_SCAN_BYTES) {
         return dt_fail(s->err, DT_INVALID, "%s: larger than the limit of %zu bytes", s->where, DT_SCAN_BYTES);
     }
-    if (s->size >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0) {
+    const char *other;
+    if (dt_text_mark(s->text, s->size, &other) > 0) {
         return fail(s, "begins with a byte order mark; save it as UTF-8 without one");
     }
-    if (s->size >= 2 && ((s->text[0] == 0xff && s->text[1] == 0xfe) || (s->text[0] == 0xfe && s->text[1] == 0xff))) {
-        return fail(s, "looks like UTF-16; save it as UTF-8");
+    if (other != NULL) {
+        return fail(s, "looks like %s; save it as UTF-8", other);
     }
     skip_space(s);
     if (s->at >= s->size) {

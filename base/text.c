@@ -185,6 +185,20 @@ void dt_text_shell(struct dt_text *t, const char *s)
     dt_text_puts(t, "'");
 }
 
+size_t dt_text_mark(const void *text, size_t size, const char **other)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+        const char *encoding;
+    } marks[] = {{"\xff\xfe\0\0", 4, "UTF-32"}, {"\0\0\xfe\xff", 4, "UTF-32"}, {"\xff\xfe", 2, "UTF-16"}, {"\xfe\xff", 2, "UTF-16"}};
+    *other = NULL;
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0] && *other == NULL; i++) {
+        *other = size >= marks[i].size && memcmp(text, marks[i].bytes, marks[i].size) == 0 ? marks[i].encoding : NULL;
+    }
+    return size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 const char *dt_text_str(const struct dt_text *t)
 {
     return t->data != NULL ? t->data : "";

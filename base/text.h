@@ -27,6 +27,10 @@ void dt_text_json(struct dt_text *t, const char *s, size_t size);
 void dt_text_shell(struct dt_text *t, const char *s);
 const char *dt_text_str(const struct dt_text *t);
 
+/* Bytes of the UTF-8 byte order mark that `text` begins with: 3 or 0; they are no part of the text. *other: the encoding that another mark at the begin
+ * stands for ("UTF-16", "UTF-32"), which nothing here reads, or null. */
+size_t dt_text_mark(const void *text, size_t size, const char **other);
+
 /* malloc, realloc and strdup that abort with a line when memory is out. */
 void *dt_alloc(size_t size_bytes); /* zeroed */
 void *dt_realloc(void *p, size_t size_bytes);

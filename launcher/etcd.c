@@ -548,7 +548,7 @@ static int read_user(struct etcd *e, struct dt_error *err)
     dt_text_init(&text);
     int result = dt_file_read(path, 4096, &text, err);
     if (result == 0) {
-        char *line = text.data != NULL ? text.data : "", *colon = strchr(line, ':');
+        const char *other, *line = dt_text_str(&text) + dt_text_mark(text.data, text.size, &other), *colon = strchr(line, ':');
         size_t size = strcspn(line, "\r\n");
         if (colon == NULL || colon == line || colon > line + size) {
             result = dt_fail(err, DT_INVALID, "user_file: %s: must be one line NAME:PASSWORD", path);

@@ -273,9 +273,17 @@ int hostlist_read_slurm(struct hostlist *l, const char *text, struct dt_error *e
     return finish(l, result, err);
 }
 
+/* Some editors write a byte order mark. */
+static const char *behind_mark(const char *text)
+{
+    const char *other;
+    return text + dt_text_mark(text, strlen(text), &other);
+}
+
 int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *err)
 {
     int result = 0;
+    text = behind_mark(text);
     for (const char *p = text + strspn(text, separators); *p != '\0' && result == 0;) {
         size_t size = strcspn(p, separators);
         result = add_slots(l, p, size, 1, err);
@@ -373,6 +381,11 @@ int hostlist_check_text(const struct dt_text *text, struct dt_error *err)
     for (size_t i = 0; i < length; i++) {
         line += text->data[i] == '\n';
     }
+    const char *other;
+    (void)dt_text_mark(text->data, text->size, &other);
+    if (other != NULL) {
+        return dt_fail(err, DT_INVALID, "looks like %s; save it as UTF-8", other);
+    }
     return length == text->size ? 0 : dt_fail(err, DT_INVALID, "line %zu: a byte 0: no text file; write it anew", line);
 }
 
@@ -380,8 +393,7 @@ int hostlist_read_hostfile(struct hostlist *l, const char *text, struct dt_error
 {
     int result = 0;
     int number = 1;
-    text += strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* a byte order mark, as some editors write it */
-    for (const char *line = text; result == 0; number++) {
+    for (const char *line = behind_mark(text); result == 0; number++) {
         result = read_line(l, line, err);
         if (result != 0) {
             return finish(l, dt_wrap(err, "line %d", number), err);

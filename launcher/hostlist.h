@@ -37,7 +37,8 @@ int hostlist_read_slurm(struct hostlist *l, const char *text, struct dt_error *e
 int hostlist_read_words(struct hostlist *l, const char *text, struct dt_error *err);
 /* A name and a count in turn, "a 4 b 2" (LSB_MCPU_HOSTS). */
 int hostlist_read_counts(struct hostlist *l, const char *text, struct dt_error *err);
-/* What a file of hosts holds is text: a byte 0 would hide all that stands behind it. */
+/* What a file of hosts holds is text: a byte 0 would hide all that stands behind it. UTF-16 and UTF-32 are refused by name; the readers of files,
+ * hostlist_read_words and hostlist_read_hostfile, pass over a UTF-8 byte order mark. */
 int hostlist_check_text(const struct dt_text *text, struct dt_error *err);
 /* Lines "host slots=N" (DeepSpeed's), also "host" alone and Open MPI's "max_slots=N", which is ignored; comments from #, empty lines.
  * A host that comes twice is an error: DeepSpeed refuses it too. Messages name the line. */

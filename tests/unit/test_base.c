@@ -64,6 +64,32 @@ static void text_grows_and_quotes(void **state)
     dt_text_clear(&t);
 }
 
+static void byte_order_marks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t size, mark;
+        const char *other;
+    } rows[] = {
+        {"", 0, 0, NULL},
+        {"\xef\xbb", 2, 0, NULL},
+        {"\xef\xbb\xbf", 3, 3, NULL},
+        {"\xef\xbb\xbf\xef\xbb\xbf", 6, 3, NULL},
+        {"x\xef\xbb\xbf", 4, 0, NULL},
+        {"\xff\xfe", 2, 0, "UTF-16"},
+        {"\xfe\xff\0a", 4, 0, "UTF-16"},
+        {"\xff\xfe\0\0", 4, 0, "UTF-32"},
+        {"\0\0\xfe\xff", 4, 0, "UTF-32"},
+        {"\0\0\xfe", 3, 0, NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *other = "unset";
+        assert_int_equal(dt_text_mark(rows[i].bytes, rows[i].size, &other), rows[i].mark);
+        assert_true(rows[i].other == NULL ? other == NULL : other != NULL && strcmp(other, rows[i].other) == 0);
+    }
+}
+
 static void numbers_are_whole(void **state)
 {
     (void)state;
@@ -382,6 +408,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_hold_the_first_cause),
         cmocka_unit_test(text_grows_and_quotes),
+        cmocka_unit_test(byte_order_marks),
         cmocka_unit_test(numbers_are_whole),
         cmocka_unit_test(nearest_word),
         cmocka_unit_test(words_are_wrapped_at_80_columns),

@@ -417,7 +417,10 @@ static void proves_who_it_is_again_when_its_token_is_old(void **state)
     struct dt_error err;
     struct etcd *e;
     int fd = mkstemp(path);
-    assert_true(fd >= 0 && write(fd, "ann:se:cret\n", 12) == 12);
+    assert_true(fd >= 0 && write(fd,
+                                 "\xef\xbb\xbf"
+                                 "ann:se:cret\n",
+                                 15) == 15);
     (void)close(fd);
     e = open_at(&(struct etcd_options){.user_file = path});
     will_answer(200, "{\"token\":\"first\"}");

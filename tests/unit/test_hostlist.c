@@ -113,7 +113,40 @@ static void test_words(void **state)
     assert_string_equal(read_list(hostlist_read_words, "a\na\nb\r\nb\nc\n"), "a:2 b:2 c:1");
     assert_string_equal(read_list(hostlist_read_words, "a b a"), "a:2 b:1");
     assert_string_equal(read_list(hostlist_read_words, "\n"), "the list of hosts is empty");
+    assert_string_equal(read_list(hostlist_read_words, "\xef\xbb\xbf"
+                                                       "a\nb\n"),
+                        "a:1 b:1");
     assert_string_equal(read_list(hostlist_read_words, "a[1]"), "a[1]: a host name has letters, digits and _ . : - only");
+}
+
+static void test_encodings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t size;
+        const char *cause; /* null: text */
+    } rows[] = {
+        {"\xef\xbb\xbf"
+         "a\n",
+         5, NULL},
+        {"\xff\xfe"
+         "a\0\n\0",
+         6, "looks like UTF-16; save it as UTF-8"},
+        {"\0\0\xfe\xff\0\0\0a", 8, "looks like UTF-32; save it as UTF-8"},
+        {"a\nb\0", 4, "line 2: a byte 0: no text file; write it anew"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct dt_text text;
+        struct dt_error err;
+        dt_text_init(&text);
+        dt_text_add(&text, rows[i].bytes, rows[i].size);
+        assert_int_equal(hostlist_check_text(&text, &err), rows[i].cause == NULL ? 0 : -1);
+        if (rows[i].cause != NULL) {
+            assert_string_equal(err.text, rows[i].cause);
+        }
+        dt_text_clear(&text);
+    }
 }
 
 static void test_counts(void **state)
@@ -263,8 +296,8 @@ static void test_find_and_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slurm),    cmocka_unit_test(test_limits),          cmocka_unit_test(test_words),   cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts), cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_slurm),     cmocka_unit_test(test_limits),   cmocka_unit_test(test_words),           cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_encodings), cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts), cmocka_unit_test(test_filters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
