@@ -29,8 +29,10 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "      --text_key KEY      where the text is in .jsonl records [text]\n"
                            "      --overwrite         replace shards that are in DIR\n"
                            "                      Hidden names, shards and DIR are passed over; binary and\n"
-                           "                      empty files, and records with \\u0000 or half of a\n"
-                           "                      surrogate pair in the text, left out and counted.\n"
+                           "                      empty files, UTF-8 byte order marks, and records\n"
+                           "                      with \\u0000 or half of a surrogate pair in the text,\n"
+                           "                      left out and counted. Text is UTF-8; ends of lines\n"
+                           "                      stay as they are.\n"
                            "\n"
                            "  inspect FILE...     header, counts, tokenizer and hash of shards\n"
                            "\n"
@@ -111,13 +113,21 @@ static int write_record(void *context, const unsigned char *text, size_t size, s
     return write_bytes(context, text, size, err) == 0 ? write_end(context, err) : -1;
 }
 
-static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct corpus_left_out *left_out, struct dt_error *err)
+struct left_out {
+    struct corpus_left_out records, marks;
+};
+
+static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct left_out *left_out, struct dt_error *err)
 {
     shard_writer_source(w, path);
     if (corpus_is_records(path)) {
-        return corpus_read_records(path, text_key, write_record, w, left_out, err);
+        return corpus_read_records(path, text_key, write_record, w, &left_out->records, &left_out->marks, err);
     }
-    return corpus_read(path, write_bytes, w, err) == 0 ? write_end(w, err) : -1;
+    int64_t before = shard_writer_tokens(w);
+    if (corpus_read(path, write_bytes, w, &left_out->marks, err) != 0) {
+        return -1;
+    }
+    return shard_writer_tokens(w) > before ? write_end(w, err) : 0; /* a pipe may turn out to be empty */
 }
 
 static int open_writer(struct shard_writer **w, const char *prefix, const struct tokenize_options *o, struct dt_error *err)
@@ -131,7 +141,7 @@ static void say(const char *what, size_t files, const struct shard_writer *w, co
                  shard_writer_shards(w), shard_writer_shards(w) == 1 ? "" : "s", dir, what);
 }
 
-static int write_all(const struct corpus *c, const struct tokenize_options *o, struct corpus_left_out *left_out, struct dt_error *err)
+static int write_all(const struct corpus *c, const struct tokenize_options *o, struct left_out *left_out, struct dt_error *err)
 {
     struct shard_writer *train = NULL, *val = NULL;
     size_t held_out = 0;
@@ -144,6 +154,11 @@ static int write_all(const struct corpus *c, const struct tokenize_options *o, s
         if (write_file(c->files[i].held_out ? val : train, c->files[i].path, o->text_key, left_out, err) != 0) {
             goto out;
         }
+    }
+    if (shard_writer_tokens(train) == 0 || (held_out > 0 && shard_writer_tokens(val) == 0)) {
+        (void)dt_fail(err, DT_INVALID, "%s%s: no text for %s: what was read is empty; give other files", c->files[0].path,
+                      c->count > 1 ? " and others" : "", shard_writer_tokens(train) == 0 ? "train" : "val");
+        goto out;
     }
     if (shard_writer_finish(train, err) != 0 || shard_writer_finish(val, err) != 0 || go_on(err) != 0 || shard_writer_commit(val, err) != 0 ||
         shard_writer_commit(train, err) != 0) {
@@ -160,10 +175,28 @@ out:
     return result;
 }
 
+static void say_left_out(const struct corpus *c, const struct tokenize_options *o, const struct left_out *x)
+{
+    if (c->binary_count + c->empty_count > 0) {
+        (void)fprintf(stderr, "dtdata: left out %zu binary and %zu empty files\n", c->binary_count, c->empty_count);
+    }
+    if (c->output_met) {
+        (void)fprintf(stderr, "dtdata: left out %s, where the shards go\n", o->dir);
+    }
+    if (x->marks.count > 0) {
+        (void)fprintf(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s\n", x->marks.count, x->marks.count == 1 ? "" : "s",
+                      x->marks.first);
+    }
+    if (x->records.count > 0) {
+        (void)fprintf(stderr, "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s\n",
+                      x->records.count, x->records.count == 1 ? "" : "s", x->records.first);
+    }
+}
+
 static int tokenize_paths(char **paths, int count, const struct tokenize_options *o)
 {
     struct corpus c = {.output = o->dir};
-    struct corpus_left_out left_out = {0};
+    struct left_out left_out = {0};
     struct dt_error err = {0};
     int code = DT_EXIT_FAILED;
     bool piped = false;
@@ -198,16 +231,7 @@ static int tokenize_paths(char **paths, int count, const struct tokenize_options
                                                                                                 : DT_EXIT_FAILED);
         goto out;
     }
-    if (c.binary_count + c.empty_count > 0) {
-        (void)fprintf(stderr, "dtdata: left out %zu binary and %zu empty files\n", c.binary_count, c.empty_count);
-    }
-    if (c.output_met) {
-        (void)fprintf(stderr, "dtdata: left out %s, where the shards go\n", o->dir);
-    }
-    if (left_out.count > 0) {
-        (void)fprintf(stderr, "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s\n",
-                      left_out.count, left_out.count == 1 ? "" : "s", left_out.first);
-    }
+    say_left_out(&c, o, &left_out);
     code = DT_EXIT_DONE;
 out:
     corpus_close(&c);

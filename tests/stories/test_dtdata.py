@@ -106,6 +106,66 @@ def test_records(tmp_path):
     assert os.listdir(tmp_path / "q") == []
 
 
+MARK = b"\xef\xbb\xbf"
+
+
+def test_byte_order_marks_are_no_text(tmp_path):
+    """Whichever way a file comes in; also where files were joined, before a later record, but not inside of a text."""
+    records = b'{"text": "a"}\r\n{"text": "b"}'
+    ways = {  # name: bytes, tokens, marks, where the first is
+        "m.txt": (MARK + b"one\r\ntwo", b"one\r\ntwo\0", 1, "m.txt"),
+        "m.txt.gz": (gzip.compress(MARK) + gzip.compress(b"one"), b"one\0", 1, "m.txt.gz"),
+        "inside.txt": (b"one" + MARK, b"one" + MARK + b"\0", 0, ""),
+        "twice.txt": (MARK + MARK, MARK + b"\0", 1, "twice.txt"),
+        "crlf.jsonl": (records, b"a\0b\0", 0, ""),
+        "m.jsonl": (MARK + records, b"a\0b\0", 1, "m.jsonl"),
+        "m.jsonl.gz": (gzip.compress(MARK + records), b"a\0b\0", 1, "m.jsonl.gz"),
+        "joined.jsonl": (records + b"\n" + MARK + records, b"a\0b\0a\0b\0", 1, "joined.jsonl: record 3"),
+        "blank.jsonl": (records + b"\n" + MARK + b"\r\n", b"a\0b\0", 1, "blank.jsonl: record 3"),
+    }
+    for name, (data, tokens, marks, first) in ways.items():
+        (tmp_path / name).write_bytes(data)
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", tmp_path / name)
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == tokens, name
+        assert err == (f"dtdata: left out 1 byte order mark; the first begins {tmp_path}/{first}\n" if marks else ""), name
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", "-", input=MARK + b"x")
+    assert bytes(ids_of(tmp_path / "p/train-00000.bin")) == b"x\0"
+    assert err == "dtdata: left out 1 byte order mark; the first begins -\n"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, data in (("a.txt", MARK + b"a"), ("b.txt", MARK + b"b"), ("c.txt", MARK)):
+        (folder / name).write_bytes(data)
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", "--val", "0", folder)
+    assert bytes(ids_of(tmp_path / "q/train-00000.bin")) == b"a\0b\0"
+    assert err == f"dtdata: left out 0 binary and 1 empty files\ndtdata: left out 2 byte order marks; the first begins {folder}/a.txt\n"
+
+
+def test_nothing_is_no_data(tmp_path):
+    """Shards that were there stay."""
+    (tmp_path / "a.txt").write_bytes(b"a")
+    (tmp_path / "blank.jsonl").write_bytes(b"\r\n \n")
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.txt")
+    for path, data in ((tmp_path / "blank.jsonl", None), ("-", b""), ("-", MARK)):
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", path, input=data, code=1)
+        assert err == f"dtdata: {path}: no text for train: what was read is empty; give other files\n"
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == b"a\0"
+
+
+def test_other_encodings_are_refused(tmp_path):
+    """A text in UTF-16 has zeros like a binary file, and would be left out as one."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "plain.txt").write_bytes(b"plain")
+    for encoding in ("UTF-16", "UTF-32"):
+        mark = "\ufeff" + "ab"
+        for i, data in enumerate((mark.encode(encoding + "LE"), mark.encode(encoding + "BE"), gzip.compress(mark.encode(encoding + "LE")))):
+            odd = tmp_path / "sub" / "odd.txt"
+            odd.write_bytes(data)
+            _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "sub", code=1)
+            assert err == f"dtdata: {odd}: begins with the byte order mark of {encoding}; convert it: iconv -f {encoding} -t UTF-8\n"
+            _, err = dtdata("tokenize", "-o", tmp_path / "o", "-", input=data, code=1)
+            assert err == f"dtdata: -: begins with the byte order mark of {encoding}; convert it: iconv -f {encoding} -t UTF-8\n"
+
+
 def test_records_of_others(tmp_path):
     """What stands beside the text may be anything that JSON has; a text that is none is left out and counted."""
     (tmp_path / "t.jsonl").write_text(

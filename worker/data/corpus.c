@@ -13,29 +13,42 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { LOOK_BYTES = 8192, PIECE_BYTES = 65536, DEPTH_MAX = 64, FILES_MAX = 10000000 };
+enum { MARK_BYTES = 4, LOOK_BYTES = 8192, PIECE_BYTES = 65536, DEPTH_MAX = 64, FILES_MAX = 10000000 };
 
 enum content { CONTENT_TEXT, CONTENT_BINARY, CONTENT_EMPTY };
 
-/* A NUL among the first bytes makes a file binary. */
-static bool is_binary(const unsigned char *head, size_t size)
+/* The first bytes of a file: a NUL among them makes it binary. *mark: how many of them are its byte order mark. */
+static int read_head(struct unpack *in, const char *path, unsigned char *head, size_t room, size_t *size, size_t *mark, enum content *out,
+                     struct dt_error *err)
 {
-    return memchr(head, 0, size < LOOK_BYTES ? size : LOOK_BYTES) != NULL;
+    const char *other;
+    size_t n = 0;
+    *size = 0;
+    do { /* a pipe gives what it has */
+        if (unpack_read(in, head + *size, room - *size, &n, err) != 0) {
+            return -1;
+        }
+        *size += n;
+    } while (n > 0 && *size < MARK_BYTES);
+    *mark = dt_text_mark(head, *size, &other);
+    if (other != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: begins with the byte order mark of %s; convert it: iconv -f %s -t UTF-8", path, other, other);
+    }
+    bool binary = memchr(head, 0, *size < LOOK_BYTES ? *size : LOOK_BYTES) != NULL;
+    *out = *size == *mark ? CONTENT_EMPTY : binary ? CONTENT_BINARY : CONTENT_TEXT;
+    return 0;
 }
 
 static int look(const char *path, enum content *out, struct dt_error *err)
 {
     struct unpack *in;
     unsigned char head[LOOK_BYTES];
-    size_t n;
+    size_t n, mark;
     if (unpack_open(&in, path, err) != 0) {
         return -1;
     }
-    int result = unpack_read(in, head, sizeof head, &n, err);
+    int result = read_head(in, path, head, sizeof head, &n, &mark, out, err);
     unpack_close(in);
-    if (result == 0) {
-        *out = n == 0 ? CONTENT_EMPTY : is_binary(head, n) ? CONTENT_BINARY : CONTENT_TEXT;
-    }
     return result;
 }
 
@@ -187,24 +200,33 @@ int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err)
     return 0;
 }
 
-int corpus_read(const char *path, corpus_sink *sink, void *context, struct dt_error *err)
+static void count(struct corpus_left_out *x, const char *where)
+{
+    if (x->count++ == 0) {
+        (void)snprintf(x->first, sizeof x->first, "%s", where);
+    }
+}
+
+int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks, struct dt_error *err)
 {
     struct unpack *in;
     if (unpack_open(&in, path, err) != 0) {
         return -1;
     }
     unsigned char *piece = dt_alloc(PIECE_BYTES);
-    size_t n = 0;
-    bool first = true;
-    int result;
-    while ((result = unpack_read(in, piece, PIECE_BYTES, &n, err)) == 0 && n > 0) {
-        if (first && is_binary(piece, n)) { /* a pipe; nobody could look into it before */
-            result = dt_fail(err, DT_INVALID, "%s: binary, not text: a NUL among its first bytes", path);
-        }
-        first = false;
-        if (result != 0 || (result = sink(context, piece, n, err)) != 0) {
-            break;
-        }
+    enum content content = CONTENT_EMPTY;
+    size_t n = 0, mark = 0;
+    int result = read_head(in, path, piece, PIECE_BYTES, &n, &mark, &content, err);
+    if (result == 0 && content == CONTENT_BINARY) { /* a pipe; nobody could look into it before */
+        result = dt_fail(err, DT_INVALID, "%s: binary, not text: a NUL among its first bytes", path);
+    }
+    if (result == 0 && mark > 0) {
+        count(marks, path);
+    }
+    while (result == 0 && n > 0) {
+        result = sink(context, piece + mark, n - mark, err);
+        result = result == 0 ? unpack_read(in, piece, PIECE_BYTES, &n, err) : result;
+        mark = 0;
     }
     unpack_close(in);
     free(piece);
@@ -223,28 +245,34 @@ struct records {
     void *context;
     struct dt_text line, found;
     long long number;
-    struct corpus_left_out *left_out;
+    struct corpus_left_out *no_text, *marks;
 };
 
 static int end_line(struct records *r, struct dt_error *err)
 {
     char where[512];
     r->number++;
-    const char *text = dt_text_str(&r->line);
-    if (strspn(text, " \t\r") == r->line.size) {
+    (void)snprintf(where, sizeof where, "%s: record %lld", r->path, r->number);
+    const char *text = dt_text_str(&r->line), *other;
+    size_t size = r->line.size, mark = dt_text_mark(text, size, &other);
+    if (mark > 0) { /* of a file that was put behind another one */
+        count(r->marks, where);
+        text += mark;
+        size -= mark;
+    }
+    if (strspn(text, " \t\r") == size) {
         dt_text_reset(&r->line);
         return 0;
     }
-    (void)snprintf(where, sizeof where, "%s: record %lld", r->path, r->number);
     enum dt_scan_found state;
-    int result = dt_scan_record(text, r->line.size, where, r->key, &r->found, &state, err);
+    int result = dt_scan_record(text, size, where, r->key, &r->found, &state, err);
     dt_text_reset(&r->line);
     if (result == 0 && state == DT_SCAN_NONE) {
         result = dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with --text_key", where, r->key);
     } else if (result == 0 && state == DT_SCAN_FOUND) {
         result = r->sink(r->context, (const unsigned char *)dt_text_str(&r->found), r->found.size, err);
-    } else if (result == 0 && r->left_out->count++ == 0) {
-        (void)snprintf(r->left_out->first, sizeof r->left_out->first, "%s", where);
+    } else if (result == 0) {
+        count(r->no_text, where);
     }
     return result;
 }
@@ -269,12 +297,13 @@ static int split_lines(void *context, const unsigned char *text, size_t size, st
     return 0;
 }
 
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct corpus_left_out *left_out, struct dt_error *err)
+int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct corpus_left_out *no_text,
+                        struct corpus_left_out *marks, struct dt_error *err)
 {
-    struct records r = {.path = path, .key = key, .sink = sink, .context = context, .left_out = left_out};
+    struct records r = {.path = path, .key = key, .sink = sink, .context = context, .no_text = no_text, .marks = marks};
     dt_text_init(&r.line);
     dt_text_init(&r.found);
-    int result = corpus_read(path, split_lines, &r, err);
+    int result = corpus_read(path, split_lines, &r, marks, err);
     if (result == 0) {
         result = end_line(&r, err); /* a last line without its newline */
     }
