@@ -187,6 +187,16 @@ int64_t data_batch(const struct data_source *s, const struct sampler *order, int
     return counted;
 }
 
+bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size)
+{
+    bool blank = s->blank_count > 0;
+    for (int64_t b = 0; b < batch_size && blank; b++) {
+        int64_t position = first + b * ranks + rank;
+        blank = position >= order->sample_count || s->ops->blank(s, sampler_at(order, epoch, position));
+    }
+    return blank;
+}
+
 int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count)
 {
     for (int64_t position = first + rank; count > 0 && position < order->sample_count; position += ranks, count--) {

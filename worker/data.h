@@ -17,6 +17,8 @@ struct data_ops {
     int (*open)(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err);
     /* Writes sample i: ids (T) and labels (T), labels already shifted by one (labels[t] is what comes after ids[t]), -100: ignored. */
     void (*read)(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels);
+    /* None of sample i's labels is a target. Null: each has some. */
+    bool (*blank)(const struct data_source *s, int64_t sample);
     /* Sample i will be read soon: the kernel may begin to bring what the disk has of it. */
     void (*expect)(const struct data_source *s, int64_t sample);
     void (*close)(struct data_source *s);
@@ -27,8 +29,11 @@ struct data_source {
     int64_t sample_count, sequence_length;
     int64_t vocabulary; /* smallest vocabulary that holds every id (from the shard's JSON, or measured) */
     int64_t token_count;
-    char tokenizer[64]; /* name in the shards' JSON ("bytes"), or "" */
-    uint64_t hash;      /* over names, sizes and content hashes of the files: says whether it is the same data */
+    char tokenizer[64];     /* name in the shards' JSON ("bytes"), or "" */
+    int64_t blank_count;    /* samples without any target */
+    const char *blank_path; /* where the first of them is: file and row, from 1; null: there is none */
+    int64_t blank_row;
+    uint64_t hash; /* over names, sizes and content hashes of the files: says whether it is the same data */
     void *state;
 };
 
@@ -52,6 +57,9 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
  * A position >= sample_count gives a row of ignored labels (evaluation's ragged end). Returns the number of labels that are not -100. */
 int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
                    int32_t *ids, int32_t *labels);
+
+/* Would data_batch find no label but -100? At once where each sample has targets. */
+bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size);
 
 /* The rank's samples at positions from `first` on, `count` of them or as many as the epoch has, will be read soon. Returns how many the epoch has not. */
 int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count);

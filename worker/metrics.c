@@ -133,6 +133,16 @@ static void show(struct metrics *m, bool stay)
     }
 }
 
+/* "loss 5.1234", or "loss none" where there was no target. */
+static void add_loss(struct dt_text *t, const char *name, double loss)
+{
+    if (isfinite(loss)) {
+        dt_text_printf(t, "%s %.4f", name, loss);
+    } else {
+        dt_text_printf(t, "%s none", name);
+    }
+}
+
 static void add_duration(struct dt_text *t, double seconds)
 {
     int64_t s = (int64_t)(seconds + 0.5);
@@ -151,8 +161,9 @@ static void progress(struct metrics *m, const struct metrics_step *x)
         rate = (double)(x->step - m->begin_step) / (now - m->begin_s);
     }
     dt_text_reset(&m->line);
-    dt_text_printf(&m->line, "step %lld/%lld %lld%% loss %.4f", (long long)x->step, (long long)x->total_steps,
-                   (long long)(x->total_steps > 0 ? 100 * x->step / x->total_steps : 100), x->loss);
+    dt_text_printf(&m->line, "step %lld/%lld %lld%% ", (long long)x->step, (long long)x->total_steps,
+                   (long long)(x->total_steps > 0 ? 100 * x->step / x->total_steps : 100));
+    add_loss(&m->line, "loss", x->loss);
     if (isfinite(m->val_loss)) {
         dt_text_printf(&m->line, " val %.4f", m->val_loss);
     }
@@ -178,6 +189,10 @@ void metrics_step(struct metrics *m, const struct metrics_step *x, bool log)
         dt_text_printf(t, "{\"step\": %lld", (long long)x->step);
         number(t, "epoch", x->epoch);
         dt_text_printf(t, ", \"tokens\": %lld", (long long)x->tokens);
+        dt_text_printf(t, ", \"targets\": %lld", (long long)x->targets);
+        if (x->blank_steps > 0) {
+            dt_text_printf(t, ", \"steps_without_targets\": %lld", (long long)x->blank_steps);
+        }
         number(t, "loss", x->loss);
         number(t, "grad_norm", x->grad_norm);
         number(t, "lr", x->lr);
@@ -215,7 +230,11 @@ void metrics_val(struct metrics *m, const struct metrics_step *x, double val_los
     dt_text_puts(&m->line, "}");
     append(m, m->path);
     if (!m->terminal) {
-        metrics_say(m, "step %lld/%lld val loss %.4f", (long long)x->step, (long long)x->total_steps, val_loss);
+        struct dt_text loss;
+        dt_text_init(&loss);
+        add_loss(&loss, "val loss", val_loss);
+        metrics_say(m, "step %lld/%lld %s", (long long)x->step, (long long)x->total_steps, dt_text_str(&loss));
+        dt_text_clear(&loss);
     }
 }
 

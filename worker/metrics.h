@@ -13,7 +13,9 @@
 struct metrics_step {
     int64_t step, total_steps; /* done so far */
     double epoch;
-    int64_t tokens; /* since the start of the run */
+    int64_t tokens;      /* since the start of the run */
+    int64_t targets;     /* of this step, all ranks */
+    int64_t blank_steps; /* since the start of the run: without any target */
     double loss, grad_norm, lr, step_s, tokens_per_s;
     double mfu; /* share of all ranks' peak; not finite: unknown */
     double memory_bytes;

@@ -81,6 +81,8 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
         .total_steps = t->total_steps,
         .epoch = (double)t->epoch + (double)t->position / (double)t->train.sample_count,
         .tokens = t->tokens,
+        .targets = r->valid_count,
+        .blank_steps = t->blank_steps,
         .loss = r->loss,
         .grad_norm = r->grad_norm,
         .lr = r->lr,
@@ -94,8 +96,10 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
 /* For the agent, which is asked for it while we compute. */
 static void show(struct dt_page *page, const struct metrics_step *m)
 {
-    atomic_store(&page->loss, m->loss);
-    atomic_store(&page->grad_norm, m->grad_norm);
+    if (m->targets > 0) { /* otherwise the last ones stand */
+        atomic_store(&page->loss, m->loss);
+        atomic_store(&page->grad_norm, m->grad_norm);
+    }
     atomic_store(&page->lr, m->lr);
     atomic_store(&page->tokens_per_s, m->tokens_per_s);
     atomic_store(&page->learned_step, m->step);
@@ -197,6 +201,21 @@ static int evaluate(struct trainer *t, const struct metrics_step *m, struct dt_e
         metrics_val(&t->metrics, m, loss);
     }
     return 0;
+}
+
+/* Of data whose labels say what counts: rows where nothing does. */
+static void say_blank_rows(struct trainer *t)
+{
+    const struct data_source *sources[] = {&t->train, &t->val};
+    for (int i = 0; i < 1 + t->has_val && t->world->round <= 1; i++) {
+        const struct data_source *s = sources[i];
+        if (s->blank_count == s->sample_count) {
+            metrics_say(&t->metrics, "train: data.val: %s: none of the labels is a target, so it gives no val_loss", s->blank_path);
+        } else if (s->blank_count > 0) {
+            metrics_say(&t->metrics, "train: data.%s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
+                        i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count, (long long)s->blank_row, s->blank_path);
+        }
+    }
 }
 
 static bool eval_falls_on(const struct trainer *t, int64_t step)
@@ -350,6 +369,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (trainer_products(&t, w, err) != 0 || trainer_open(&t, w, err) != 0) {
         goto out;
     }
+    say_blank_rows(&t);
     bool found = false;
     set_pulse_limit(&t, 0); /* reading shows a pulse; who does not read is found */
     if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {

@@ -28,6 +28,8 @@ struct trainer_feed { /* batches of one step: trainer_batch.c */
     int64_t count;                  /* micro-steps */
     int64_t epoch, position;        /* behind it */
     double data_s;                  /* for which it was waited */
+    bool blank;                     /* no rank has a target in it: the weights stay as they are */
+    int blank_rank;                 /* the first that has none in one of its micro-steps, where others have some; -1 */
     bool full;                      /* read, and not taken yet */
     int32_t *host, *device;         /* for each micro-step ids (B, T), then labels; the loader fills the host's */
     struct dt_event *copied, *used; /* on a device with memory of its own; else null */
@@ -37,7 +39,8 @@ struct trainer_pending { /* a step that was put in */
     double begin_s, data_s, rate;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int turn;                       /* of its sums */
-    bool riders;
+    int blank_rank;
+    bool blank, riders;
     struct dt_event *done;
 };
 
@@ -59,10 +62,12 @@ struct trainer {
     int64_t micro_steps;                                /* of a full step */
     int64_t step, epoch, position, tokens, total_steps; /* of steps whose results are known */
     int64_t begun;                                      /* steps that were put in */
-    int64_t read_epoch, read_position;                  /* where the next step's batches come from */
-    int64_t cold, cold_span;      /* for so many steps more the disk is asked for samples before they are read; and after the next wait for it */
-    int ahead;                    /* steps that may be put in while the results of one are not known */
-    struct trainer_feed feeds[2]; /* used in turn, as the steps are */
+    int64_t blank_steps;                                /* of the steps: without any target, so they changed nothing */
+    bool blank_rank_said;
+    int64_t read_epoch, read_position; /* where the next step's batches come from */
+    int64_t cold, cold_span;           /* for so many steps more the disk is asked for samples before they are read; and after the next wait for it */
+    int ahead;                         /* steps that may be put in while the results of one are not known */
+    struct trainer_feed feeds[2];      /* used in turn, as the steps are */
     struct trainer_pending pending[2];
     double finished_s;             /* when the last result was known */
     struct dt_stream *copy;        /* brings batches to a device with memory of its own; else null */
@@ -100,8 +105,9 @@ struct trainer {
     struct dt_arena arena;
 };
 
-struct trainer_result { /* of one step */
-    double loss, grad_norm, lr, step_s;
+struct trainer_result {     /* of one step */
+    double loss, grad_norm; /* NaN in a step without targets */
+    double lr, step_s;
     int64_t valid_count, micro_steps;
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until the next one; null: none did */
 };
@@ -143,7 +149,8 @@ int trainer_begin(struct trainer *t, struct dt_error *err);
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
-/* With no step in. Mean loss per target over data.val, every sample once. A wish to stop ends it early: t->stop_wanted, and the loss is NaN. */
+/* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no target. A wish to stop ends it early: t->stop_wanted, and the
+ * loss is NaN. */
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);

@@ -123,6 +123,23 @@ static void expect_next(struct trainer *t)
     (void)data_expect(&t->train, &t->order, t->read_epoch + 1, 0, t->rank, t->size, left);
 }
 
+/* Which targets are missing in this step, of which every rank knows by itself. */
+static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
+{
+    int64_t micro_batches = 0, blank = 0;
+    f->blank_rank = -1;
+    for (int64_t j = 0; j < f->count && t->train.blank_count > 0; j++) {
+        for (int r = 0; r < t->size; r++, micro_batches++) {
+            const struct trainer_micro *at = &t->micro[j];
+            if (data_blank(&t->train, &t->order, at->epoch, at->position, r, t->size, t->job->training.batch_size_per_gpu)) {
+                f->blank_rank = f->blank_rank < 0 || r < f->blank_rank ? r : f->blank_rank;
+                blank++;
+            }
+        }
+    }
+    f->blank = blank > 0 && blank == micro_batches;
+}
+
 /* Reads the next step's batches. */
 static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
 {
@@ -138,6 +155,7 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     f->count = place_micro_steps(t);
     f->epoch = t->read_epoch;
     f->position = t->read_position;
+    look_for_blanks(t, f);
     for (int64_t j = 0; j < f->count; j++) {
         read_batch(t, f, &t->train, &t->order, &t->micro[j], j, stream);
     }

@@ -91,6 +91,12 @@ static int open_data(struct trainer *t, struct dt_error *err)
     if (data_open(&t->train, job->data.train, job->data.format, job->data.sequence_length, err) != 0) {
         return dt_wrap(err, "data.train");
     }
+    if (t->train.blank_count == t->train.sample_count) {
+        return dt_fail(err, DT_INVALID,
+                       "data.train: %s: none of the labels is a target: there is nothing to learn; give labels other than -100 behind the first "
+                       "of a row",
+                       t->train.blank_path);
+    }
     if (job->data.val && *job->data.val) {
         if (data_open(&t->val, job->data.val, job->data.format, job->data.sequence_length, err) != 0) {
             return dt_wrap(err, "data.val");

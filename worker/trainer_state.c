@@ -216,6 +216,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
         t->position = state->position;
         t->tokens = state->tokens;
         t->optimizer.steps = state->optimizer_steps;
+        t->blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
         atomic_store(&t->world->page->step, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
         trainer_count(t);

@@ -267,6 +267,8 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->count = f->count;
     p->epoch = f->epoch;
     p->position = f->position;
+    p->blank = f->blank;
+    p->blank_rank = f->blank_rank;
     p->riders = t->pace_due;
     t->pace_due = false;
     trainer_graph_begin(t);
@@ -295,15 +297,33 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
     p->turn = clip_start(&t->clip, &sums);
     timeline_end(t->timeline, span, w->compute);
-    span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
-    optimizer_step(&t->optimizer, p->rate, t->clip.factor);
-    timeline_end(t->timeline, span, w->compute);
+    if (!p->blank) { /* or weight decay and old moments would move weights of which the step says nothing */
+        span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
+        optimizer_step(&t->optimizer, p->rate, t->clip.factor);
+        timeline_end(t->timeline, span, w->compute);
+    }
     s->weights->publish(s);
     dt_event_record(p->done, w->compute);
     t->begun++;
     timeline_step(t->timeline, t->begun + 1);
     bool more = t->begun < t->total_steps && !t->stop_wanted && !t->lost;
     return t->ahead > 0 && more ? trainer_batch_prepare(t, p->done, err) : 0;
+}
+
+/* Once each: of the next ones metrics.jsonl has the number. */
+static void say_blank(struct trainer *t, const struct trainer_pending *p)
+{
+    bool local_mean = t->job->training.loss_normalization == LOSS_LOCAL_MEAN;
+    if (p->blank && t->blank_steps++ == 0) {
+        metrics_say(&t->metrics, "train: step %lld: no row of its batch has a target: the weights stay as they are, in all such steps",
+                    (long long)t->step);
+    } else if (!p->blank && p->blank_rank >= 0 && local_mean && !t->blank_rank_said) {
+        t->blank_rank_said = true;
+        metrics_say(&t->metrics,
+                    "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean (training.loss_normalization "
+                    "local_mean); write global_tokens for the mean over targets",
+                    (long long)t->step, p->blank_rank);
+    }
 }
 
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err)
@@ -324,6 +344,10 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return dt_fail(err, DT_INVALID, "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
                        (long long)t->step + 1);
     }
+    if (p->blank && r->valid_count > 0) {
+        return dt_fail(err, DT_INVALID, "rank %d: step %lld: data.train has no targets here, and on another rank it has; give all the same files",
+                       t->rank, (long long)t->step + 1);
+    }
     t->step++;
     t->epoch = p->epoch;
     t->position = p->position;
@@ -332,8 +356,9 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     atomic_store(&w->page->step, t->step);
     double now_s = dt_now_s();
     trainer_pace_keep(t, p->begin_s, p->data_s, now_s);
-    *out = (struct trainer_result){.loss = r->loss,
-                                   .grad_norm = r->grad_norm,
+    say_blank(t, p);
+    *out = (struct trainer_result){.loss = r->valid_count > 0 ? r->loss : NAN,
+                                   .grad_norm = r->valid_count > 0 ? r->grad_norm : NAN,
                                    .lr = p->rate,
                                    .step_s = now_s - fmax(p->begin_s, t->finished_s),
                                    .valid_count = r->valid_count,
@@ -374,6 +399,7 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
             return 0;
         }
     }
-    *loss = count > 0 ? clip_read(&t->clip, turn)->loss : 0;
+    const struct clip_result *r = count > 0 ? clip_read(&t->clip, turn) : NULL;
+    *loss = r != NULL && r->valid_count > 0 ? r->loss : NAN;
     return 0;
 }

@@ -344,6 +344,40 @@ static void test_tensors(void **state)
     refused("d.safetensors", "d.safetensors: no input_ids (n, T) of I64 or I32");
 }
 
+/* A row's first label is judged by nothing, so it is no target. */
+static void test_blank_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 20, T = 3 };
+    int64_t ids[ROWS * T], labels[ROWS * T];
+    for (int i = 0; i < ROWS * T; i++) {
+        int row = i / T, k = i % T;
+        ids[i] = i;
+        labels[i] = row % 3 == 0 && k > 0 ? -100 : i; /* rows 0, 3, ... 18 */
+    }
+    labels[5 * T + 1] = -100; /* one is left */
+    write_tensors("blank-a.safetensors", DT_I64, ROWS, T, ids, NULL);
+    write_tensors("blank-b.safetensors", DT_I64, ROWS, T, ids, labels);
+    struct data_source s;
+    struct dt_error err = {0};
+    assert_int_equal(data_open(&s, in("blank-[ab].safetensors"), "auto", T, &err), 0);
+    assert_int_equal(s.blank_count, 7);
+    assert_string_equal(s.blank_path, in("blank-b.safetensors"));
+    assert_int_equal(s.blank_row, 1);
+    struct sampler order = {.sample_count = s.sample_count, .seed = 3, .shuffle = true};
+    int32_t x[2 * T], y[2 * T];
+    for (int64_t first = 0; first < s.sample_count; first++) {
+        for (int rank = 0; rank < 3; rank++) {
+            bool none = data_batch(&s, &order, 1, first, rank, 3, 2, x, y) == 0;
+            assert_int_equal(data_blank(&s, &order, 1, first, rank, 3, 2), none);
+        }
+    }
+    data_close(&s);
+    assert_int_equal(data_open(&s, in("blank-a.safetensors"), "auto", T, &err), 0);
+    assert_true(s.blank_count == 0 && s.blank_path == NULL);
+    data_close(&s);
+}
+
 static int collect(void *context, const unsigned char *text, size_t size, struct dt_error *err)
 {
     (void)err;
@@ -506,8 +540,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream),    cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_literal_names),
         cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),       cmocka_unit_test(test_bad_info),
-        cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),          cmocka_unit_test(test_corpus),
-        cmocka_unit_test(test_expect),
+        cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),          cmocka_unit_test(test_blank_rows),
+        cmocka_unit_test(test_corpus),    cmocka_unit_test(test_expect),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -17,6 +17,7 @@ struct batch_file {
     struct st_file *file;
     const struct st_tensor *ids, *labels; /* labels: null when there are none */
     int64_t first, rows;
+    unsigned char *blank; /* a bit per row: it has no target; null: each has some */
 };
 
 struct tensors {
@@ -40,6 +41,7 @@ static void close_tensors(struct data_source *s)
     struct tensors *t = s->state;
     for (size_t i = 0; t != NULL && i < t->count; i++) {
         st_close(t->files[i].file);
+        free(t->files[i].blank);
     }
     if (t != NULL) {
         free(t->files);
@@ -88,6 +90,34 @@ static int check_values(const struct st_tensor *x, bool ignored, const char *pat
     return 0;
 }
 
+/* A row's first label is judged by nothing. */
+static bool has_target(const struct st_tensor *labels, int64_t row, int64_t length)
+{
+    for (int64_t k = 1; k < length; k++) {
+        if (labels == NULL || value(labels, row * length + k) != -100) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void note_blank(struct data_source *s, struct batch_file *f, int64_t length)
+{
+    for (int64_t row = 0; row < f->rows; row++) {
+        if (has_target(f->labels, row, length)) {
+            continue;
+        }
+        if (f->blank == NULL) {
+            f->blank = dt_alloc((size_t)f->rows / 8 + 1);
+        }
+        f->blank[row / 8] |= (unsigned char)(1 << row % 8);
+        if (s->blank_count++ == 0) {
+            s->blank_path = st_path(f->file);
+            s->blank_row = row + 1;
+        }
+    }
+}
+
 static int open_file(struct data_source *s, struct batch_file *f, const char *path, int64_t sequence_length, int64_t *max, struct dt_error *err)
 {
     if (st_open(&f->file, path, err) != 0) {
@@ -117,6 +147,7 @@ static int open_file(struct data_source *s, struct batch_file *f, const char *pa
     }
     f->rows = f->ids->numel / length;
     f->first = s->sample_count;
+    note_blank(s, f, length);
     s->sample_count += f->rows;
     s->token_count += f->ids->numel;
     return 0;
@@ -185,6 +216,13 @@ static void read_tensors(const struct data_source *s, int64_t sample, int32_t *i
     }
 }
 
+static bool blank_tensors(const struct data_source *s, int64_t sample)
+{
+    const struct batch_file *f = file_of(s->state, sample);
+    int64_t row = sample - f->first;
+    return f->blank != NULL && (f->blank[row / 8] >> row % 8 & 1) != 0;
+}
+
 static void expect_tensors(const struct data_source *s, int64_t sample)
 {
     const struct batch_file *f = file_of(s->state, sample);
@@ -197,5 +235,10 @@ static void expect_tensors(const struct data_source *s, int64_t sample)
     }
 }
 
-const struct data_ops data_tensors = {
-    .name = "tensors", .recognise = recognise, .open = open_tensors, .read = read_tensors, .expect = expect_tensors, .close = close_tensors};
+const struct data_ops data_tensors = {.name = "tensors",
+                                      .recognise = recognise,
+                                      .open = open_tensors,
+                                      .read = read_tensors,
+                                      .blank = blank_tensors,
+                                      .expect = expect_tensors,
+                                      .close = close_tensors};
