@@ -30,8 +30,9 @@ struct scanner {
     XXH128_hash_t *keys; /* open addressing; all zero is free */
     size_t key_count, key_capacity;
     struct dt_text decoded;
+    bool any_number; /* of others: nobody needs them exactly */
     /* dt_scan_record */
-    bool record;        /* data of others: nobody needs its numbers exactly */
+    bool record;
     const char *wanted; /* key */
     struct dt_text *found;
     enum dt_scan_found state;
@@ -287,7 +288,7 @@ static int scan_number(struct scanner *s)
         }
     }
     size_t length = at - first;
-    if (s->record) {
+    if (s->any_number) {
         s->at = at;
         s->column += (uint32_t)length;
         return 0;
@@ -553,7 +554,7 @@ int dt_scan_record(const char *text, size_t size, const char *where, const char 
                    struct dt_error *err)
 {
     struct scanner *s = begin(text, size, where, err);
-    s->record = true;
+    s->record = s->any_number = true;
     s->wanted = key;
     s->found = out;
     dt_text_reset(out);
@@ -569,14 +570,26 @@ void dt_scan_clear(struct dt_scan *s)
     *s = (struct dt_scan){0};
 }
 
-struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err)
+/* After the scan: the tree. */
+static cJSON *parse(int scanned, const char *text, size_t size, const char *where, struct dt_error *err)
 {
-    if (dt_scan(text, size, where, out, err) != 0) {
-        return NULL;
-    }
-    cJSON *tree = cJSON_ParseWithLength(text, size);
-    if (tree == NULL) {
+    cJSON *tree = scanned == 0 ? cJSON_ParseWithLength(text, size) : NULL;
+    if (scanned == 0 && tree == NULL) {
         (void)dt_fail(err, DT_INVALID, "%s: not readable as JSON", where);
     }
     return tree;
+}
+
+struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err)
+{
+    return parse(dt_scan(text, size, where, out, err), text, size, where, err);
+}
+
+struct cJSON *dt_scan_parse_others(const char *text, size_t size, const char *where, struct dt_error *err)
+{
+    struct scanner *s = begin(text, size, where, err);
+    s->any_number = true;
+    int result = scan_all(s);
+    end(s);
+    return parse(result, text, size, where, err);
 }

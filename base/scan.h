@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,5 +44,16 @@ int dt_scan_record(const char *text, size_t size, const char *where, const char 
 struct cJSON;
 /* dt_scan, then cJSON: the tree (cJSON_Delete frees it), or null. `out` may be null. */
 struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out, struct dt_error *err);
+
+/* The same of a JSON text of others, of which we read some values only: numbers may be of any size. A number beyond a double's is infinite in the tree. */
+struct cJSON *dt_scan_parse_others(const char *text, size_t size, const char *where, struct dt_error *err);
+
+/* The members of the object that `text` is (checked before: by dt_scan, or it came out of cJSON), one after the other, as they are written. *at: 0, then as
+ * it was left. key: without its quotes, escapes as they stand. False: there is no further one. */
+struct dt_scan_span {
+    const char *at;
+    size_t size;
+};
+bool dt_scan_member(const char *text, size_t size, size_t *at, struct dt_scan_span *key, struct dt_scan_span *value);
 
 #endif

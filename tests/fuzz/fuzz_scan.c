@@ -32,6 +32,26 @@ static void look_as_record(const uint8_t *data, size_t size, const cJSON *tree)
     dt_text_clear(&text);
 }
 
+/* The members as they are written are those that cJSON has, and each value is one by itself. */
+static void look_at_members(const uint8_t *data, size_t size, const cJSON *tree)
+{
+    const cJSON *child = cJSON_IsObject(tree) ? tree->child : NULL;
+    struct dt_scan_span key, value;
+    for (size_t at = 0; dt_scan_member((const char *)data, size, &at, &key, &value); child = child != NULL ? child->next : NULL) {
+        if (key.at < (const char *)data || value.at + value.size > (const char *)data + size) {
+            abort();
+        }
+        cJSON *alone = tree != NULL ? cJSON_ParseWithLength(value.at, value.size) : NULL;
+        if (tree != NULL && (child == NULL || alone == NULL || !cJSON_Compare(alone, child, true))) {
+            abort();
+        }
+        cJSON_Delete(alone);
+    }
+    if (child != NULL) {
+        abort();
+    }
+}
+
 int dt_fuzz(const uint8_t *data, size_t size)
 {
     struct dt_scan scan = {0};
@@ -52,6 +72,7 @@ int dt_fuzz(const uint8_t *data, size_t size)
         }
     }
     look_as_record(data, size, tree);
+    look_at_members(data, size, tree);
     cJSON_Delete(tree);
     dt_scan_clear(&scan);
     return 0;

@@ -96,6 +96,50 @@ static void test_strings(void **state)
     assert_string_equal(err.text, "f:1:2: NUL byte in a string");
 }
 
+static void test_members(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *members;
+    } rows[] = {
+        {"{}", ""},
+        {" {\n\"a\" : 1e-05 ,\"b\":\"x,}\\\"{\" ,\r\n\"\\u0063\":[1,{\"a\":\"]\"}] , \"d\":{\"e\":{}} }\n",
+         "a=1e-05;b=\"x,}\\\"{\";\\u0063=[1,{\"a\":\"]\"}];d={\"e\":{}};"},
+        {"{\"n\":1000000000000000019884624838656,\"z\":null}", "n=1000000000000000019884624838656;z=null;"},
+        {"[1]", ""},
+        {"7", ""},
+        {"", ""},
+        {"{\"", ""}, /* not checked before; still within the text */
+        {"{\"a\":", ""},
+        {"{\"a\":\"\\", "a=\"\\;"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct dt_text found;
+        struct dt_scan_span key, value;
+        size_t at = 0;
+        dt_text_init(&found);
+        while (dt_scan_member(rows[i].text, strlen(rows[i].text), &at, &key, &value)) {
+            dt_text_printf(&found, "%.*s=%.*s;", (int)key.size, key.at, (int)value.size, value.at);
+        }
+        assert_string_equal(dt_text_str(&found), rows[i].members);
+        dt_text_clear(&found);
+    }
+}
+
+/* A file of others may have numbers that we do not keep; all else is as strict. */
+static void test_others(void **state)
+{
+    (void)state;
+    static const char good[] = "{\"a\": 1000000000000000019884624838656, \"b\": 1e999, \"c\": 1}", bad[] = "{\"a\": \"\\ud83d\"}";
+    struct dt_error err = {0};
+    cJSON *tree = dt_scan_parse_others(good, sizeof good - 1, "f", &err);
+    assert_non_null(tree);
+    assert_true(cJSON_GetObjectItemCaseSensitive(tree, "c")->valuedouble == 1);
+    cJSON_Delete(tree);
+    assert_null(dt_scan_parse_others(bad, sizeof bad - 1, "f", &err));
+    assert_string_equal(err.text, "f:1:9: \\ud83d is half of a surrogate pair");
+}
+
 static void test_duplicates(void **state)
 {
     (void)state;
@@ -164,8 +208,8 @@ static void test_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grammar),    cmocka_unit_test(test_numbers), cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_duplicates), cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),
+        cmocka_unit_test(test_grammar), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_strings), cmocka_unit_test(test_members),
+        cmocka_unit_test(test_others),  cmocka_unit_test(test_duplicates), cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
