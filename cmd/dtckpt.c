@@ -24,8 +24,9 @@ static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
                            "  hash PATH...        one hash over the logical weights (names, shapes, dtypes,\n"
                            "                      values): the same for every world size and strategy\n"
                            "  diff PATH PATH      the tensors whose weights differ, and by how much\n"
-                           "  export PATH FOLDER  the weights as a Hugging Face folder (config.json and\n"
-                           "                      model.safetensors)\n"
+                           "  export PATH FOLDER  the model as a Hugging Face folder: config.json,\n"
+                           "                      model.safetensors (fp32), and the files that came with\n"
+                           "                      model.load\n"
                            "  sample PATH [PROMPT [COUNT]]\n"
                            "                      text that the model writes after PROMPT (COUNT bytes, 300)\n"
                            "\n"
@@ -320,7 +321,13 @@ static int export_or_diff(bool export, const char *first, const char *second)
         return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
     }
     if (export) {
-        code = checkpoint_export(a, second, &err) == 0 ? 0 : fail(&err, 1);
+        struct dt_text notes;
+        dt_text_init(&notes);
+        code = checkpoint_export(a, second, &notes, &err) == 0 ? 0 : fail(&err, 1);
+        if (code == 0 && notes.size > 0) {
+            (void)fprintf(stderr, "dtckpt: %s\n", notes.data);
+        }
+        dt_text_clear(&notes);
     } else if ((b = open_at(second, &err)) == NULL) {
         code = fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
     } else {

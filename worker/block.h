@@ -59,10 +59,11 @@ struct model_spec { /* sizes of a model for one job */
     const char *name;
     int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
     double norm_epsilon, init_std;
-    int64_t batch_size, sequence_length; /* B, T of a micro-batch */
-    bool own_memory;                     /* the device has memory of its own, and products there want aligned rows and many of them */
-    enum recompute recompute;            /* of every recompute_every-th layer, the first one among them; of others RECOMPUTE_CHEAP */
-    int64_t recompute_every;             /* 0: as 1 */
+    double attn_pdrop, embd_pdrop, resid_pdrop; /* only for config.json: dropout is not there yet */
+    int64_t batch_size, sequence_length;        /* B, T of a micro-batch */
+    bool own_memory;                            /* the device has memory of its own, and products there want aligned rows and many of them */
+    enum recompute recompute;                   /* of every recompute_every-th layer, the first one among them; of others RECOMPUTE_CHEAP */
+    int64_t recompute_every;                    /* 0: as 1 */
     enum dt_dtype type; /* of weights and activations: DT_F32, DT_BF16 (DT_F64 on the twin device); statistics have dt_dtype_wide(type) */
 };
 

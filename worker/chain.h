@@ -55,12 +55,13 @@ void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64
 
 struct model_ops {
     const char *name;                                    /* "gpt2" */
+    const char *architecture;                            /* the class that Hugging Face's library makes of an exported folder */
     int (*build)(struct chain *c, struct dt_error *err); /* c->spec is set */
     /* Hugging Face folders: a file's tensor name -> ours (aliases, missing prefixes); false for a name to be ignored (buffers). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
     /* Sizes from a parsed config.json; DT_INVALID for settings this model does not have. */
     int (*read_config)(const struct cJSON *config, struct model_spec *spec, struct dt_error *err);
-    void (*write_config)(const struct model_spec *spec, struct dt_text *out); /* config.json of the exported folder */
+    void (*write_config)(const struct model_spec *spec, struct dt_text *out); /* config.json of the exported folder, where none came in */
 };
 /* Model by name ("gpt2", also config.json's model_type); null when there is none. */
 const struct model_ops *model_find(const char *name);

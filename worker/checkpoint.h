@@ -85,6 +85,9 @@ int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct 
 struct checkpoint; /* an open checkpoint, read-only, mapped */
 /* DT_INVALID also for a folder step-N that holds another step than N. */
 int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err);
+/* Where the files lie that the run began with (origin.h), of a checkpoint in its folder; whether they are there or not. The caller frees. */
+char *checkpoint_origin(const char *path);
+const char *checkpoint_get_path(const struct checkpoint *c);
 const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c); /* lives as long as c */
 /* Reads elements [first, first + count) of a tensor; verifies the checksums of the blocks it touches. DT_NOT_FOUND when the tensor is not there; DT_INVALID
  * when its number of elements is not numel. */

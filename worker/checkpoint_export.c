@@ -2,8 +2,10 @@
 #include "worker/checkpoint_export.h"
 
 #include "base/file.h"
+#include "worker/origin.h"
 #include "worker/safetensors.h"
 
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +44,32 @@ static struct view *tensors_of(const struct checkpoint *c, int *count)
     return views;
 }
 
-int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error *err)
+/* A checkpoint that was moved away by itself knows what it began with, but has not got it. */
+static void note_origin(const struct checkpoint *c, const char *kept, struct dt_text *notes)
+{
+    cJSON *job = cJSON_Parse(checkpoint_get_state(c)->job);
+    const cJSON *load = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "model"), "load");
+    if (cJSON_IsString(load)) {
+        dt_text_printf(notes, "%s: is not there: tokenizer and other files of %.200s are not in the exported folder; copy them", kept,
+                       load->valuestring);
+    }
+    cJSON_Delete(job);
+}
+
+static int export_origin(const struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
+{
+    char *kept = checkpoint_origin(checkpoint_get_path(c));
+    int rc = 0;
+    if (dt_file_exists(kept)) {
+        rc = origin_copy(kept, folder, err);
+    } else {
+        note_origin(c, kept, notes);
+    }
+    free(kept);
+    return rc;
+}
+
+int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
 {
     const char *config = checkpoint_get_state(c)->model_config;
     if (strcmp(config, "null") == 0) {
@@ -52,7 +79,7 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error 
     struct view *views = tensors_of(c, &count);
     struct st_entry *entries = dt_alloc((size_t)count * sizeof *entries);
     float *buffer = dt_alloc(CHUNK * sizeof *buffer);
-    char *model = dt_format("%s/model.safetensors", folder), *config_path = dt_format("%s/config.json", folder);
+    char *model = dt_format("%s/model.safetensors", folder), *config_path = dt_format("%s/config.json", folder), *text = dt_format("%s\n", config);
     struct st_writer *writer = NULL;
     for (int i = 0; i < count; i++) {
         entries[i] = (struct st_entry){views[i].name, DT_F32, views[i].dims, views[i].shape};
@@ -62,8 +89,8 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error 
     const char *metadata[] = {"format", "pt", "step", step, HASH_KEY, hash, NULL};
     static const char *const names[] = {"config.json", "model.safetensors", NULL};
     dt_file_remove_cut(folder, names);
-    if (checkpoint_hash(c, hash, err) != 0 || dt_file_mkdirs(folder, err) != 0 || dt_file_write(config_path, config, strlen(config), err) != 0 ||
-        st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
+    if (checkpoint_hash(c, hash, err) != 0 || dt_file_mkdirs(folder, err) != 0 || export_origin(c, folder, notes, err) != 0 ||
+        dt_file_write(config_path, text, strlen(text), err) != 0 || st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
         goto out;
     }
     for (int i = 0; i < count; i++) {
@@ -78,6 +105,7 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_error 
     }
     result = st_writer_close(writer, err);
 out:
+    free(text);
     free(config_path);
     free(model);
     free(buffer);

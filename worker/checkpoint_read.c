@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "worker/checkpoint.h"
 #include "worker/manifest.h"
+#include "worker/origin.h"
 #include "worker/safetensors.h"
 
 #include <fcntl.h>
@@ -104,6 +105,23 @@ void checkpoint_close(struct checkpoint *c)
     manifest_clear(&c->manifest);
     free(c->path);
     free(c);
+}
+
+char *checkpoint_origin(const char *path)
+{
+    char *dir = dt_strdup(path);
+    for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) {
+        dir[n - 1] = '\0';
+    }
+    dt_file_strip(dir);
+    char *origin = dt_format("%s/" ORIGIN_FOLDER, dir);
+    free(dir);
+    return origin;
+}
+
+const char *checkpoint_get_path(const struct checkpoint *c)
+{
+    return c->path;
 }
 
 const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c)

@@ -26,12 +26,18 @@ struct hf {
     struct source *sources; /* per tensor of the chain */
 };
 
-/* Reads a file as a JSON object; the caller deletes it. */
-static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_error *err)
+/* Reads a file as a JSON object; the caller deletes it. as_written: its text is added, or null. */
+static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_text *as_written, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
-    cJSON *json = dt_file_read_own(path, max_bytes, &text, err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
+    cJSON *json = NULL;
+    if (dt_file_read_own(path, max_bytes, &text, err) == 0) {
+        json = dt_scan_parse_others(dt_text_str(&text), text.size, path, err);
+    }
+    if (as_written != NULL) {
+        dt_text_add(as_written, dt_text_str(&text), text.size);
+    }
     dt_text_clear(&text);
     if (json != NULL && !cJSON_IsObject(json)) {
         (void)dt_fail(err, DT_INVALID, "%s: not a JSON object", path);
@@ -42,17 +48,20 @@ static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_
     return json != NULL ? 0 : -1;
 }
 
-int hf_config(const char *folder, struct model_spec *spec, struct dt_error *err)
+int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_written, struct dt_error *err)
 {
     char *path = dt_format("%s/config.json", folder);
     cJSON *json = NULL;
-    int rc = read_json(path, CONFIG_MAX, &json, err);
+    int rc = read_json(path, CONFIG_MAX, &json, as_written, err);
     if (rc == 0) {
         const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
         const struct model_ops *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
         if (ops == NULL) {
             rc = dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
                          cJSON_IsString(type) ? type->valuestring : "", model_names());
+        } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"))) { /* it would come out again beside fp32 weights */
+            rc = dt_fail(err, DT_INVALID, "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
+                         path);
         } else if (ops->read_config(json, spec, err) != 0) {
             rc = dt_wrap(err, "%s", path);
         } else {
@@ -86,7 +95,7 @@ static int compare_strings(const void *a, const void *b)
 static int open_index(struct hf *h, const char *path, struct dt_error *err)
 {
     cJSON *json = NULL;
-    if (read_json(path, INDEX_MAX, &json, err) != 0) {
+    if (read_json(path, INDEX_MAX, &json, NULL, err) != 0) {
         return -1;
     }
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "weight_map"), *item;

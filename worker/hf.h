@@ -5,8 +5,9 @@
 
 #include "worker/chain.h"
 
-/* Only config.json: sets name and sizes of spec (layers ... init_std; not batch_size, sequence_length, type). Errors name the file and key. */
-int hf_config(const char *folder, struct model_spec *spec, struct dt_error *err);
+/* Only config.json: sets name and sizes of spec (layers ... resid_pdrop; not batch_size, sequence_length, type). as_written: the file's text is added, or
+ * null. Errors name the file and key. */
+int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_written, struct dt_error *err);
 
 struct hf;
 /* Opens model.safetensors, or the files of model.safetensors.index.json, and checks that they hold exactly the tensors of `chain`

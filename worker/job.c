@@ -342,9 +342,9 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
         good[i] = dt_config_read(c, job_sections[i].name, job_sections[i].fields, section_of(job, &job_sections[i])) == 0;
     }
+    fill_folders(job, c);
     good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
     check_sections(job, c, good);
-    fill_folders(job, c);
     if (sources != NULL) {
         print_sources(job, c, sources);
     }

@@ -30,6 +30,7 @@ struct job {
         const char *load;                                                  /* Hugging Face folder, or null */
         int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner; /* n_inner 0: 4 * n_embd */
         double layer_norm_epsilon, initializer_range;
+        double attn_pdrop, embd_pdrop, resid_pdrop; /* not computed with */
     } model;
     struct job_data {
         const char *train, *val; /* path or glob of shards; val may be null */

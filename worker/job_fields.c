@@ -86,6 +86,9 @@ static const struct dt_field model_fields[] = {
     {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
     {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
     {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
+    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop), &fraction},
+    {"embd_pdrop", "0", "dropout of embeddings: not applied yet, only kept for config.json", AT(embd_pdrop), &fraction},
+    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop), &fraction},
     {0},
 };
 #undef AT

@@ -2,8 +2,10 @@
 #include "worker/job_model.h"
 
 #include "base/config_value.h"
+#include "base/file.h"
 #include "worker/hf.h"
 #include "worker/job_fields.h"
+#include "worker/origin.h"
 
 #include <string.h>
 
@@ -31,13 +33,21 @@ static int take(struct job *job, struct dt_config *c, const struct dt_field *f, 
     return bad;
 }
 
+/* The folder to read. Where it is gone, a run that goes on has kept what it needs of it; whoever begins anew will miss the weights. */
+static const char *folder_of(const struct job *job, struct dt_arena *arena)
+{
+    const char *kept = dt_arena_printf(arena, "%s/" ORIGIN_FOLDER, job->checkpointing.checkpoint_dir);
+    bool goes_on = !job->fresh && strcmp(job->checkpointing.resume, "never") != 0;
+    return goes_on && !dt_file_exists(job->model.load) && dt_file_exists(kept) ? kept : job->model.load;
+}
+
 static int load(struct job *job, struct dt_config *c)
 {
-    const char *file = dt_arena_printf(&job->arena, "%s/config.json", job->model.load);
+    const char *folder = folder_of(job, &job->arena), *file = dt_arena_printf(&job->arena, "%s/config.json", folder);
     struct dt_error err = {0};
     struct model_spec spec = {0};
     int bad = 0;
-    if (hf_config(job->model.load, &spec, &err) != 0) {
+    if (hf_config(folder, &spec, NULL, &err) != 0) {
         dt_config_problem(c, "model.load", "%s", err.text);
         return 1;
     }
@@ -48,7 +58,10 @@ static int load(struct job *job, struct dt_config *c)
                                      .vocab_size = spec.vocabulary,
                                      .n_inner = spec.inner == 4 * spec.channels ? 0 : spec.inner,
                                      .layer_norm_epsilon = spec.norm_epsilon,
-                                     .initializer_range = spec.init_std};
+                                     .initializer_range = spec.init_std,
+                                     .attn_pdrop = spec.attn_pdrop,
+                                     .embd_pdrop = spec.embd_pdrop,
+                                     .resid_pdrop = spec.resid_pdrop};
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         for (const struct dt_field *f = s->fields; strcmp(s->name, "model") == 0 && f->key != NULL; f++) {
             bad += f->rule->type == DT_RULE_INTEGER || f->rule->type == DT_RULE_NUMBER ? take(job, c, f, &loaded, file) : 0;

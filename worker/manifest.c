@@ -3,6 +3,7 @@
 #include "worker/manifest.h"
 
 #include "base/file.h"
+#include "base/scan.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -123,6 +124,18 @@ static char *print_json(struct dt_arena *arena, const cJSON *item)
     return copy;
 }
 
+/* A member of the whole as it was written, numbers and all. */
+static const char *member_of(struct dt_arena *arena, const struct dt_text *text, const char *name)
+{
+    struct dt_scan_span key, value;
+    for (size_t at = 0; dt_scan_member(text->data, text->size, &at, &key, &value);) {
+        if (key.size == strlen(name) && memcmp(key.at, name, key.size) == 0) {
+            return dt_arena_printf(arena, "%.*s", (int)value.size, value.at);
+        }
+    }
+    return "null";
+}
+
 static int read_state(struct manifest *m, const cJSON *root, struct dt_error *err)
 {
     struct checkpoint_state *s = &m->state;
@@ -154,7 +167,6 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
     s->round = (int)round;
     s->run_id = dt_arena_strdup(&m->arena, run_id);
     s->job = print_json(&m->arena, cJSON_GetObjectItemCaseSensitive(root, "job"));
-    s->model_config = print_json(&m->arena, cJSON_GetObjectItemCaseSensitive(root, "model_config"));
     return 0;
 }
 
@@ -354,6 +366,7 @@ int manifest_read(struct manifest *m, const char *path, struct dt_error *err)
         (void)dt_fail(err, DT_INVALID, "%s: not JSON", file);
         goto out;
     }
+    m->state.model_config = member_of(&m->arena, &text, "model_config");
     if (read_state(m, root, err) != 0 || read_files(m, root, err) != 0) {
         (void)dt_wrap(err, "%s", file);
         goto out;

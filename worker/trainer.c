@@ -386,6 +386,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (!found && trainer_init_weights(&t, err) != 0) {
         goto out;
     }
+    if (!hooks->no_files && trainer_keep_origin(&t, found, err) != 0) {
+        goto out;
+    }
     if (found && t.step >= t.total_steps && !t.eval_due) {
         metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
         t.finished_before = true;

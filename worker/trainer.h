@@ -76,6 +76,7 @@ struct trainer {
     struct timeline *timeline;     /* null: not wanted */
     int64_t save_tries;            /* begun in this round, the same on all ranks: each has words of its own in the store */
     int64_t saved_step;
+    char *model_config;                /* rank 0, from trainer_keep_origin or trainer_load on: config.json of the exported folder */
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;                  /* by any rank, known to all */
     bool eval_due;                     /* the evaluation that falls on this step was not made yet */
@@ -227,6 +228,11 @@ void trainer_check_disk(struct trainer *t);
 int trainer_export(struct trainer *t, struct dt_error *err);
 /* Rank 0: output_dir with job.json and env.json. */
 int trainer_write_folder(struct trainer *t, struct dt_error *err);
+
+/* trainer_origin.c: config.json and the files of model.load, for the export. */
+/* Rank 0, once the weights are there (found: from a checkpoint): keeps them in the folder of checkpoints, and says what of them is left out or not honoured. */
+int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err);
+void trainer_set_config(struct trainer *t, const char *text);
 
 /* trainer_pace.c: the straggler report. open: before the first step; close is harmless without it. */
 void trainer_pace_open(struct trainer *t);

@@ -163,6 +163,9 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                               .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
                               .norm_epsilon = m->layer_norm_epsilon,
                               .init_std = m->initializer_range,
+                              .attn_pdrop = m->attn_pdrop,
+                              .embd_pdrop = m->embd_pdrop,
+                              .resid_pdrop = m->resid_pdrop,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = t->train.sequence_length,
                               .own_memory = own_memory,
@@ -326,6 +329,7 @@ void trainer_close(struct trainer *t)
         dt_event_close(t->pending[i].done);
     }
     free(t->saved_path);
+    free(t->model_config);
     trainer_pace_close(t);
     optimizer_clear(&t->optimizer);
     strategy_close(&t->strategy);

@@ -212,6 +212,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
         t->step = t->saved_step = state->step;
         free(t->saved_path);
         t->saved_path = dt_strdup(path);
+        trainer_set_config(t, state->model_config);
         t->epoch = state->epoch;
         t->position = state->position;
         t->tokens = state->tokens;
@@ -377,12 +378,9 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     if (trainer_settle(t, "save", err) != 0) {
         return -1;
     }
-    const struct model_ops *model = model_find(t->chain.spec.name);
-    struct dt_text config, entry, verdict;
-    dt_text_init(&config);
+    struct dt_text entry, verdict;
     dt_text_init(&entry);
     dt_text_init(&verdict);
-    model->write_config(&t->chain.spec, &config);
     struct checkpoint_state state = {.step = t->step,
                                      .epoch = t->epoch,
                                      .position = t->position,
@@ -391,7 +389,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .seed = t->job->training.seed,
                                      .data_hash = t->train.hash,
                                      .job = t->job->text ? t->job->text : "{}",
-                                     .model_config = dt_text_str(&config),
+                                     .model_config = t->model_config,
                                      .ranks = t->size,
                                      .round = t->world->round,
                                      .run_id = t->world->run_id,
@@ -438,7 +436,6 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         metrics_event(&t->metrics, "save", fields);
     }
     dt_page_pulse(t->world->page);
-    dt_text_clear(&config);
     dt_text_clear(&entry);
     dt_text_clear(&verdict);
     return rc;
@@ -515,13 +512,18 @@ int trainer_export(struct trainer *t, struct dt_error *err)
 {
     char *folder = dt_format("%s/model", t->job->output_dir);
     struct checkpoint *c = NULL;
+    struct dt_text notes;
+    dt_text_init(&notes);
     int rc = checkpoint_open(&c, t->saved_path, err);
     if (rc == 0) {
         checkpoint_progress(c, pulse, t->world->page);
         if (t->finished_before && checkpoint_is_exported(c, folder)) {
             goto out;
         }
-        rc = checkpoint_export(c, folder, err);
+        rc = checkpoint_export(c, folder, &notes, err);
+    }
+    if (rc == 0 && notes.size > 0) {
+        metrics_say(&t->metrics, "train: %s", dt_text_str(&notes));
     }
     if (rc == 0) {
         metrics_event(&t->metrics, "export", "");
@@ -532,6 +534,7 @@ int trainer_export(struct trainer *t, struct dt_error *err)
         (void)dt_wrap(err, "export of the model");
     }
 out:
+    dt_text_clear(&notes);
     checkpoint_close(c);
     free(folder);
     return rc;

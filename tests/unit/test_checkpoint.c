@@ -60,6 +60,8 @@ static const char *const long_run =
 static const char *launch = "0123456789abcdef0123456789abcdef";
 static const char *const other_launch = "0123456789abcdef0123456789abcde0";
 
+static const char *model_config, *job_text; /* of the next ones; null: small ones */
+
 static struct checkpoint_state state_at(int64_t step, int ranks, int round)
 {
     return (struct checkpoint_state){.step = step,
@@ -69,8 +71,8 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
                                      .optimizer_steps = step,
                                      .seed = 42,
                                      .data_hash = 0xfedcba9876543210ull,
-                                     .job = "{\"a\":1}",
-                                     .model_config = "{\"model_type\":\"gpt2\"}",
+                                     .job = job_text != NULL ? job_text : "{\"a\":1}",
+                                     .model_config = model_config != NULL ? model_config : "{\"model_type\":\"gpt2\"}",
                                      .ranks = ranks,
                                      .round = round,
                                      .run_id = long_run,
@@ -183,7 +185,11 @@ static void any_ranks_write_anyone_reads(void **unused)
     assert_string_equal(out.data, "layer.weight: 1 of 300007 elements differ, most at 300006: 1\n");
     dt_text_clear(&out);
     assert_false(checkpoint_is_exported(b, folder));
-    assert_int_equal(checkpoint_export(b, folder, &err), 0);
+    struct dt_text notes;
+    dt_text_init(&notes);
+    assert_int_equal(checkpoint_export(b, folder, &notes, &err), 0);
+    assert_int_equal(notes.size, 0);
+    dt_text_clear(&notes);
     assert_true(checkpoint_is_exported(b, folder));
     assert_false(checkpoint_is_exported(a, folder));
     large[LARGE - 1] += 1; /* the same step of another course */
@@ -205,6 +211,53 @@ static void any_ranks_write_anyone_reads(void **unused)
     free(folder);
     free(first);
     free(second);
+}
+
+/* config.json as it is written, and the files beside it; where those are missing, a word. */
+static void what_came_in_comes_out(void **unused)
+{
+    (void)unused;
+    static const char config[] =
+        "{\n  \"model_type\": \"gpt2\", \"epsilon\": 1e-05,\"large\":1000000000000000019884624838656,\t\"x\": {\"b\": 1.0, \"a\": [ ]} }\n";
+    struct dt_error err;
+    struct dt_text notes, text;
+    struct checkpoint *c;
+    fresh_dir();
+    model_config = config;
+    job_text = "{\"model\":{\"load\":\"in/gpt2\"}}";
+    assert_int_equal(save(7, 2, 0, 2, &err), 0);
+    model_config = NULL;
+    job_text = NULL;
+    char *path = dt_format("%s/step-00000007/", dir), *out = dt_format("%s/out", dir), *origin = checkpoint_origin(path),
+         *file = dt_format("%s/vocab.json", origin);
+    dt_text_init(&notes);
+    dt_text_init(&text);
+    assert_int_equal(checkpoint_open(&c, path, &err), 0);
+    assert_int_equal(checkpoint_export(c, out, &notes, &err), 0);
+    assert_non_null(strstr(notes.data, "/origin: is not there: tokenizer and other files of in/gpt2 are not in the exported folder; copy them"));
+    dt_text_reset(&notes);
+    assert_int_equal(dt_file_mkdirs(origin, &err), 0);
+    assert_int_equal(dt_file_write(file, "{}", 2, &err), 0);
+    free(file);
+    file = dt_format("%s/config.json", origin);
+    assert_int_equal(dt_file_write(file, "{}", 2, &err), 0);
+    assert_int_equal(checkpoint_export(c, out, &notes, &err), 0);
+    assert_int_equal(notes.size, 0);
+    free(file);
+    file = dt_format("%s/config.json", out);
+    assert_int_equal(dt_file_read_own(file, 4096, &text, &err), 0);
+    assert_string_equal(text.data, config);
+    free(file);
+    file = dt_format("%s/vocab.json", out);
+    assert_int_equal(dt_file_read_own(file, 4096, &text, &err), 0);
+    assert_string_equal(text.data, "{}");
+    checkpoint_close(c);
+    dt_text_clear(&text);
+    dt_text_clear(&notes);
+    free(file);
+    free(origin);
+    free(out);
+    free(path);
 }
 
 static void old_ones_and_leftovers_are_removed(void **unused)
@@ -854,6 +907,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_ranks_write_anyone_reads),
+        cmocka_unit_test(what_came_in_comes_out),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),
         cmocka_unit_test(what_is_not_ours_stays),
         cmocka_unit_test(a_save_never_removes_itself_or_the_named),

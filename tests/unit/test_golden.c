@@ -105,7 +105,7 @@ static void open_folder(struct model_run *r, const char *device, const char *fol
     struct dt_error err;
     struct model_spec spec = {.batch_size = 2, .sequence_length = 16, .recompute = RECOMPUTE_MLP};
     struct hf *h;
-    if (hf_config(folder, &spec, &err) != 0) {
+    if (hf_config(folder, &spec, NULL, &err) != 0) {
         fail_msg("%s", err.text);
     }
     run_open(r, device, spec);

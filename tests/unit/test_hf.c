@@ -3,14 +3,20 @@
 
 #include "base/file.h"
 #include "tests/unit/support/folder.h"
+#include "worker/origin.h"
 #include "worker/safetensors.h"
 
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -214,7 +220,7 @@ static void test_config(void **state)
         put(dir, "config.json", rows[i].text);
         struct model_spec spec = {0};
         struct dt_error err = {.status = DT_OK};
-        int rc = hf_config(dir, &spec, &err);
+        int rc = hf_config(dir, &spec, NULL, &err);
         bool right = rows[i].cause == NULL ? rc == 0 : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
         if (!right) {
             fail_msg("row %zu: rc %d: %s", i, rc, err.text);
@@ -233,7 +239,7 @@ static void test_other_names(void **state)
     (void)state;
     struct dt_error err = {.status = DT_OK};
     struct model_spec spec = {.batch_size = 1, .sequence_length = 8, .type = DT_F32}, again = spec;
-    assert_int_equal(hf_config(GOLDEN "/hf_legacy", &spec, &err), 0);
+    assert_int_equal(hf_config(GOLDEN "/hf_legacy", &spec, NULL, &err), 0);
     struct chain c;
     assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
     struct hf *h, *legacy;
@@ -256,13 +262,225 @@ static void test_other_names(void **state)
     model_find(spec.name)->write_config(&spec, &text);
     char *dir = sub("written");
     put(dir, "config.json", text.data);
-    assert_int_equal(hf_config(dir, &again, &err), 0);
+    assert_int_equal(hf_config(dir, &again, NULL, &err), 0);
     assert_true(again.layers == spec.layers && again.heads == spec.heads && again.channels == spec.channels && again.inner == spec.inner);
     assert_true(again.positions == spec.positions && again.vocabulary == spec.vocabulary);
     assert_true(again.norm_epsilon == spec.norm_epsilon && again.init_std == spec.init_std);
     dt_text_clear(&text);
     free(dir);
     chain_close(&c);
+}
+
+/* Every key that comes in comes out as it is written, but for the type of the weights and the class. */
+static void test_config_comes_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": 1e-05,\n  \"torch_dtype\": "
+         "\"bfloat16\",\n"
+         "  \"eos_token_id\": [7, 9],\n  \"large\": 1000000000000000019884624838656,\n  \"p\": {\"torch_dtype\": \"float16\", \"x\": 1.0}\n}\n",
+         "{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": 1e-05,\n  \"torch_dtype\": "
+         "\"float32\",\n"
+         "  \"eos_token_id\": [7, 9],\n  \"large\": 1000000000000000019884624838656,\n  \"p\": {\"torch_dtype\": \"float16\", \"x\": 1.0},\n"
+         "  \"dtype\": \"float32\"\n}\n"},
+        {"{\"dtype\":null,\"architectures\":[\"GPT2Model\"],\"torch_dtype\":\"float32\",\"model_type\":\"gpt2\"}",
+         "{\"dtype\":\"float32\",\"architectures\":[\n    \"GPT2LMHeadModel\"\n  ],\"torch_dtype\":\"float32\",\"model_type\":\"gpt2\"}"},
+        {"{\"model_type\":\"gpt2\"}", "{\"model_type\":\"gpt2\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n  \"dtype\": \"float32\",\n"
+                                      "  \"torch_dtype\": \"float32\"}"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct dt_text once, twice;
+        dt_text_init(&once);
+        dt_text_init(&twice);
+        origin_config(rows[i].in, strlen(rows[i].in), "GPT2LMHeadModel", &once);
+        assert_string_equal(once.data, rows[i].out);
+        origin_config(once.data, once.size, "GPT2LMHeadModel", &twice);
+        assert_string_equal(twice.data, once.data);
+        cJSON *tree = cJSON_Parse(once.data);
+        assert_non_null(tree);
+        cJSON_Delete(tree);
+        dt_text_clear(&once);
+        dt_text_clear(&twice);
+    }
+}
+
+static bool has(const char *dir, const char *name, const char *text)
+{
+    char *path = dt_format("%s/%s", dir, name);
+    struct dt_text found;
+    dt_text_init(&found);
+    bool same = dt_file_read_own(path, 1 << 20, &found, NULL) == 0 && strcmp(dt_text_str(&found), text) == 0;
+    dt_text_clear(&found);
+    free(path);
+    return same;
+}
+
+static void make_link(const char *dir, const char *name, const char *target)
+{
+    char *path = dt_format("%s/%s", dir, name);
+    assert_int_equal(symlink(target, path), 0);
+    free(path);
+}
+
+static void make_large(const char *dir, const char *name, off_t size)
+{
+    put(dir, name, "");
+    char *path = dt_format("%s/%s", dir, name);
+    assert_int_equal(truncate(path, size), 0);
+    free(path);
+}
+
+static size_t count_in(const char *dir)
+{
+    struct dirent **names;
+    int count = scandir(dir, &names, NULL, NULL);
+    assert_true(count >= 2);
+    for (int i = 0; i < count; i++) {
+        free(names[i]);
+    }
+    free(names);
+    return (size_t)count - 2;
+}
+
+/* Whatever a tokenizer's files are called they come along; weights, state and the README of before do not; and nothing of outside. */
+static void test_files_come_along(void **state)
+{
+    (void)state;
+    static const char *const kept_names[] = {"config.json",
+                                             "generation_config.json",
+                                             "tokenizer.json",
+                                             "tokenizer_config.json",
+                                             "special_tokens_map.json",
+                                             "vocab.json",
+                                             "merges.txt",
+                                             "added_tokens.json",
+                                             "chat_template.jinja",
+                                             "tokenizer.model",
+                                             "spiece.model",
+                                             "vocab.txt",
+                                             "preprocessor_config.json",
+                                             "LICENSE",
+                                             "LICENSE.md",
+                                             "NOTICE.txt",
+                                             "name with \xc3\xa9.txt",
+                                             "additional_chat_templates/tool_use.jinja"};
+    static const char *const other_names[] = {"model.safetensors",
+                                              "model-00001-of-00002.safetensors",
+                                              "model.safetensors.index.json",
+                                              ".gitattributes",
+                                              "README.md",
+                                              "flax_model.msgpack",
+                                              "optimizer.pt",
+                                              "pytorch_model.bin",
+                                              "pytorch_model.bin.index.json",
+                                              "trainer_state.json"};
+    enum { KEPT = sizeof kept_names / sizeof kept_names[0] };
+    char *dir = sub("came"), *templates = sub("came/additional_chat_templates"), *onnx = sub("came/onnx"),
+         *kept = dt_format("%s/kept/origin", folder), *out = sub("out"), *pipe = dt_format("%s/apipe", dir);
+    for (size_t i = 0; i < KEPT; i++) {
+        put(dir, kept_names[i], kept_names[i]);
+    }
+    for (size_t i = 0; i < sizeof other_names / sizeof other_names[0]; i++) {
+        put(dir, other_names[i], "x");
+    }
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    struct dt_text notes;
+    struct dt_error err = {.status = DT_OK};
+    dt_text_init(&notes);
+    assert_int_equal(origin_keep(dir, kept, &notes, &err), 0);
+    assert_string_equal(notes.data, "README.md, apipe (not a regular file), flax_model.msgpack, onnx/, optimizer.pt, pytorch_model.bin, "
+                                    "pytorch_model.bin.index.json, trainer_state.json");
+    assert_int_equal(origin_copy(kept, out, &err), 0);
+    for (size_t i = 0; i < KEPT; i++) {
+        assert_true(has(kept, kept_names[i], kept_names[i]));
+        assert_true(has(out, kept_names[i], kept_names[i]) == (strcmp(kept_names[i], "config.json") != 0)); /* which is written by the export */
+    }
+    assert_int_equal(count_in(kept), KEPT);
+    assert_int_equal(count_in(out), KEPT - 1);
+    char *next = sub("next");
+    put(next, "config.json", "{}");
+    dt_text_reset(&notes);
+    assert_int_equal(origin_keep(next, kept, &notes, &err), 0); /* of another beginning: nothing is left of the one before */
+    assert_int_equal(count_in(kept), 1);
+    assert_int_equal(notes.size, 0);
+    dt_text_clear(&notes);
+    free(next);
+    free(pipe);
+    free(out);
+    free(kept);
+    free(onnx);
+    free(templates);
+    free(dir);
+}
+
+static void test_links_stay_inside(void **state)
+{
+    (void)state;
+    static const char hash[] = "0123456789abcdef0123456789abcdef01234567";
+    char *blobs = sub("cache/blobs"), *dir = sub("cache/snapshots/main"), *kept = dt_format("%s/links/origin", folder), *secret = sub("secret"),
+         *blob = dt_format("../../blobs/%s", hash), *long_name = dt_format("../../blobs/%s%s", hash, hash), *at_secret = dt_format("%s/id", secret);
+    put(secret, "id", "secret");
+    put(blobs, hash, "cached");
+    put(blobs, "id", "no hash");
+    put(dir, "vocab.bpe", "same folder");
+    make_link(dir, "config.json", blob);
+    make_link(dir, "merges.txt", "vocab.bpe");
+    make_link(dir, "a", at_secret);
+    make_link(dir, "b", "../../../secret/id");
+    make_link(dir, "c", "../../blobs/id");
+    make_link(dir, "d", long_name);
+    make_link(dir, "e", "nowhere");
+    make_link(dir, "f", ".");
+    make_link(dir, "g", "merges.txt"); /* a link to a link */
+    make_link(dir, "h", "../../blobs/../../secret/id");
+    make_link(dir, "additional_chat_templates", "../../../secret");
+    struct dt_text notes;
+    struct dt_error err = {.status = DT_OK};
+    dt_text_init(&notes);
+    assert_int_equal(origin_keep(dir, kept, &notes, &err), 0);
+    assert_true(has(kept, "config.json", "cached") && has(kept, "merges.txt", "same folder") && has(kept, "vocab.bpe", "same folder"));
+    assert_int_equal(count_in(kept), 3);
+    const char *leads = " (a link that leads elsewhere)";
+    char *expected = dt_format("a%s, additional_chat_templates%s, b%s, c%s, d%s, e%s, f%s, g%s and 1 more", leads, leads, leads, leads, leads, leads,
+                               leads, leads);
+    assert_string_equal(notes.data, expected);
+    dt_text_clear(&notes);
+    free(expected);
+    free(at_secret);
+    free(long_name);
+    free(blob);
+    free(secret);
+    free(kept);
+    free(dir);
+    free(blobs);
+}
+
+static void test_sizes_are_bounded(void **state)
+{
+    (void)state;
+    char *dir = sub("sizes"), *kept = dt_format("%s/bounded/origin", folder);
+    struct dt_text notes;
+    struct dt_error err = {.status = DT_OK};
+    dt_text_init(&notes);
+    make_large(dir, "a.txt", ORIGIN_FILE_BYTES + 1);
+    put(dir, "b.txt", "b");
+    assert_int_equal(origin_keep(dir, kept, &notes, &err), 0);
+    assert_string_equal(notes.data, "a.txt (too large)");
+    assert_int_equal(count_in(kept), 1);
+    for (int i = 0; i < ORIGIN_FILES_MAX; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "c%03d", i);
+        put(dir, name, "c");
+    }
+    dt_text_reset(&notes);
+    assert_int_equal(origin_keep(dir, kept, &notes, &err), 0);
+    assert_string_equal(notes.data, "a.txt (too large), c099 (too many files)");
+    assert_int_equal(count_in(kept), ORIGIN_FILES_MAX);
+    dt_text_clear(&notes);
+    free(kept);
+    free(dir);
 }
 
 int main(void)
@@ -272,6 +490,10 @@ int main(void)
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_config_comes_out),
+        cmocka_unit_test(test_files_come_along),
+        cmocka_unit_test(test_links_stay_inside),
+        cmocka_unit_test(test_sizes_are_bounded),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -330,11 +330,19 @@ static void test_load(void **state)
     assert_string_equal(job.text, first);
     job_close(&job);
     free(first);
+    opened(&job, text, NULL); /* what is not computed with comes out again, so it must be the same */
+    assert_true(job.model.attn_pdrop == 0.1 && job.model.resid_pdrop == 0);
+    job_close(&job);
+    refused(text, "model.attn_pdrop=0.2", "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
     refused(text, "model.n_layer=3", "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     write_file(path, "{\"model_type\": \"llama\"}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number of at least 1\n");
+    write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");
+    refused(text, NULL,
+            "job.json:1:12: model.load: config.json: quantization_config: quantized weights are not supported; give the model before it was "
+            "quantized\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: activation_function: only \"gelu_new\" is supported\n");
     write_file(path, "{\"model_type\": ");
@@ -342,6 +350,18 @@ static void test_load(void **state)
     assert_int_equal(unlink(path), 0);
     (void)snprintf(message, sizeof message, "job.json:1:12: model.load: config.json: No such file or directory\n");
     refused(text, NULL, message);
+    /* A run that goes on has kept what it needs of a folder that is gone; whoever begins anew needs the folder. */
+    (void)snprintf(path, sizeof path, "%s/kept/origin", folder);
+    assert_int_equal(dt_file_mkdirs(path, NULL), 0);
+    (void)snprintf(path, sizeof path, "%s/kept/origin/config.json", folder);
+    write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 4, \"n_embd\": 48}");
+    (void)snprintf(text, sizeof text,
+                   "{\"model\": {\"load\": \"%s/gone\"}, \"data\": {\"train\": \"x\"}, \"checkpointing\": {\"checkpoint_dir\": \"%s/kept\"}}", folder,
+                   folder);
+    opened(&job, text, NULL);
+    assert_int_equal(job.model.n_embd, 48);
+    job_close(&job);
+    refused(text, "checkpointing.resume=never", "job.json:1:12: model.load: gone/config.json: No such file or directory\n");
 }
 
 static void test_text(void **state)

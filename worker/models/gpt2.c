@@ -1,5 +1,5 @@
-/* GPT-2 as Hugging Face writes it: blocks, tensor names, config.json. Dropout is not done (probabilities in config.json are
- * ignored). Settings that change the arithmetic and that we do not have are refused by name. */
+/* GPT-2 as Hugging Face writes it: blocks, tensor names, config.json. Dropout is not done; its probabilities are read, so that
+ * they come out again. Settings that change the arithmetic and that we do not have are refused by name. */
 #include "worker/blocks/blocks.h"
 #include "worker/model.h"
 
@@ -109,7 +109,8 @@ static int read_config(const cJSON *config, struct model_spec *spec, struct dt_e
         read_size(config, "vocab_size", NULL, 50257, &m.vocabulary, err) != 0 ||
         read_size(config, "n_inner", NULL, 4 * m.channels, &m.inner, err) != 0 ||
         read_real(config, "layer_norm_epsilon", 1e-5, &m.norm_epsilon, err) != 0 ||
-        read_real(config, "initializer_range", 0.02, &m.init_std, err) != 0) {
+        read_real(config, "initializer_range", 0.02, &m.init_std, err) != 0 || read_real(config, "attn_pdrop", 0, &m.attn_pdrop, err) != 0 ||
+        read_real(config, "embd_pdrop", 0, &m.embd_pdrop, err) != 0 || read_real(config, "resid_pdrop", 0, &m.resid_pdrop, err) != 0) {
         return -1;
     }
     *spec = m;
@@ -130,15 +131,26 @@ static void put_real(struct dt_text *out, double x)
     dt_text_puts(out, text);
 }
 
+/* One that is a number with a point in the library's files also where it is whole. */
+static void put_probability(struct dt_text *out, const char *key, double x)
+{
+    dt_text_printf(out, "  \"%s\": ", key);
+    if (x > 0) {
+        put_real(out, x);
+    } else {
+        dt_text_puts(out, "0.0");
+    }
+    dt_text_puts(out, ",\n");
+}
+
 static void write_config(const struct model_spec *m, struct dt_text *out)
 {
-    dt_text_puts(out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n"
-                      "  \"attn_pdrop\": 0.0,\n");
+    dt_text_puts(out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
+    put_probability(out, "attn_pdrop", m->attn_pdrop);
     const char *end_token = m->vocabulary > 50256 ? "50256" : "null"; /* the library's default is outside of small vocabularies */
-    dt_text_printf(out,
-                   "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n  \"embd_pdrop\": 0.0,\n  \"eos_token_id\": %s,\n"
-                   "  \"initializer_range\": ",
-                   end_token, end_token);
+    dt_text_printf(out, "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n", end_token);
+    put_probability(out, "embd_pdrop", m->embd_pdrop);
+    dt_text_printf(out, "  \"eos_token_id\": %s,\n  \"initializer_range\": ", end_token);
     put_real(out, m->init_std);
     dt_text_puts(out, ",\n  \"layer_norm_epsilon\": ");
     put_real(out, m->norm_epsilon);
@@ -149,11 +161,14 @@ static void write_config(const struct model_spec *m, struct dt_text *out)
     } else {
         dt_text_printf(out, "  \"n_inner\": %lld,\n", (long long)m->inner);
     }
-    dt_text_printf(out,
-                   "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n  \"resid_pdrop\": 0.0,\n  \"tie_word_embeddings\": true,\n"
-                   "  \"vocab_size\": %lld\n}\n",
-                   (long long)m->layers, (long long)m->positions, (long long)m->vocabulary);
+    dt_text_printf(out, "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n", (long long)m->layers, (long long)m->positions);
+    put_probability(out, "resid_pdrop", m->resid_pdrop);
+    dt_text_printf(out, "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": %lld\n}\n", (long long)m->vocabulary);
 }
 
-const struct model_ops model_gpt2 = {
-    .name = "gpt2", .build = build, .canonical_name = canonical_name, .read_config = read_config, .write_config = write_config};
+const struct model_ops model_gpt2 = {.name = "gpt2",
+                                     .architecture = "GPT2LMHeadModel",
+                                     .build = build,
+                                     .canonical_name = canonical_name,
+                                     .read_config = read_config,
+                                     .write_config = write_config};
