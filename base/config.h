@@ -17,7 +17,8 @@ enum dt_rule_type {
     DT_RULE_STRING,  /* const char *, in the arena */
     DT_RULE_CHOICE,  /* const char *: one of `choices`, spelled as there (upper and lower case are the same) */
     DT_RULE_ENUM,    /* int or enum: the place in `choices`; those named true and false are JSON's */
-    DT_RULE_PAIR     /* int64_t[2] */
+    DT_RULE_PAIR,    /* int64_t[2] */
+    DT_RULE_NAMES    /* const char *: a list of names, or a string "a,b"; kept as "a,b", null when there are none */
 };
 
 struct dt_rule {

@@ -79,6 +79,7 @@ static bool parse_null(const struct dt_rule *rule, void *out)
         return true;
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
+    case DT_RULE_NAMES:
         *(const char **)out = NULL;
         return true;
     case DT_RULE_ENUM:
@@ -91,6 +92,36 @@ static bool parse_null(const struct dt_rule *rule, void *out)
         break;
     }
     return false;
+}
+
+/* Adds the names of "a, b" to *names; false when one is empty. */
+static bool add_names(const char *text, struct dt_text *names)
+{
+    for (const char *p = text;; p++) {
+        p += strspn(p, " ");
+        size_t size = strcspn(p, ", ");
+        dt_text_puts(names, names->size > 0 ? "," : "");
+        dt_text_add(names, p, size);
+        p += size + strspn(p + size, " ");
+        if (size == 0 || *p != ',') {
+            return size > 0 && *p == 0;
+        }
+    }
+}
+
+static bool parse_names(const cJSON *value, struct dt_arena *arena, const char **out)
+{
+    struct dt_text names;
+    dt_text_init(&names);
+    bool good = cJSON_IsArray(value) || (cJSON_IsString(value) && add_names(value->valuestring, &names));
+    for (const cJSON *v = cJSON_IsArray(value) ? value->child : NULL; good && v != NULL; v = v->next) {
+        good = cJSON_IsString(v) && add_names(v->valuestring, &names);
+    }
+    if (good) {
+        *out = names.size > 0 ? dt_arena_strdup(arena, names.data) : NULL;
+    }
+    dt_text_clear(&names);
+    return good;
 }
 
 bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
@@ -136,6 +167,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         *(int *)out = index;
         return true;
     }
+    case DT_RULE_NAMES:
+        return parse_names(value, arena, out);
     case DT_RULE_PAIR: {
         int64_t pair[2];
         if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2 || !integer_of(rule, value->child, &pair[0]) ||
@@ -206,6 +239,9 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_STRING:
         dt_text_puts(out, "a string that is not empty");
         break;
+    case DT_RULE_NAMES:
+        dt_text_puts(out, "a list of names");
+        break;
     case DT_RULE_PAIR:
         dt_text_puts(out, "a list of two whole numbers");
         add_range(rule, out);
@@ -244,6 +280,7 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return rule->null && ((const int64_t *)in)[0] == rule->null_value && ((const int64_t *)in)[1] == rule->null_value;
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
+    case DT_RULE_NAMES:
         return *(const char *const *)in == NULL;
     case DT_RULE_BOOL:
     case DT_RULE_NUMBER:
@@ -251,6 +288,18 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         break;
     }
     return false;
+}
+
+static void format_names(const char *names, struct dt_text *out)
+{
+    dt_text_puts(out, "[");
+    for (const char *p = names; *p != 0;) {
+        size_t n = strcspn(p, ",");
+        dt_text_puts(out, p == names ? "" : ", ");
+        dt_text_json(out, p, n);
+        p += n + (p[n] == ',');
+    }
+    dt_text_puts(out, "]");
 }
 
 void dt_config_format(const struct dt_field *field, const void *in, struct dt_text *out)
@@ -274,6 +323,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
         dt_text_json(out, *(const char *const *)in, strlen(*(const char *const *)in));
+        break;
+    case DT_RULE_NAMES:
+        format_names(*(const char *const *)in, out);
         break;
     case DT_RULE_PAIR:
         dt_text_printf(out, "[%" PRId64 ", %" PRId64 "]", ((const int64_t *)in)[0], ((const int64_t *)in)[1]);
@@ -318,6 +370,9 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     case DT_RULE_STRING:
         dt_text_printf(out, "\"type\": [\"string\"%s], \"minLength\": 1", null);
+        break;
+    case DT_RULE_NAMES:
+        dt_text_printf(out, "\"type\": [\"array\", \"string\"%s], \"items\": {\"type\": \"string\"}", null);
         break;
     case DT_RULE_PAIR:
         dt_text_printf(out, "\"type\": [\"array\"%s%s]%s, \"minItems\": 2, \"maxItems\": 2, \"items\": {\"type\": \"integer\"", null, word,
