@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
@@ -125,6 +126,15 @@ static const struct data_ops *find_row(const char *glob, const char *format, str
     return found;
 }
 
+static void clear(struct data_source *s)
+{
+    for (int i = 0; i < s->file_count; i++) {
+        free(s->files[i].name);
+    }
+    free(s->files);
+    *s = (struct data_source){0};
+}
+
 int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err)
 {
     const struct data_ops *ops = find_row(glob, format, err);
@@ -133,7 +143,7 @@ int data_open(struct data_source *s, const char *glob, const char *format, int64
     }
     *s = (struct data_source){.ops = ops, .sequence_length = sequence_length};
     if (ops->open(s, glob, sequence_length, err) != 0) {
-        *s = (struct data_source){0};
+        clear(s);
         return -1;
     }
     return 0;
@@ -144,7 +154,50 @@ void data_close(struct data_source *s)
     if (s->ops != NULL) {
         s->ops->close(s);
     }
-    *s = (struct data_source){0};
+    clear(s);
+}
+
+void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
+{
+    s->files = dt_realloc(s->files, (size_t)(s->file_count + 1) * sizeof *s->files);
+    s->files[s->file_count++] = (struct data_file){.name = dt_strdup(data_base_name(path)), .count = count, .hash = hash};
+}
+
+bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what)
+{
+    int i = 0;
+    while (i < was_count && i < s->file_count && was[i].count == s->files[i].count && was[i].hash == s->files[i].hash) {
+        i++;
+    }
+    if (i == was_count && i == s->file_count) {
+        return false;
+    }
+    if (i == was_count) {
+        dt_text_printf(what, "%s is new", s->files[i].name);
+    } else if (i == s->file_count) {
+        dt_text_printf(what, "%s is gone", was[i].name);
+    } else if (strcmp(was[i].name, s->files[i].name) == 0) {
+        dt_text_printf(what, "%s is not what it was", was[i].name);
+    } else {
+        dt_text_printf(what, "%s stands where %s was", s->files[i].name, was[i].name);
+    }
+    if (was_count != s->file_count) {
+        dt_text_printf(what, " (%d file%s now, %d then)", s->file_count, s->file_count == 1 ? "" : "s", was_count);
+    }
+    return true;
+}
+
+uint64_t data_content(const struct data_source *s)
+{
+    XXH3_state_t *h = XXH3_createState();
+    (void)XXH3_64bits_reset(h);
+    for (int i = 0; i < s->file_count; i++) {
+        (void)XXH3_64bits_update(h, &s->files[i].count, sizeof s->files[i].count);
+        (void)XXH3_64bits_update(h, &s->files[i].hash, sizeof s->files[i].hash);
+    }
+    uint64_t hash = XXH3_64bits_digest(h);
+    (void)XXH3_freeState(h);
+    return hash;
 }
 
 static bool differ(const char *a, const char *b)

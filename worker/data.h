@@ -24,6 +24,12 @@ struct data_ops {
     void (*close)(struct data_source *s);
 };
 
+struct data_file { /* what is in a file, whatever it is called */
+    char *name;    /* without folders: for messages */
+    int64_t count; /* tokens */
+    uint64_t hash; /* of the content */
+};
+
 struct data_source {
     const struct data_ops *ops;
     int64_t sample_count, sequence_length;
@@ -33,13 +39,19 @@ struct data_source {
     int64_t blank_count;    /* samples without any target */
     const char *blank_path; /* where the first of them is: file and row, from 1; null: there is none */
     int64_t blank_row;
-    uint64_t hash; /* over names, sizes and content hashes of the files: says whether it is the same data */
+    uint64_t hash;           /* over names, sizes and content hashes of the files */
+    struct data_file *files; /* in their order: by them it is told whether it is the same data (data_differ) */
+    int file_count;
     void *state;
 };
 
 /* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other tokenizer, too short for one sequence, id >= vocabulary). */
 int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err);
 void data_close(struct data_source *s);
+/* True when `s` is not what `was` lists: says the first file that is new, changed or gone ("train-00002.bin is new"). A rename is no difference. */
+bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what);
+/* Of the contents in their order: equal where data_differ says nothing. */
+uint64_t data_content(const struct data_source *s);
 /* Checks that span sources: data.train, data.val (null: there is none) and data.tokenizer must mean one tokenizer. Sources that do not know theirs pass. */
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val, struct dt_error *err);
 

@@ -113,6 +113,61 @@ static void test_stream(void **state)
     assert_false(dt_file_exists(in("stream/train-00002.bin.json")));
 }
 
+/* A shard of these ids under this name. */
+static void put_shard(const char *name, const uint16_t *ids, int count)
+{
+    static char bytes[SHARD_HEADER_BYTES + 64];
+    int32_t header[3] = {SHARD_MAGIC_U16, 1, count};
+    struct dt_error err;
+    memset(bytes, 0, sizeof bytes);
+    memcpy(bytes, header, sizeof header);
+    memcpy(bytes + SHARD_HEADER_BYTES, ids, (size_t)count * sizeof *ids);
+    assert_int_equal(dt_file_write(in(name), bytes, SHARD_HEADER_BYTES + (size_t)count * sizeof *ids, &err), 0);
+}
+
+static void check_differ(const struct data_source *was, const char *glob, const char *expected)
+{
+    struct data_source now;
+    struct dt_error err;
+    struct dt_text what;
+    dt_text_init(&what);
+    assert_int_equal(data_open(&now, in(glob), "auto", 3, &err), 0);
+    assert_int_equal(data_differ(was->files, was->file_count, &now, &what), *expected != 0);
+    assert_string_equal(dt_text_str(&what), expected);
+    assert_int_equal(data_content(was) == data_content(&now), *expected == 0);
+    dt_text_clear(&what);
+    data_close(&now);
+}
+
+/* Data are what is in the files, in their order; the first file that is not as it was has a name. */
+static void test_same_data(void **state)
+{
+    (void)state;
+    static const uint16_t a[] = {1, 2, 3, 4}, b[] = {1, 2, 3, 5}, c[] = {1, 2, 3};
+    struct data_source was;
+    struct dt_error err;
+    assert_int_equal(dt_file_mkdirs(in("same"), &err), 0);
+    put_shard("same/x-0.bin", a, 4);
+    put_shard("same/x-1.bin", b, 4);
+    assert_int_equal(data_open(&was, in("same/x-*.bin"), "auto", 3, &err), 0);
+    check_differ(&was, "same/x-*.bin", "");
+    put_shard("same/y-8.bin", a, 4); /* renamed */
+    put_shard("same/y-9.bin", b, 4);
+    check_differ(&was, "same/y-*.bin", "");
+    put_shard("same/z-7.bin", b, 4); /* in another order */
+    put_shard("same/z-8.bin", a, 4);
+    check_differ(&was, "same/z-*.bin", "z-7.bin stands where x-0.bin was");
+    check_differ(&was, "same/x-0.bin", "x-1.bin is gone (1 file now, 2 then)");
+    put_shard("same/x-2.bin", c, 3);
+    check_differ(&was, "same/x-*.bin", "x-2.bin is new (3 files now, 2 then)");
+    data_close(&was);
+    assert_int_equal(unlink(in("same/x-2.bin")), 0);
+    assert_int_equal(data_open(&was, in("same/x-*.bin"), "auto", 3, &err), 0);
+    put_shard("same/x-1.bin", c, 3);
+    check_differ(&was, "same/x-*.bin", "x-1.bin is not what it was");
+    data_close(&was);
+}
+
 /* What exists is taken by its name, whatever letters are in it; the rest is a pattern. */
 static void test_literal_names(void **state)
 {
@@ -538,10 +593,10 @@ static void test_expect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),    cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_literal_names),
-        cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),       cmocka_unit_test(test_bad_info),
-        cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),          cmocka_unit_test(test_blank_rows),
-        cmocka_unit_test(test_corpus),    cmocka_unit_test(test_expect),
+        cmocka_unit_test(test_stream),        cmocka_unit_test(test_same_data), cmocka_unit_test(test_failed_overwrite),
+        cmocka_unit_test(test_literal_names), cmocka_unit_test(test_abandoned), cmocka_unit_test(test_bad_shards),
+        cmocka_unit_test(test_bad_info),      cmocka_unit_test(test_batches),   cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_blank_rows),    cmocka_unit_test(test_corpus),    cmocka_unit_test(test_expect),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -15,6 +15,8 @@ int data_files_open(struct data_files *f, const char *glob, struct dt_error *err
 void data_files_close(struct data_files *f);
 /* For `expect`: bytes of a mapped file. */
 void data_expect_bytes(const void *at, size_t size);
+/* For `open`: lists a file in s->files. */
+void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash);
 /* Name without folders. */
 const char *data_base_name(const char *path);
 

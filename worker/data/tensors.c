@@ -159,6 +159,14 @@ static void add_hash(XXH3_state_t *h, const struct st_tensor *x)
     (void)XXH3_64bits_update(h, x->data, x->size_bytes);
 }
 
+static void add_content(XXH3_state_t *h, const struct batch_file *f)
+{
+    add_hash(h, f->ids);
+    if (f->labels != NULL) {
+        add_hash(h, f->labels);
+    }
+}
+
 static int open_tensors(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err)
 {
     struct data_files files;
@@ -170,7 +178,7 @@ static int open_tensors(struct data_source *s, const char *glob, int64_t sequenc
     t->files = dt_alloc(files.count * sizeof *t->files);
     int64_t max = 0;
     int result = 0;
-    XXH3_state_t *h = XXH3_createState();
+    XXH3_state_t *h = XXH3_createState(), *own = XXH3_createState();
     (void)XXH3_64bits_reset(h);
     for (size_t i = 0; result == 0 && i < files.count; i++) {
         t->count++;
@@ -178,10 +186,10 @@ static int open_tensors(struct data_source *s, const char *glob, int64_t sequenc
         if (result == 0) {
             const char *name = data_base_name(files.paths[i]);
             (void)XXH3_64bits_update(h, name, strlen(name) + 1);
-            add_hash(h, t->files[i].ids);
-            if (t->files[i].labels != NULL) {
-                add_hash(h, t->files[i].labels);
-            }
+            add_content(h, &t->files[i]);
+            (void)XXH3_64bits_reset(own);
+            add_content(own, &t->files[i]);
+            data_list_file(s, files.paths[i], t->files[i].ids->numel, XXH3_64bits_digest(own));
             const char *tokenizer = st_metadata(t->files[i].file, "tokenizer");
             (void)snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tokenizer != NULL ? tokenizer : "");
         }
@@ -189,6 +197,7 @@ static int open_tensors(struct data_source *s, const char *glob, int64_t sequenc
     s->vocabulary = max + 1;
     s->hash = XXH3_64bits_digest(h);
     (void)XXH3_freeState(h);
+    (void)XXH3_freeState(own);
     data_files_close(&files);
     if (result != 0) {
         close_tensors(s);

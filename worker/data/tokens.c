@@ -82,6 +82,7 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
     t->firsts[i] = s->token_count;
     s->token_count += sh->token_count;
     t->firsts[i + 1] = s->token_count;
+    data_list_file(s, sh->path, sh->token_count, sh->info.hash);
     return 0;
 }
 
