@@ -24,7 +24,7 @@ static double linear(double progress, double left)
 static double cosine(double progress, double left)
 {
     (void)left;
-    return fmax(0, 0.5 * (1 + cos(acos(-1) * progress)));
+    return fmax(0, 0.5 * (1 + cos(acos(-1) * fmin(1, progress)))); /* beyond the end it would come back up */
 }
 
 static const struct row {
@@ -63,20 +63,25 @@ int schedule_check(const struct schedule *s, struct dt_error *err)
                    nearest ? "did you mean " : "use constant, constant_with_warmup, linear or cosine", nearest ? nearest : "");
 }
 
-double schedule_rate(const struct schedule *s, int64_t step)
+double schedule_rate_at(const struct schedule *s, double step)
 {
     const struct row *row = find(s->type);
     if (!row) {
         row = &rows[0];
     }
-    if (row->warms_up && step < s->warmup_steps) {
-        return s->learning_rate * ((double)step / (double)(s->warmup_steps > 1 ? s->warmup_steps : 1));
+    double warmup = (double)s->warmup_steps, total = (double)s->total_steps;
+    if (row->warms_up && step < warmup) {
+        return s->learning_rate * (step / fmax(1, warmup));
     }
-    int64_t span = s->total_steps - s->warmup_steps;
-    double steps = (double)(span > 1 ? span : 1);
-    double factor = row->decay((double)(step - s->warmup_steps) / steps, (double)(s->total_steps - step) / steps);
+    double span = fmax(1, total - warmup);
+    double factor = row->decay((step - warmup) / span, (total - step) / span);
     if (row->decay != stay) {
         factor = factor * (1 - s->min_lr_ratio) + s->min_lr_ratio;
     }
     return s->learning_rate * factor;
+}
+
+double schedule_rate(const struct schedule *s, int64_t step)
+{
+    return schedule_rate_at(s, (double)step);
 }
