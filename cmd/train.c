@@ -31,6 +31,9 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "  --output_dir DIR   short for --set output_dir=DIR\n"
                             "  --seed N           short for --set training.seed=N\n"
                             "  --model_name NAME  short for --set model.name=NAME\n"
+                            "  --accept KEY,...   keys that may differ from the checkpoint's, e.g.\n"
+                            "                     learning_rate or data.train; short for\n"
+                            "                     --set checkpointing.accept=KEY,...\n"
                             "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
                             "  --list-strategies  print all strategies and their other names\n"
                             "  --schema           print the JSON Schema of job files\n"
@@ -50,6 +53,7 @@ enum {
     OPT_OUTPUT,
     OPT_SEED,
     OPT_MODEL,
+    OPT_ACCEPT,
     OPT_FRESH,
     OPT_LIST,
     OPT_SCHEMA,
@@ -71,6 +75,7 @@ static const struct option long_options[] = {
     {"seed", required_argument, NULL, OPT_SEED},
     {"model_name", required_argument, NULL, OPT_MODEL},
     {"model-name", required_argument, NULL, OPT_MODEL},
+    {"accept", required_argument, NULL, OPT_ACCEPT},
     {"fresh", no_argument, NULL, OPT_FRESH},
     {"list-strategies", no_argument, NULL, OPT_LIST},
     {"list_strategies", no_argument, NULL, OPT_LIST},
@@ -147,6 +152,22 @@ static void add_set(struct options *o, const char *option, const char *key, cons
     o->set = dt_realloc(o->set, (size_t)(o->job.set_count + 1) * sizeof *o->set);
     o->set[o->job.set_count++] = dt_format("%s%s%s", key, *key ? "=" : "", value);
     o->job.set = o->set;
+}
+
+/* Given again, it adds to what it said before. */
+static void add_accepted(struct options *o, const char *keys)
+{
+    int i = 0;
+    while (i < o->job.set_count && (o->set_option[i] == NULL || strcmp(o->set_option[i], "--accept") != 0)) {
+        i++;
+    }
+    if (i == o->job.set_count) {
+        add_set(o, "--accept", "checkpointing.accept", keys);
+        return;
+    }
+    char *all = dt_format("%s,%s", o->set[i], keys);
+    free((void *)(uintptr_t)o->set[i]);
+    o->set[i] = all;
 }
 
 static void free_options(struct options *o)
@@ -249,6 +270,9 @@ static int read_options(struct options *o, int argc, char **argv)
         case OPT_MODEL:
             add_set(o, "--model_name", "model.name", optarg);
             break;
+        case OPT_ACCEPT:
+            add_accepted(o, optarg);
+            break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
                 fprintf(stderr, "train: --nproc: %s: must be a whole number from 1 to %d; example: --nproc 4\n", optarg, 1 << 20);
@@ -322,6 +346,9 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL; /* who asks for the plan of a running job is told it */
     rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
     rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
+    if (rc == 0 && print && !o->json && t.step > 0) {
+        printf("\ngoes on    from step %lld to step %lld\n", (long long)t.step, (long long)t.total_steps);
+    }
     dt_text_clear(&text);
     trainer_close(&t);
     return rc;

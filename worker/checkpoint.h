@@ -7,6 +7,8 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "worker/data.h"
+#include "worker/horizon.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,10 +36,14 @@ struct checkpoint_state {          /* everything else; the same on all ranks */
     int64_t step, epoch, position; /* optimizer steps done; epoch and samples consumed in it by all ranks */
     int64_t tokens;                /* seen since the start */
     int64_t optimizer_steps;       /* AdamW's step count */
+    struct horizon horizon;        /* of.micro_batch 0: not known, it was saved by a version that did not keep it */
     int64_t seed;
     uint64_t data_hash;
-    const char *job;          /* JSON text of the job (struct job.text) */
-    const char *model_config; /* JSON text: config.json of the model */
+    const struct data_file *data; /* the files of data.train */
+    int data_count;               /* 0: not known, alike; data_hash tells then */
+    const char *tokenizer;        /* of the data; null or "": not known */
+    const char *job;              /* JSON text of the job (struct job.text) */
+    const char *model_config;     /* JSON text: config.json of the model */
     int ranks;
     int round;          /* the round that wrote it */
     const char *run_id; /* of the launch whose round it is; null or "" for a lone worker */

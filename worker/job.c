@@ -3,12 +3,10 @@
 #include "worker/job.h"
 
 #include "base/config.h"
-#include "base/scan.h"
 #include "worker/folder.h"
 #include "worker/job_fields.h"
 #include "worker/job_model.h"
 
-#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +75,44 @@ static void check_length(struct job *job, struct dt_config *c)
     if (t->eval_every_n_steps > 0 && job->data.val == NULL) {
         dt_config_problem(c, "training.eval_every_n_steps", "there is nothing to evaluate on; give data.val");
     }
+}
+
+static bool is_key(const char *path)
+{
+    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
+        size_t size = strlen(s->name);
+        for (const struct dt_field *f = s->fields; strncmp(path, s->name, size) == 0 && path[size] == '.' && f->key != NULL; f++) {
+            if (strcmp(f->key, path + size + 1) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Afterwards checkpointing.accept holds full keys. */
+static void check_accept(struct job *job, struct dt_config *c)
+{
+    struct dt_text all;
+    dt_text_init(&all);
+    for (const char *p = job->checkpointing.accept; p != NULL && *p != 0; p += *p == ',') {
+        size_t size = strcspn(p, ",");
+        const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name), *nearest = job_accept_nearest(name);
+        if (key != NULL) {
+            dt_text_printf(&all, "%s%s", all.size > 0 ? "," : "", key);
+        } else if (is_key(name)) {
+            dt_config_problem(c, "checkpointing.accept", "%s may always differ from a checkpoint's; remove it", name);
+        } else {
+            dt_config_problem(c, "checkpointing.accept", "%s: is no key that a checkpoint is compared by%s%s%s", name,
+                              nearest != NULL ? "; did you mean " : "; see dtrun-train(1)", nearest != NULL ? nearest : "",
+                              nearest != NULL ? "?" : "");
+        }
+        p += size;
+    }
+    if (all.size > 0) {
+        job->checkpointing.accept = dt_arena_strdup(&job->arena, all.data);
+    }
+    dt_text_clear(&all);
 }
 
 /* "FULL_SHARD" -> "full_shard", "_HYBRID_SHARD_ZERO2" -> "hybrid_shard_zero2". */
@@ -305,6 +341,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);
     }
+    if (good[JOB_CHECKPOINTING]) {
+        check_accept(job, c);
+    }
     if (good[JOB_TRAINING] && good[JOB_FSDP] && good[JOB_ZERO]) {
         check_strategy(job, c);
     }
@@ -410,70 +449,4 @@ void job_schema(struct dt_text *out)
         dt_text_puts(out, "      }\n    }");
     }
     dt_text_puts(out, "\n  }\n}\n");
-}
-
-/* Keys that change the model, the data or the optimizer. Strategy, world size, batch split and number of steps are not among them, nor is where
- * the data lies: what it is, the checkpoint knows by its hash. */
-static const char *const kept[] = {
-    "model.name",
-    "model.n_layer",
-    "model.n_head",
-    "model.n_embd",
-    "model.n_positions",
-    "model.vocab_size",
-    "model.n_inner",
-    "model.layer_norm_epsilon",
-    "model.initializer_range",
-    "data.tokenizer",
-    "data.sequence_length",
-    "data.shuffle",
-    "training.seed",
-    "training.learning_rate",
-    "training.lr_scheduler_type",
-    "training.warmup_steps",
-    "training.warmup_ratio",
-    "training.min_lr_ratio",
-    "training.weight_decay",
-    "training.adam_beta1",
-    "training.adam_beta2",
-    "training.adam_epsilon",
-    "training.optimizer_state_dtype",
-    "training.max_grad_norm",
-    "training.loss_normalization",
-    "training.partial_accumulation",
-};
-
-static const cJSON *value_at(const cJSON *tree, const char *path)
-{
-    char section[32];
-    const char *dot = strchr(path, '.');
-    (void)snprintf(section, sizeof section, "%.*s", (int)(dot - path), path);
-    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(tree, section), dot + 1);
-}
-
-int job_same_training(const char *saved, const char *now, struct dt_error *err)
-{
-    int result = -1;
-    cJSON *b = NULL, *a = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, err);
-    b = a != NULL ? dt_scan_parse(now, strlen(now), "this job", NULL, err) : NULL;
-    if (a == NULL || b == NULL) {
-        goto out;
-    }
-    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
-        const cJSON *x = value_at(a, kept[i]), *y = value_at(b, kept[i]);
-        if (x == NULL || y == NULL || cJSON_Compare(x, y, true)) { /* a key that one version did not know says nothing */
-            continue;
-        }
-        char *was = cJSON_PrintUnformatted(x), *is = cJSON_PrintUnformatted(y);
-        (void)dt_fail(err, DT_INVALID, "%s: was %.100s, is now %.100s; go back to the old value, or begin anew with --fresh or another output_dir",
-                      kept[i], was, is);
-        cJSON_free(was);
-        cJSON_free(is);
-        goto out;
-    }
-    result = 0;
-out:
-    cJSON_Delete(a);
-    cJSON_Delete(b);
-    return result;
 }

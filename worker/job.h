@@ -92,6 +92,7 @@ struct job {
         int64_t save_every_n_steps; /* 0: only at the end */
         int64_t keep_last_n;        /* 0: all */
         const char *resume;         /* "auto", "never", or a folder of a checkpoint */
+        const char *accept;         /* "training.learning_rate,data.train": full keys of job_compare.c; or null */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
     } checkpointing;
@@ -125,8 +126,35 @@ void job_close(struct job *job);
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err);
 /* The JSON Schema of the job file, generated from the field tables. */
 void job_schema(struct dt_text *out);
-/* Compares two saved jobs (JSON as in `text`): 0, or -1 with both values of the first key that differs and changes the model,
- * the data or the optimizer (strategy, world size, batch split and number of steps may differ). */
-int job_same_training(const char *saved, const char *now, struct dt_error *err);
+/* job_compare.c */
+/* What a key of the job is to a run that goes on from a checkpoint. */
+enum job_key_kind {
+    JOB_KEY_TENSORS, /* another value, other tensors: never */
+    JOB_KEY_TOKENS,  /* the tensors fit and mean something else: never */
+    JOB_KEY_DATA,    /* other samples, or another order: when checkpointing.accept names it, from sample 0 of epoch 0 on */
+    JOB_KEY_NUMBER,  /* of schedule, optimizer or loss: when checkpointing.accept names it, from the next step on */
+    JOB_KEY_LENGTH   /* of the run: always */
+};
+enum { JOB_KEYS_MAX = 29 };
+#define JOB_DATA_KEY "data.train" /* compared by content */
+#define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
+struct job_change {
+    const char *key;
+    enum job_key_kind kind;
+    char was[64], is[64]; /* JSON, cut short; "" of JOB_DATA_KEY */
+};
+struct job_changes {
+    struct job_change list[JOB_KEYS_MAX];
+    int count;
+    char data[320]; /* of JOB_DATA_KEY: how they differ, cut short */
+};
+/* Compares two saved jobs (JSON as in `text`). other_data: how the data differ from those of the checkpoint; null: they are the same. 0 with all that differs
+ * and may; DT_INVALID with what differs and may not, both values of the first, and the ways on. */
+int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out, struct dt_error *err);
+/* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that may be meant, or null. */
+const char *job_accept_key(const char *name);
+const char *job_accept_nearest(const char *name);
+/* Puts what a saved job says of training into *out. Strings are in the arena. */
+void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out);
 
 #endif

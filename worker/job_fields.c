@@ -9,6 +9,7 @@
 #define LARGE 1e30               /* still a float */
 #define EXACT 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
 
+static const struct dt_rule names_or_null = {.type = DT_RULE_NAMES, .null = true};
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
@@ -189,6 +190,7 @@ static const struct dt_field checkpointing_fields[] = {
     {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
     {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
     {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run", AT(resume), &string},
+    {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept", AT(accept), &names_or_null},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {0},

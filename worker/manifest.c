@@ -13,7 +13,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, TENSORS_MAX = 1 << 20, SLICES_MAX = 1 << 24 };
+enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, TENSORS_MAX = 1 << 20, SLICES_MAX = 1 << 24, DATA_FILES_MAX = 1 << 20 };
 
 static const char hash_mark[] = ",\n\"hash\":\"";
 
@@ -70,6 +70,23 @@ int manifest_text(struct dt_text *out, const struct checkpoint_state *state, con
         state->step, state->epoch, state->position, state->tokens, state->optimizer_steps, state->seed, state->data_hash, state->ranks, state->round);
     const char *run_id = state->run_id != NULL ? state->run_id : "";
     dt_text_json(out, run_id, strlen(run_id));
+    const struct horizon *h = &state->horizon;
+    if (h->of.micro_batch > 0) {
+        dt_text_printf(out,
+                       ",\n\"horizon\":{\"micro_batch\":%" PRId64 ",\"micro_steps\":%" PRId64 ",\"samples\":%" PRId64 ",\"base\":%" PRId64
+                       ",\"rows\":%" PRId64 ",\"max_steps\":%" PRId64 ",\"end\":%" PRId64 "}",
+                       h->of.micro_batch, h->of.micro_steps, h->samples, h->base, h->rows, h->max_steps, h->end);
+    }
+    if (state->tokenizer != NULL && *state->tokenizer != 0) {
+        dt_text_puts(out, ",\n\"tokenizer\":");
+        dt_text_json(out, state->tokenizer, strlen(state->tokenizer));
+    }
+    for (int i = 0; i < state->data_count; i++) {
+        const struct data_file *f = &state->data[i];
+        dt_text_puts(out, i == 0 ? ",\n\"data\":[{\"name\":" : ",\n{\"name\":");
+        dt_text_json(out, f->name, strlen(f->name));
+        dt_text_printf(out, ",\"count\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\"}%s", f->count, f->hash, i + 1 == state->data_count ? "]" : "");
+    }
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
                    state->model_config != NULL ? state->model_config : "null");
     for (int i = 0; i < entry_count; i++) {
@@ -110,10 +127,85 @@ static int read_count(const cJSON *object, const char *key, int64_t *out, struct
     return 0;
 }
 
+/* A whole number, which may be below 0. */
+static int read_whole(const cJSON *object, const char *key, double most, int64_t *out, struct dt_error *err)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= most) || item->valuedouble != floor(item->valuedouble)) {
+        return dt_fail(err, DT_INVALID, "%s: missing or out of range", key);
+    }
+    *out = (int64_t)item->valuedouble;
+    return 0;
+}
+
+/* Where the run stands. Checkpoints of versions that did not keep it have none. */
+static int read_horizon(struct horizon *h, const cJSON *root, struct dt_error *err)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "horizon");
+    const struct {
+        const char *key;
+        double most; /* rows: as job_fields.c has it, in the most epochs they are a whole number still */
+        int64_t *out;
+    } all[] = {{"micro_batch", 1e12, &h->of.micro_batch},
+               {"micro_steps", 1e6, &h->of.micro_steps},
+               {"samples", 9e15, &h->samples},
+               {"base", 9e15, &h->base}, /* below 0: max_steps counted fewer samples than the epochs have */
+               {"rows", 9e12, &h->rows},
+               {"max_steps", 1e12, &h->max_steps},
+               {"end", 9e15, &h->end}};
+    for (size_t i = 0; item != NULL && i < sizeof all / sizeof all[0]; i++) {
+        if (read_whole(item, all[i].key, all[i].most, all[i].out, err) != 0) {
+            return dt_wrap(err, "horizon");
+        }
+    }
+    return item == NULL || (h->of.micro_batch > 0 && h->of.micro_steps > 0 && h->samples >= 0 && h->rows >= 0 && h->end >= 0)
+               ? 0
+               : dt_fail(err, DT_INVALID, "horizon: a number that is below 0");
+}
+
 static const char *read_string(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsString(item) && strlen(item->valuestring) < NAME_MAX_BYTES ? item->valuestring : NULL;
+}
+
+static bool is_hash(const char *text)
+{
+    return text != NULL && strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16;
+}
+
+static bool read_hash(const cJSON *object, const char *key, uint64_t *out)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+    *out = is_hash(text) ? strtoull(text, NULL, 16) : 0;
+    return is_hash(text);
+}
+
+/* The files of data.train, in their order. None in checkpoints of versions that knew one hash over all. */
+static int read_data(struct manifest *m, const cJSON *root, struct dt_error *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "data"), *item;
+    int count = cJSON_GetArraySize(list);
+    if (count > DATA_FILES_MAX) {
+        return dt_fail(err, DT_INVALID, "data: %d files; at most %d", count, DATA_FILES_MAX);
+    }
+    struct data_file *files = dt_arena_alloc(&m->arena, (size_t)count * sizeof *files + 1);
+    cJSON_ArrayForEach(item, list)
+    {
+        struct data_file *f = &files[m->state.data_count++];
+        const char *name = read_string(item, "name");
+        if (name == NULL || !read_hash(item, "hash", &f->hash)) {
+            return dt_fail(err, DT_INVALID, "data: a file without name or hash");
+        }
+        if (read_count(item, "count", &f->count, err) != 0) {
+            return dt_wrap(err, "data: %s", name);
+        }
+        f->name = dt_arena_strdup(&m->arena, name);
+    }
+    m->state.data = files;
+    const char *tokenizer = read_string(root, "tokenizer");
+    m->state.tokenizer = dt_arena_strdup(&m->arena, tokenizer != NULL ? tokenizer : "");
+    return 0;
 }
 
 static char *print_json(struct dt_arena *arena, const cJSON *item)
@@ -154,7 +246,7 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
     if (read_count(root, "step", &s->step, err) != 0 || read_count(root, "epoch", &s->epoch, err) != 0 ||
         read_count(root, "position", &s->position, err) != 0 || read_count(root, "tokens", &s->tokens, err) != 0 ||
         read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 || read_count(root, "ranks", &ranks, err) != 0 ||
-        read_count(root, "round", &round, err) != 0) {
+        read_count(root, "round", &round, err) != 0 || read_horizon(&s->horizon, root, err) != 0) {
         return -1;
     }
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(root, "seed");
@@ -166,6 +258,9 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
     s->ranks = (int)ranks;
     s->round = (int)round;
     s->run_id = dt_arena_strdup(&m->arena, run_id);
+    if (read_data(m, root, err) != 0) {
+        return -1;
+    }
     s->job = print_json(&m->arena, cJSON_GetObjectItemCaseSensitive(root, "job"));
     return 0;
 }
@@ -233,7 +328,7 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     s->sum_count = 0;
     cJSON_ArrayForEach(one, sums)
     {
-        if (!cJSON_IsString(one) || strlen(one->valuestring) != 16 || strspn(one->valuestring, "0123456789abcdef") != 16) {
+        if (!is_hash(cJSON_GetStringValue(one))) {
             return dt_fail(err, DT_INVALID, "%s: a checksum that is none", name);
         }
         values[s->sum_count++] = strtoull(one->valuestring, NULL, 16);

@@ -1,7 +1,9 @@
 /* manifest.json of a checkpoint: what was saved, in which file each slice lies, and checksums over every block of it. Its last
  * member is a hash of all the text before, so a manifest cut short or changed is never taken for a whole one.
  *
- *   {"format": "dtrun-checkpoint", "version": 1, "step": 300, ..., "job": {...}, "model_config": {...},
+ *   {"format": "dtrun-checkpoint", "version": 1, "step": 300, ...,
+ *    "horizon": {"micro_batch": 16, "micro_steps": 1, "samples": 4800, "base": 0, "rows": 3700, "max_steps": 400, "end": 6400},
+ *    "data": [{"name": "train-00000.bin", "count": 59216, "hash": "0123456789abcdef"}, ...], "job": {...}, "model_config": {...},
  *    "tensors": [{"name": "transformer.wte.weight", "shape": [256, 192]}, ...],
  *    "files": [{"name": "slices-00000-of-00002.safetensors", "size": 123,
  *               "slices": [{"purpose": "weight", "name": ..., "shape": [...], "first": 0, "count": 24576, "sums": ["91ab03c4...", ...]}, ...]}],

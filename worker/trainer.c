@@ -372,7 +372,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     say_blank_rows(&t);
     bool found = false;
     set_pulse_limit(&t, 0); /* reading shows a pulse; who does not read is found */
-    if (!hooks->no_files && (trainer_resume(&t, &found, err) != 0 || trainer_write_folder(&t, err) != 0)) {
+    if (!hooks->no_files && trainer_resume(&t, &found, err) != 0) {
         goto out;
     }
     if (!hooks->no_files) {
@@ -383,15 +383,15 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         goto out;
     }
     t.eval_due = !evaluated && (found || t.total_steps == 0) && eval_falls_on(&t, t.step);
-    if (!found && trainer_init_weights(&t, err) != 0) {
+    t.finished_before = found && t.step >= t.total_steps && !t.eval_due;
+    if ((!found && trainer_init_weights(&t, err) != 0) || (!hooks->no_files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
     if (!hooks->no_files && trainer_keep_origin(&t, found, err) != 0) {
         goto out;
     }
-    if (found && t.step >= t.total_steps && !t.eval_due) {
+    if (t.finished_before) {
         metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
-        t.finished_before = true;
     } else if ((!hooks->no_files && open_timeline(&t, err) != 0) || train(&t, hooks, err) != 0) {
         goto out;
     }

@@ -10,11 +10,11 @@
 #include "worker/checkpoint.h"
 #include "worker/clip.h"
 #include "worker/data.h"
+#include "worker/horizon.h"
 #include "worker/job.h"
 #include "worker/metrics.h"
 #include "worker/optimizer.h"
 #include "worker/plan.h"
-#include "worker/schedule.h"
 #include "worker/strategy.h"
 #include "worker/world.h"
 
@@ -38,6 +38,7 @@ struct trainer_feed { /* batches of one step: trainer_batch.c */
 struct trainer_pending { /* a step that was put in */
     double begin_s, data_s, rate;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
+    int64_t samples;                /* horizon.samples behind it */
     int turn;                       /* of its sums */
     int blank_rank;
     bool blank, riders;
@@ -61,9 +62,11 @@ struct trainer {
 
     int64_t micro_steps;                                /* of a full step */
     int64_t step, epoch, position, tokens, total_steps; /* of steps whose results are known */
-    int64_t begun;                                      /* steps that were put in */
     int64_t blank_steps;                                /* of the steps: without any target, so they changed nothing */
     bool blank_rank_said;
+    double rate_before;                /* what the learning rate would be now if nothing had changed when the run went on */
+    struct horizon horizon;            /* alike */
+    int64_t begun, begun_samples;      /* steps that were put in, and what horizon.samples is behind them */
     int64_t read_epoch, read_position; /* where the next step's batches come from */
     int64_t cold, cold_span;           /* for so many steps more the disk is asked for samples before they are read; and after the next wait for it */
     int ahead;                         /* steps that may be put in while the results of one are not known */
@@ -128,6 +131,8 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                     struct dt_error *err);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
+/* How a step's batch is split on the ranks of now. */
+struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */
 /* Into the host's memory, with local_size ranks. device: the one that is open, or null; of one with memory of its own trainer_check_device says it. */
 int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err);
@@ -205,18 +210,17 @@ int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *o
  * is for all to share. */
 int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, struct dt_error *err);
 /* --plan: what the start would find without changing anything: -1 when the checkpoint to begin from (the newest, or the one that is named) was another
- * training's, or the named one is not there or no checkpoint. */
-int trainer_check_folder(const struct trainer *t, struct dt_error *err);
+ * training's, or the named one is not there or no checkpoint. Where there is one, the run stands there then (t->step, t->total_steps). */
+int trainer_check_folder(struct trainer *t, struct dt_error *err);
 /* --plan before a start: DT_IN_USE when another job writes to the folder of checkpoints. */
 int trainer_check_free(const struct job *job, struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);
 
 /* trainer_state.c: weights and checkpoints. */
-/* DT_INVALID when a checkpoint is of another job or other data. */
-int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct dt_error *err);
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
-int trainer_load(struct trainer *t, const char *path, struct dt_error *err);
+/* *changes: what of the job differs from that of the checkpoint, and was taken. */
+int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
 /* All ranks together. What the disk refuses is DT_FULL (disk or quota) or DT_IO (permission, error) on all of them: nothing is left of the try, the checkpoint
  * before stays, and the run may go on. */
 int trainer_save(struct trainer *t, struct dt_error *err);
@@ -226,13 +230,24 @@ double trainer_checkpoint_bytes(const struct trainer *t);
 void trainer_check_disk(struct trainer *t);
 /* Rank 0: writes output_dir/model from the newest checkpoint. */
 int trainer_export(struct trainer *t, struct dt_error *err);
-/* Rank 0: output_dir with job.json and env.json. */
+/* Rank 0: output_dir with job.json and env.json. Of a finished run they stay as they are. */
 int trainer_write_folder(struct trainer *t, struct dt_error *err);
 
 /* trainer_origin.c: config.json and the files of model.load, for the export. */
 /* Rank 0, once the weights are there (found: from a checkpoint): keeps them in the folder of checkpoints, and says what of them is left out or not honoured. */
 int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err);
 void trainer_set_config(struct trainer *t, const char *text);
+
+/* trainer_continue.c: going on with other numbers. */
+/* DT_INVALID when a checkpoint is of another job or other data, and checkpointing.accept does not name what differs; otherwise *changes is what does. */
+int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct job_changes *changes,
+                        struct dt_error *err);
+/* The run stands where the checkpoint says, and counts from there. */
+void trainer_take_place(struct trainer *t, const struct checkpoint_state *state, const struct job_changes *changes);
+/* What a checkpoint keeps of it. */
+struct horizon trainer_horizon(const struct trainer *t);
+/* A line and an event for each of the changes, and a line when a step has another batch than when the run began. */
+void trainer_say_changes(struct trainer *t, const struct job_changes *changes);
 
 /* trainer_pace.c: the straggler report. open: before the first step; close is harmless without it. */
 void trainer_pace_open(struct trainer *t);

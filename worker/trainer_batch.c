@@ -61,6 +61,7 @@ void trainer_batch_close(struct trainer *t)
 void trainer_batch_restart(struct trainer *t)
 {
     t->begun = t->step;
+    t->begun_samples = t->horizon.samples;
     t->read_epoch = t->epoch;
     t->read_position = t->position;
     t->feeds[0].full = t->feeds[1].full = false;

@@ -43,46 +43,19 @@ static void plan_activations(struct trainer *t)
     t->piece_progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->progress);
 }
 
-/* Optimizer steps that `micro` micro-steps of one epoch make. */
-static int64_t steps_of(const struct trainer *t, int64_t micro)
-{
-    int64_t k = t->micro_steps;
-    return t->job->training.partial_accumulation == PARTIAL_STEP ? (micro + k - 1) / k : micro / k;
-}
-
-/* Steps at the end of the run, seen from where it stands: ranks may have changed since it began. */
-static int64_t count_steps(const struct trainer *t)
-{
-    const struct job_training *j = &t->job->training;
-    if (j->max_steps >= 0) {
-        return j->max_steps;
-    }
-    int64_t per_micro = j->batch_size_per_gpu * t->size, whole = (int64_t)floor(j->num_epochs);
-    int64_t samples = t->train.sample_count, part = (int64_t)((j->num_epochs - (double)whole) * (double)samples);
-    int64_t steps = t->step;
-    if (j->partial_accumulation == PARTIAL_CARRY) {
-        int64_t all = whole * (samples / per_micro) + part / per_micro;
-        int64_t used = t->epoch * (samples / per_micro) + t->position / per_micro;
-        return steps + (all > used ? (all - used) / t->micro_steps : 0);
-    }
-    int64_t end = t->epoch < whole ? samples : t->epoch == whole ? part : 0; /* of the epoch that the run stands in */
-    steps += end > t->position ? steps_of(t, (end - t->position) / per_micro) : 0;
-    if (t->epoch < whole) {
-        steps += (whole - t->epoch - 1) * steps_of(t, samples / per_micro) + steps_of(t, part / per_micro);
-    }
-    return steps;
-}
-
 void trainer_count(struct trainer *t)
 {
     const struct job_training *j = &t->job->training;
-    t->total_steps = count_steps(t);
-    int64_t warmup = j->warmup_steps >= 0 ? j->warmup_steps : (int64_t)ceil(j->warmup_ratio * (double)t->total_steps);
-    t->schedule = (struct schedule){.type = j->lr_scheduler_type,
-                                    .learning_rate = j->learning_rate,
-                                    .min_lr_ratio = j->min_lr_ratio,
-                                    .warmup_steps = warmup,
-                                    .total_steps = t->total_steps};
+    struct horizon *h = &t->horizon;
+    const struct batch_split now = trainer_split(t);
+    horizon_begin(h, j, &now, t->step, t->train.sample_count);
+    t->total_steps = t->step + horizon_left(h, j, &now, t->epoch, t->position);
+    t->schedule = horizon_schedule(h, j);
+}
+
+struct batch_split trainer_split(const struct trainer *t)
+{
+    return (struct batch_split){t->job->training.batch_size_per_gpu * t->size, t->micro_steps};
 }
 
 static int open_data(struct trainer *t, struct dt_error *err)

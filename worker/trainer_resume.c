@@ -454,6 +454,7 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
 int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
 {
     struct search s = {.path = NULL};
+    struct job_changes changes = {.count = 0};
     struct dt_text path;
     dt_text_init(&path);
     s.failed = t->rank == 0 && hold_folder(t, &s.why) != 0;
@@ -477,7 +478,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
                     t->job->checkpointing.checkpoint_dir);
     }
     if (*found) {
-        rc = all_loaded(t, trainer_load(t, path.data, err), err);
+        rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
     }
     if (rc == 0 && t->rank == 0) {
         rc = settle_course(t, &s, *found ? path.data : NULL, err);
@@ -494,14 +495,27 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         char fields[64];
         snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
         metrics_event(&t->metrics, "resume", fields);
+        trainer_say_changes(t, &changes);
     }
     search_clear(&s);
     dt_text_clear(&path);
     return rc;
 }
 
+/* The run may go on from there, and stands there then. */
+static int check_one(struct trainer *t, const struct checkpoint *c, const char *path, struct dt_error *err)
+{
+    struct job_changes changes;
+    const struct checkpoint_state *state = checkpoint_get_state(c);
+    if (trainer_check_saved(t, state, path, &changes, err) != 0) {
+        return -1;
+    }
+    trainer_take_place(t, state, &changes);
+    return 0;
+}
+
 /* The first of a run's own checkpoints that looks whole from outside, as a start would find it; *seen: there is one. */
-static int check_own(const struct trainer *t, const struct search *s, bool *seen, struct dt_error *err)
+static int check_own(struct trainer *t, const struct search *s, bool *seen, struct dt_error *err)
 {
     int rc = 0;
     *seen = false;
@@ -509,14 +523,14 @@ static int check_own(const struct trainer *t, const struct search *s, bool *seen
         struct checkpoint *c = NULL;
         char *path = checkpoint_path(t->job->checkpointing.checkpoint_dir, s->steps[i]);
         *seen = checkpoint_open(&c, path, NULL) == 0;
-        rc = *seen ? trainer_check_saved(t, checkpoint_get_state(c), path, err) : 0;
+        rc = *seen ? check_one(t, c, path, err) : 0;
         checkpoint_close(*seen ? c : NULL);
         free(path);
     }
     return rc;
 }
 
-static int check_named(const struct trainer *t, struct search *s, struct dt_error *err)
+static int check_named(struct trainer *t, struct search *s, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     struct checkpoint *c = NULL;
@@ -524,7 +538,7 @@ static int check_named(const struct trainer *t, struct search *s, struct dt_erro
         return -1;
     }
     int rc = checkpoint_open(&c, s->path, err);
-    rc = rc == 0 ? trainer_check_saved(t, checkpoint_get_state(c), s->path, err) : rc;
+    rc = rc == 0 ? check_one(t, c, s->path, err) : rc;
     checkpoint_close(c);
     return rc == 0 ? 0 : dt_wrap(err, "checkpointing.resume");
 }
@@ -536,7 +550,7 @@ int trainer_check_free(const struct job *job, struct dt_error *err)
     return checkpoint_check_free(job->checkpointing.checkpoint_dir, more_hosts ? run_id : NULL, FREE_WAIT_S, err);
 }
 
-int trainer_check_folder(const struct trainer *t, struct dt_error *err)
+int trainer_check_folder(struct trainer *t, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume != NULL ? job->resume : "auto";

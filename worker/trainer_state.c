@@ -178,18 +178,7 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
     return 0;
 }
 
-int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct dt_error *err)
-{
-    if (state->job && t->job->text && job_same_training(state->job, t->job->text, err) != 0) {
-        return dt_wrap(err, "%s", path);
-    }
-    if (state->data_hash != t->train.hash) {
-        return dt_fail(err, DT_INVALID, "%s: data.train: not the data it was trained on; bring the old data back, or begin anew with --fresh", path);
-    }
-    return 0;
-}
-
-int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
+int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
     struct reading r = {0};
     struct checkpoint *c = NULL;
@@ -199,7 +188,7 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
     r.checkpoint = c;
     checkpoint_progress(c, pulse, t->world->page);
     const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = trainer_check_saved(t, state, path, err);
+    int rc = trainer_check_saved(t, state, path, changes, err);
     if (rc == 0) {
         r.wide = t->strategy.type != DT_F32 || t->optimizer.moment_type != DT_F32 ? dt_alloc(STAGE_BYTES) : NULL;
         rc = stage_open(&r.stage, t->world->device, t->world->compute, err);
@@ -209,18 +198,15 @@ int trainer_load(struct trainer *t, const char *path, struct dt_error *err)
         dt_page_pulse(t->world->page);
     }
     if (rc == 0) {
-        t->step = t->saved_step = state->step;
+        trainer_take_place(t, state, changes);
+        t->saved_step = t->step;
         free(t->saved_path);
         t->saved_path = dt_strdup(path);
         trainer_set_config(t, state->model_config);
-        t->epoch = state->epoch;
-        t->position = state->position;
-        t->tokens = state->tokens;
         t->optimizer.steps = state->optimizer_steps;
         t->blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
         atomic_store(&t->world->page->step, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
-        trainer_count(t);
     }
     stage_close(&r.stage);
     free(r.wide);
@@ -386,8 +372,12 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .position = t->position,
                                      .tokens = t->tokens,
                                      .optimizer_steps = t->optimizer.steps,
+                                     .horizon = trainer_horizon(t),
                                      .seed = t->job->training.seed,
                                      .data_hash = t->train.hash,
+                                     .data = t->train.files,
+                                     .data_count = t->train.file_count,
+                                     .tokenizer = t->train.tokenizer,
                                      .job = t->job->text ? t->job->text : "{}",
                                      .model_config = t->model_config,
                                      .ranks = t->size,
@@ -566,14 +556,15 @@ int trainer_write_folder(struct trainer *t, struct dt_error *err)
     char *logs = dt_format("%s/logs", dir), *job = dt_format("%s/job.json", dir), *env = dt_format("%s/env.json", dir);
     struct dt_text text;
     dt_text_init(&text);
+    bool stays = t->finished_before && dt_file_exists(job);
     int rc = dt_file_mkdirs(logs, err);
     static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", NULL};
     dt_file_remove_cut(dir, names);
-    if (rc == 0 && t->job->text) {
+    if (rc == 0 && !stays && t->job->text) {
         rc = dt_file_write(job, t->job->text, strlen(t->job->text), err);
     }
     write_env(t, &text);
-    if (rc == 0) {
+    if (rc == 0 && !stays) {
         rc = dt_file_write(env, text.data, text.size, err);
     }
     dt_text_clear(&text);

@@ -263,12 +263,15 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     }
     p->begin_s = begin_s;
     p->data_s = f->data_s;
-    p->rate = schedule_rate(&t->schedule, t->begun);
+    p->rate = horizon_rate(&t->horizon, &t->schedule, t->begun_samples);
     p->count = f->count;
     p->epoch = f->epoch;
     p->position = f->position;
     p->blank = f->blank;
     p->blank_rank = f->blank_rank;
+    const struct batch_split now = trainer_split(t);
+    bool last = t->begun + 1 >= t->total_steps;
+    t->begun_samples = p->samples = horizon_after(&t->horizon, &t->job->training, t->begun_samples, &now, p->epoch, p->position, last);
     p->riders = t->pace_due;
     t->pace_due = false;
     trainer_graph_begin(t);
@@ -351,6 +354,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     t->step++;
     t->epoch = p->epoch;
     t->position = p->position;
+    t->horizon.samples = p->samples;
     t->stop_wanted = t->stop_wanted || r->stop_count > 0;
     t->tokens += p->count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
     atomic_store(&w->page->step, t->step);

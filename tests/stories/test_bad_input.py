@@ -420,7 +420,8 @@ def test_a_checkpoint_of_another_job(place, asked, key, value, was):
     for said in both_ways(job, out, options=f"--set checkpointing.resume='{resume}' --set {key}={value}"):
         where = named if from_other else out / "checkpoints" / ("step-00000020" if asked == "auto" else "step-00000010")
         prefix = "" if asked == "auto" else "checkpointing.resume: "
-        assert said == (f"train: {prefix}{where}: {key}: was {was}, is now {value}; go back to the old value, or begin anew with --fresh or another "
+        keep = "" if key == "model.n_embd" else f", keep the optimizer's state and go on with --accept {key} (checkpointing.accept)"
+        assert said == (f"train: {prefix}{where}: {key}: was {was}, is now {value}; go back to the old value{keep}, or begin anew with --fresh or another "
                         "output_dir\n"), said
     assert unchanged(out) == before and not glob.glob(f"{out}/**/*.old-*", recursive=True)
 

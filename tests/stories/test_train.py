@@ -136,10 +136,151 @@ def test_a_run_alone(job):
     assert sorted(p.name for p in (job.out / "checkpoints").glob("step-*")) == ["step-00000005", "step-00000010", "step-00000012"]
     assert "finished at step 12" in train(job.path).stderr
     refused = train("--set", "training.learning_rate=0.5", job.path, code=2).stderr
-    assert "learning_rate" in refused and "0.5" in refused
+    assert "learning_rate" in refused and "0.5" in refused and "--accept training.learning_rate" in refused
     assert json.loads((job.out / "job.json").read_text())["training"]["learning_rate"] == 0.01
     assert "train: done at step 12" in train("--fresh", job.path).stderr
     assert (job.out / "checkpoints.old-1").exists()
+
+
+def events(out, kind):
+    return [e for e in map(json.loads, (out / "events.jsonl").read_text().splitlines()) if e.get("event") == kind]
+
+
+def curve(out, begin=0):
+    """Of each step, the place in the data where it begins and its rate."""
+    steps = [m for m in metrics(out) if "lr" in m]
+    return list(zip([begin] + [m["epoch"] for m in steps], [m["lr"] for m in steps]))
+
+
+@pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+@pytest.mark.parametrize("length", [{"num_epochs": 2, "max_steps": -1}, {"max_steps": 124}])
+def test_other_ranks_follow_the_curve(job, tmp_path, length):
+    """500 samples, 8 of a step at first: at each place of the data the rate is that of an undisturbed run, give or take a step, and both end at the same place."""
+    job(training={"batch_size_per_gpu": 4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, **length}, checkpointing={"save_every_n_steps": 20, "keep_last_n": 0},
+        logging={"log_every_n_steps": 1})
+    dtrun("--nproc-per-node", "2", TRAIN, job.path)
+    whole = curve(job.out) + [(2, 0)]
+    for ranks, batch, accumulation in (1, 4, 1), (4, 4, 1), (2, 2, 2):
+        out = tmp_path / f"by-{ranks}"
+        said = dtrun("--nproc-per-node", str(ranks), TRAIN, job.path, "--output_dir", str(out), "--set", f"checkpointing.resume={job.out}/checkpoints/step-00000040",
+                     "--set", f"training.batch_size_per_gpu={batch}", "--set", f"training.gradient_accumulation_steps={accumulation}")
+        for at, rate in curve(out, 40 * 8 / 500):
+            (x, a), (y, b) = max(p for p in whole if p[0] <= at + 1e-9), min(p for p in whole if p[0] > at + 1e-9)
+            assert abs(rate - (a + (b - a) * (at - x) / (y - x))) <= 3e-4, (ranks, at, rate, a, b)
+        assert at >= 2 - 32 / 500, (ranks, at)
+        different = ranks * batch * accumulation != 8
+        assert different == ("samples, and was 8 when the run began: it ends at step " in said), said
+
+
+@pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+@pytest.mark.parametrize("length", [{"num_epochs": 0.5, "max_steps": -1}, {"max_steps": 20}])
+def test_what_is_finished_stays_finished(job, length):
+    job(training={"batch_size_per_gpu": 3, **length}, checkpointing={"keep_last_n": 1})
+    dtrun("--nproc-per-node", "4", TRAIN, job.path)
+
+    def there():
+        return {p: (p.stat().st_mtime_ns, p.stat().st_size) for folder in ("model", "checkpoints/step-*") for p in job.out.glob(f"{folder}/*")}
+
+    before, step = there(), int((job.out / "checkpoints" / "latest").read_text().split("-")[1])
+    for ranks, sets in (1, []), (2, ["training.batch_size_per_gpu=1"]), (3, ["training.gradient_accumulation_steps=2"]), (2, ["training.max_steps=3"]):
+        said = dtrun("--nproc-per-node", str(ranks), TRAIN, job.path, *[x for s in sets for x in ("--set", s)])
+        assert f"finished at step {step}" in said and there() == before, (ranks, said)
+    more = "training.max_steps=25" if "num_epochs" not in length else "training.num_epochs=0.6"
+    said = dtrun("--nproc-per-node", "1", TRAIN, job.path, "--set", more)
+    assert "done at step" in said and there() != before, said
+
+
+def test_more_steps_say_what_the_rate_is(job):
+    job(training={"lr_scheduler_type": "cosine", "warmup_steps": 2}, logging={"log_every_n_steps": 1})
+    train(job.path)
+    said = train(job.path, "--set", "training.max_steps=24").stderr
+    assert "train: training.max_steps 12 -> 24 from step 12 (learning rate 0 -> 0.00571)\n" in said
+    rates = [m["lr"] for m in metrics(job.out) if "lr" in m]
+    assert abs(rates[12] - 0.00571) < 1e-5 and len(rates) == 24
+    change = events(job.out, "change")[-1]
+    assert (change["key"], change["was"], change["is"], change["step"], change["lr_was"]) == ("training.max_steps", 12, 24, 12, 0) and change["lr"] == rates[12]
+    plan = train("--plan", job.path, "--set", "training.max_steps=30").stdout
+    assert plan.endswith("\ngoes on    from step 24 to step 30\n")
+
+
+def test_accepted_numbers(job):
+    """With the optimizer's state: one line and one event for each; then it is the run's."""
+    job(training={"lr_scheduler_type": "linear"}, logging={"log_every_n_steps": 1})
+    train(job.path)
+    job(training={"max_steps": 24, "learning_rate": 0.004, "weight_decay": 0.5})
+    said = train(job.path, code=2).stderr
+    assert ("training.learning_rate: was 0.01, is now 0.004 (all that differ: training.learning_rate,training.weight_decay); go back to the old value, keep the "
+            "optimizer's state and go on with --accept training.learning_rate,training.weight_decay (checkpointing.accept), or begin anew") in said
+    assert "training.weight_decay: was 0, is now 0.5;" in train("--accept", "learning_rate", job.path, code=2).stderr
+    train("--plan", "--accept", "learning_rate,weight_decay", job.path)
+    said = train("--accept", "learning_rate", "--accept", "training.weight_decay", job.path).stderr
+    assert "train: training.learning_rate 0.01 -> 0.004 from step 12 (learning rate 0 -> 0.002)\n" in said
+    assert "train: training.weight_decay 0 -> 0.5 from step 12 (learning rate 0 -> 0.002)\n" in said
+    assert [e["key"] for e in events(job.out, "change")] == ["training.learning_rate", "training.weight_decay", "training.max_steps"]
+    assert json.loads((job.out / "job.json").read_text())["checkpointing"]["accept"] == ["training.learning_rate", "training.weight_decay"]
+    assert "finished at step 24" in train(job.path).stderr
+    said = train("--accept", "lerning_rate", job.path, code=2).stderr
+    assert "--accept lerning_rate: checkpointing.accept: lerning_rate: is no key that a checkpoint is compared by; did you mean learning_rate?" in said
+
+
+def test_data_that_grew(job, tmp_path):
+    """Shards under other names are the same data. One that is new is named; accepted, its first epoch begins."""
+    for name, count, seed in ("a-0.bin", 801, 1), ("a-1.bin", 800, 2), ("b-0.bin", 801, 1), ("b-1.bin", 800, 2):
+        shard(tmp_path / name, count, seed)
+    job(data={"train": f"{tmp_path}/a-*.bin", "shuffle": False}, training={"max_steps": -1, "num_epochs": 1}, logging={"log_every_n_steps": 1})
+    train(job.path)  # 50 steps
+    job(data={"train": f"{tmp_path}/b-*.bin"}, training={"num_epochs": 2})
+    said = train(job.path).stderr
+    assert "training.num_epochs 1 -> 2 from step 50 (learning rate 0 -> 0.005)" in said and "done at step 100" in said
+    shard(tmp_path / "b-2.bin", 160, 3)
+    said = train(job.path, code=2).stderr
+    assert ("data.train: b-2.bin is new (3 files now, 2 then); bring the old data back, keep the optimizer's state and go on from the first sample with --accept "
+            "data.train (checkpointing.accept), or begin anew") in said
+    said = train("--accept", "data.train", job.path).stderr
+    assert "train: data.train: b-2.bin is new (3 files now, 2 then), from step 100, with the first sample (learning rate 0 -> 0.00524)\n" in said
+    assert "done at step 210" in said  # 110 samples, 2 of a step, twice
+    rows = [m for m in metrics(job.out) if "lr" in m]
+    assert [m["step"] for m in rows] == list(range(1, 211))
+    assert abs(rows[100]["epoch"] - 2 / 110) < 1e-9 and rows[99]["tokens"] == 3200 and rows[209]["tokens"] == 6720
+    assert "finished at step 210" in train(job.path).stderr
+    shard(tmp_path / "b-0.bin", 801, 9)
+    assert "data.train: b-0.bin is not what it was; bring" in train(job.path, code=2).stderr
+
+
+def test_data_of_another_tokenizer(job, tmp_path):
+    """Ids that mean something else are not accepted; the weights are a start."""
+    job()
+    for name in "one", "two":
+        (tmp_path / "train.bin.json").write_text(json.dumps({"tokenizer": name, "vocabulary": 64}))
+        (tmp_path / "val.bin.json").write_text(json.dumps({"tokenizer": name, "vocabulary": 64}))
+        if name == "one":
+            train(job.path)
+    shard(tmp_path / "train.bin", 8001, 5)
+    said = train("--accept", "data.train", job.path, code=2).stderr
+    assert "data.train: tokenizer two, and one when it was saved; make the data with that one, or begin anew" in said
+    subprocess.run([program("dtckpt"), "export", job.out / "checkpoints/step-00000012", tmp_path / "start"], env=clean_env(), check=True, capture_output=True)
+    job(output_dir=str(tmp_path / "other"), model={"load": str(tmp_path / "start")})
+    assert "done at step 12" in train(job.path).stderr
+
+
+@pytest.mark.skipif(not os.path.exists(DTRUN), reason="dtrun is not built")
+def test_a_round_accepts_as_the_first_did(job):
+    """A rank is killed before the new number is saved, and after that: the launch goes on either way, with it."""
+    job(training={"max_steps": 20, "lr_scheduler_type": "constant", "strategy": "zero1"}, checkpointing={"save_every_n_steps": 10})
+    dtrun("--nproc-per-node", "2", TRAIN, job.path)
+    for steps, every in (4000, 0), (6000, 20):
+        job(training={"max_steps": steps, "learning_rate": 0.001 if every == 0 else 0.002}, checkpointing={"save_every_n_steps": every})
+        before = set((job.out / "checkpoints").glob("step-????????"))
+        lines = len((job.out / "metrics.jsonl").read_text().splitlines())
+        with Job(["--nproc-per-node", "2", "--max-restarts", "1", "train", "--accept", "learning_rate", job.path]) as running:
+            wait_lines(job.out / "metrics.jsonl", lines + 3)
+            wait_until(lambda: every == 0 or set((job.out / "checkpoints").glob("step-????????")) - before, "a checkpoint")
+            os.kill(workers(running.marker)[1], signal.SIGKILL)
+            done = running.finish(2 * DEADLINE_S)
+        assert done.code == 0, done
+        assert metrics(job.out)[-2 if "val_loss" in metrics(job.out)[-1] else -1]["lr"] == (0.001 if every == 0 else 0.002)
+        assert [e["step"] for e in events(job.out, "resume")][-1] > 20 if every else events(job.out, "resume")[-1]["step"] == 20
+    assert "finished at step 6000" in train(job.path).stderr
 
 
 def test_loss_not_finite(job):

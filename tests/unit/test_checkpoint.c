@@ -61,6 +61,8 @@ static const char *launch = "0123456789abcdef0123456789abcdef";
 static const char *const other_launch = "0123456789abcdef0123456789abcde0";
 
 static const char *model_config, *job_text; /* of the next ones; null: small ones */
+static char first_name[] = "a \"b\".bin", second_name[] = "c.bin";
+static const struct data_file data_files[] = {{first_name, 59216, 1}, {second_name, 7, 0xfedcba9876543210ull}};
 
 static struct checkpoint_state state_at(int64_t step, int ranks, int round)
 {
@@ -71,6 +73,10 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
                                      .optimizer_steps = step,
                                      .seed = 42,
                                      .data_hash = 0xfedcba9876543210ull,
+                                     .horizon = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800},
+                                     .data = data_files,
+                                     .data_count = 2,
+                                     .tokenizer = "bytes",
                                      .job = job_text != NULL ? job_text : "{\"a\":1}",
                                      .model_config = model_config != NULL ? model_config : "{\"model_type\":\"gpt2\"}",
                                      .ranks = ranks,
@@ -149,6 +155,14 @@ static void any_ranks_write_anyone_reads(void **unused)
         assert_int_equal(s->step, 300);
         assert_int_equal(s->position, 77);
         assert_true(s->data_hash == 0xfedcba9876543210ull);
+        const struct horizon h = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800};
+        assert_memory_equal(&s->horizon, &h, sizeof h);
+        assert_int_equal(s->data_count, 2);
+        assert_string_equal(s->tokenizer, "bytes");
+        for (int i = 0; i < 2; i++) {
+            assert_string_equal(s->data[i].name, data_files[i].name);
+            assert_true(s->data[i].count == data_files[i].count && s->data[i].hash == data_files[i].hash);
+        }
         assert_string_equal(s->job, "{\"a\":1}");
         static float out[LARGE];
         static const int64_t ranges[][2] = {{0, LARGE}, {0, 1}, {LARGE - 1, 1}, {100001, 99999}, {262143, 2}, {5, 0}};
@@ -903,11 +917,53 @@ static int cleanup(void **unused)
     return top[0] != 0 ? dt_file_remove_tree(top, NULL) : 0;
 }
 
+/* What no version of ours has written of the run's place is no place; nothing at all is what versions wrote that did not keep it. */
+static void a_place_out_of_range(void **unused)
+{
+    (void)unused;
+    static const struct horizon bad[] = {{.of = {16, 0}},
+                                         {.of = {INT64_C(1) << 50, 1}},
+                                         {.of = {1, 2000000}},
+                                         {.of = {1, 1}, .samples = -1},
+                                         {.of = {1, 1}, .rows = INT64_C(1) << 50},
+                                         {.of = {1, 1}, .base = INT64_MAX},
+                                         {.of = {1, 1}, .end = -1}};
+    struct checkpoint_state state = state_at(1, 1, 0);
+    struct dt_error err;
+    for (size_t i = 0; i <= sizeof bad / sizeof bad[0]; i++) {
+        bool none = i == sizeof bad / sizeof bad[0];
+        struct dt_text text;
+        struct manifest m;
+        dt_text_init(&text);
+        state.horizon = none ? (struct horizon){.base = 0} : bad[i];
+        state.data_count = none ? 0 : state.data_count;
+        fresh_dir();
+        const char *entry =
+            "{\"name\":\"x\",\"size\":4,\"slices\":[{\"purpose\":\"weight\",\"name\":\"w\",\"shape\":[1],\"first\":0,\"count\":1,\"sums\":["
+            "\"0123456789abcdef\"]}]}";
+        assert_int_equal(manifest_text(&text, &state, &entry, 1, &err), 0);
+        char *path = dt_format("%s/manifest.json", dir);
+        assert_int_equal(dt_file_mkdirs(dir, &err), 0);
+        assert_int_equal(dt_file_write(path, text.data, text.size, &err), 0);
+        if (none) {
+            assert_int_equal(manifest_read(&m, dir, &err), 0);
+            assert_true(m.state.horizon.of.micro_batch == 0 && m.state.data_count == 0);
+            manifest_clear(&m);
+        } else {
+            assert_int_equal(manifest_read(&m, dir, &err), -1);
+            assert_non_null(strstr(err.text, "manifest.json: horizon: "));
+        }
+        dt_text_clear(&text);
+        free(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_ranks_write_anyone_reads),
         cmocka_unit_test(what_came_in_comes_out),
+        cmocka_unit_test(a_place_out_of_range),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),
         cmocka_unit_test(what_is_not_ours_stays),
         cmocka_unit_test(a_save_never_removes_itself_or_the_named),

@@ -1,4 +1,4 @@
-/* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, same_training. */
+/* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, what may differ from a saved one. */
 #include "base/file.h"
 #include "tests/unit/support/folder.h"
 #include "worker/job.h"
@@ -471,36 +471,115 @@ static void test_links_to_folders(void **state)
     assert_int_equal(dt_file_remove_tree(top, &err), 0);
 }
 
-static void test_same_training(void **state)
+/* The run of `was` goes on as `is`: "", all changes that were taken ("key was -> is; "), or the error. other_data: as job_compare. */
+static const char *go_on(const struct job *was, const char *json, const char *set, const char *other_data)
+{
+    static char out[1024];
+    struct job is;
+    struct job_changes changes;
+    struct dt_error err = {0};
+    opened(&is, json, set);
+    out[0] = 0;
+    if (job_compare(was->text, is.text, is.checkpointing.accept, other_data, &changes, &err) != 0) {
+        assert_int_equal(err.status, DT_INVALID);
+        (void)snprintf(out, sizeof out, "%s", err.text);
+    } else {
+        for (int i = 0; i < changes.count; i++) {
+            size_t used = strlen(out);
+            (void)snprintf(out + used, sizeof out - used, "%s %s -> %s; ", changes.list[i].key, changes.list[i].was, changes.list[i].is);
+        }
+    }
+    job_close(&is);
+    return out;
+}
+
+#define ANEW "or begin anew with --fresh or another output_dir"
+
+static void test_compare(void **state)
+{
+    (void)state;
+    struct job a;
+    struct job_changes changes;
+    struct dt_error err = {0};
+    opened(&a, SMALL, NULL);
+    assert_string_equal(
+        go_on(&a,
+              SECTION("\"training\": {\"strategy\": \"zero3\", \"num_epochs\": 3, \"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"),
+              NULL, NULL),
+        "");
+    assert_string_equal(
+        go_on(&a, SMALL, "training.learning_rate=0.25", NULL),
+        "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, keep the optimizer's state and go on with --accept "
+        "training.learning_rate (checkpointing.accept), " ANEW);
+    assert_string_equal(
+        go_on(&a, SECTION("\"training\": {\"learning_rate\": 0.25, \"weight_decay\": 0.1}"), "data.shuffle=false", NULL),
+        "data.shuffle: was true, is now false (all that differ: data.shuffle,training.learning_rate,training.weight_decay); go back to the "
+        "old value, keep the optimizer's state and go on from the first sample with --accept "
+        "data.shuffle,training.learning_rate,training.weight_decay (checkpointing.accept), " ANEW);
+    assert_non_null(strstr(go_on(&a, SMALL, "training.optimizer_state_dtype=bf16", NULL),
+                           "training.optimizer_state_dtype: was \"fp32\", is now \"bf16\"; go back"));
+    assert_string_equal(go_on(&a, SMALL, "data.train=elsewhere/train-*.bin", NULL), ""); /* where the shards lie says nothing about what they hold */
+    assert_string_equal(
+        go_on(&a, SMALL, NULL, "x.bin is new"),
+        "data.train: x.bin is new; bring the old data back, keep the optimizer's state and go on from the first sample with --accept data.train "
+        "(checkpointing.accept), " ANEW);
+    assert_string_equal(go_on(&a, SMALL, "training.max_steps=7", NULL), "training.max_steps -1 -> 7; training.num_epochs 3 -> 0; ");
+    assert_int_equal(job_compare("{", a.text, NULL, NULL, &changes, &err), -1);
+    assert_int_equal(job_compare("{}", a.text, NULL, NULL, &changes, &err), 0);
+    assert_int_equal(job_compare("[1]", a.text, NULL, NULL, &changes, &err), 0);
+    job_close(&a);
+}
+
+/* What checkpointing.accept names is taken, by its full or its last name; tensors of another model are not, whatever it says. */
+static void test_accept(void **state)
 {
     (void)state;
     struct job a, b;
-    struct dt_error err = {0};
     opened(&a, SMALL, NULL);
-    opened(&b, SECTION("\"training\": {\"strategy\": \"zero3\", \"max_steps\": 7, \"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"),
-           NULL);
-    assert_int_equal(job_same_training(a.text, b.text, &err), 0);
+    static const char *const lists[] = {"\"learning_rate\"", "[\"training.learning_rate\"]", "[\"data.train\", \"learning_rate\", \"seed\"]"};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        char json[256];
+        snprintf(json, sizeof json, SECTION("\"training\": {\"learning_rate\": 1e-5}, \"checkpointing\": {\"accept\": %s}"), lists[i]);
+        assert_string_equal(go_on(&a, json, NULL, NULL), "training.learning_rate 5e-05 -> 1e-05; ");
+    }
+    const char *with = SECTION(
+        "\"training\": {\"learning_rate\": 1e-5, \"adam_beta1\": 0.8}, \"checkpointing\": {\"accept\": [\"learning_rate\", \"model.n_layer\"]}");
+    assert_non_null(strstr(go_on(&a, with, NULL, NULL), "training.adam_beta1: was 0.9, is now 0.8; go back"));
+    assert_int_equal(strncmp(go_on(&a, with, "training.adam_beta1=0.9", "x.bin is new"), "data.train: x.bin is new; bring", 31), 0);
+    assert_string_equal(go_on(&a, with, "model.n_layer=3", NULL),
+                        "model.n_layer: was 12, is now 3 (all that differ: model.n_layer,training.adam_beta1); go back to the old value, " ANEW
+                        "; it cannot be accepted, the saved tensors are of the old value");
+    assert_string_equal(go_on(&a, SMALL, "model.n_layer=3", NULL), "model.n_layer: was 12, is now 3; go back to the old value, " ANEW);
+    assert_non_null(strstr(go_on(&a, SMALL, "data.tokenizer=bytes", NULL),
+                           "another output_dir (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"));
+    assert_string_equal(go_on(&a, SMALL, "checkpointing.accept=train, adam_epsilon", "x.bin is new"), "data.train  -> ; ");
+    opened(&b, SMALL, "checkpointing.accept=train, adam_epsilon");
+    assert_non_null(strstr(b.text, "\"accept\": [\"data.train\", \"training.adam_epsilon\"]"));
     job_close(&b);
-    opened(&b, SMALL, "training.learning_rate=0.25");
-    assert_int_equal(job_same_training(a.text, b.text, &err), -1);
-    assert_string_equal(err.text,
-                        "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, or begin anew with --fresh or another output_dir");
+    opened(&b, SMALL, "checkpointing.accept=[]");
+    assert_null(b.checkpointing.accept);
     job_close(&b);
-    opened(&b, SMALL, "training.optimizer_state_dtype=bf16");
-    assert_int_equal(job_same_training(a.text, b.text, &err), -1);
-    assert_non_null(strstr(err.text, "training.optimizer_state_dtype: was \"fp32\", is now \"bf16\"; go back"));
-    job_close(&b);
-    opened(&b, SMALL, "model.n_layer=3");
-    assert_int_equal(job_same_training(a.text, b.text, &err), -1);
-    assert_int_equal(strncmp(err.text, "model.n_layer: was 12, is now 3; ", 33), 0);
-    job_close(&b);
-    opened(&b, SMALL, "data.train=elsewhere/train-*.bin"); /* where the shards lie says nothing about what they hold */
-    assert_int_equal(job_same_training(a.text, b.text, &err), 0);
-    job_close(&b);
-    assert_int_equal(job_same_training("{", a.text, &err), -1);
-    assert_int_equal(job_same_training("{}", a.text, &err), 0);
-    assert_int_equal(job_same_training("[1]", a.text, &err), 0);
     job_close(&a);
+}
+
+static void test_wrong_accept(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"lerning_rate", "lerning_rate: is no key that a checkpoint is compared by; did you mean learning_rate?"},
+        {"trainig.learning_rate", "trainig.learning_rate: is no key that a checkpoint is compared by; did you mean training.learning_rate?"},
+        {"training.max_steps", "training.max_steps may always differ from a checkpoint's; remove it"},
+        {"training.threads", "training.threads may always differ from a checkpoint's; remove it"},
+        {"xyz", "xyz: is no key that a checkpoint is compared by; see dtrun-train(1)"},
+        {"a,,b", "is \"a,,b\"; give a list of names, or null"},
+        {"[1]", "is a list; give a list of names, or null"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char set[128], expected[256];
+        snprintf(set, sizeof set, "checkpointing.accept=%s", cases[i][0]);
+        snprintf(expected, sizeof expected, "--set %s: checkpointing.accept: %s\n", set, cases[i][1]);
+        refused(SMALL, set, expected);
+    }
 }
 
 /* configs/job.schema.json is what job_schema says; DT_UPDATE=1 writes it anew. */
@@ -566,7 +645,9 @@ int main(void)
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_print),
-        cmocka_unit_test(test_same_training),
+        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_accept),
+        cmocka_unit_test(test_wrong_accept),
         cmocka_unit_test(test_folders_are_plain),
         cmocka_unit_test(test_links_to_folders),
         cmocka_unit_test(test_schema),

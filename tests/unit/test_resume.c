@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "worker/course.h"
+#include "worker/manifest.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -344,6 +345,364 @@ static void test_another_job_is_refused(void **state)
     dt_arena_clear(&job.arena);
 }
 
+/* ---- other ranks, other batches ---- */
+
+static void set_out(struct job *job, const char *name)
+{
+    job->output_dir = dt_arena_printf(&job->arena, "%s/%s", folder, name);
+    job->checkpointing.checkpoint_dir = dt_arena_printf(&job->arena, "%s/checkpoints", job->output_dir);
+}
+
+/* Takes what versions did not keep that knew no horizon out of the newest manifest. */
+static void make_old(const struct job *job, int64_t step)
+{
+    static const char *const members[] = {",\n\"horizon\":", ",\n\"data\":"};
+    char *path = checkpoint_path(job->checkpointing.checkpoint_dir, step), *file = dt_format("%s/manifest.json", path);
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    assert_int_equal(dt_file_read(file, 1 << 20, &text, &err), 0);
+    for (size_t i = 0; i < 2; i++) {
+        char *from = strstr(text.data, members[i]), *to = from + strcspn(from, i == 0 ? "}" : "]") + 1;
+        text.size -= (size_t)(to - from);
+        memmove(from, to, text.size - (size_t)(from - text.data) + 1);
+    }
+    size_t body = (size_t)(strstr(text.data, ",\n\"hash\":\"") - text.data);
+    if (text.size - body > strlen(",\n\"hash\":\"0123456789abcdef\"}\n")) { /* those of data files are gone: it is the last one */
+        fail();
+    }
+    text.size = body;
+    uint64_t hash = manifest_sum(text.data, text.size);
+    dt_text_printf(&text, ",\n\"hash\":\"%016llx\"}\n", (unsigned long long)hash);
+    assert_int_equal(dt_file_write(file, text.data, text.size, &err), 0);
+    dt_text_clear(&text);
+    free(file);
+    free(path);
+}
+
+struct leg {
+    int size, batch, accumulation, stop_after;
+};
+
+/* Runs a part of a job, whose rates must be those of the samples done, in batches of the first part. */
+static int64_t run_part(struct job *job, const struct leg *part, const struct schedule *schedule, int first_batch, int64_t done)
+{
+    struct ranks_outcome out;
+    job->training.batch_size_per_gpu = part->batch;
+    job->training.gradient_accumulation_steps = part->accumulation;
+    train(job, part->size, &(struct ranks_options){.files = true, .stop_after = part->stop_after}, &out);
+    assert_int_equal(out.exit_code[0], part->stop_after > 0 ? DT_EXIT_STOPPED : DT_EXIT_DONE);
+    for (int i = 0; i < out.step_count; i++, done += part->size * part->batch * part->accumulation) {
+        assert_true(out.lr[i] == schedule_rate_at(schedule, (double)done / first_batch));
+    }
+    ranks_clear(&out);
+    return done;
+}
+
+/* One curve over the samples, whatever number of ranks, batch and accumulation they are done with; each part goes on where the one before stopped, and the
+ * last one ends where the first would have. Also from checkpoints of versions that did not keep how the run began. */
+static void test_the_rate_follows_the_samples(void **state)
+{
+    (void)state;
+    static const struct leg cases[][4] = {
+        {{4, 2, 1, 9}, {2, 2, 1, 0}},                              /* fewer ranks */
+        {{1, 4, 1, 11}, {4, 2, 2, 0}},                             /* more, and accumulation */
+        {{4, 2, 1, 9}, {2, 4, 1, 14}, {4, 1, 2, 0}},               /* the same batch in three ways: the steps are those of an undisturbed run */
+        {{4, 2, 1, 5}, {2, 2, 1, 13}, {4, 4, 1, 16}, {4, 2, 1, 0}} /* ranks go and come */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int by_epochs = 0; by_epochs < 2; by_epochs++) {
+            for (int old = 0; old < 2; old++) {
+                struct job job;
+                set(&job, "auto", 2);
+                int first_batch = cases[i][0].size * cases[i][0].batch * cases[i][0].accumulation, total = 2 * 96 / first_batch;
+                job.training.max_steps = by_epochs ? -1 : total;
+                job.training.num_epochs = by_epochs ? 2 : 0;
+                job.training.lr_scheduler_type = "cosine";
+                job.training.warmup_steps = 4;
+                struct schedule s = {.type = "cosine", .learning_rate = job.training.learning_rate, .warmup_steps = 4, .total_steps = total};
+                set_out(&job, dt_arena_printf(&job.arena, "curve-%zu-%d-%d", i, by_epochs, old));
+                int64_t done = 0;
+                for (const struct leg *part = cases[i]; part < cases[i] + 4 && part->size > 0; part++) {
+                    job.text = dt_arena_printf(&job.arena,
+                                               "{\"training\": {\"max_steps\": %d, \"num_epochs\": %d, \"batch_size_per_gpu\": %d, "
+                                               "\"gradient_accumulation_steps\": %d}}",
+                                               by_epochs ? -1 : total, by_epochs ? 2 : 0, part->batch, part->accumulation);
+                    done = run_part(&job, part, &s, first_batch, done);
+                    if (old && part == cases[i]) { /* the ranks never changed before it */
+                        make_old(&job, part->stop_after + 1);
+                    }
+                }
+                assert_int_equal(done, 2 * 96);
+                job.text = NULL;
+                dt_arena_clear(&job.arena);
+            }
+        }
+    }
+}
+
+/* With one split of the batch the rate is that of the step, bit by bit, wherever an epoch ends and however often the run stops. */
+static void test_an_even_batch_counts_steps(void **state)
+{
+    (void)state;
+    static const enum partial_accumulation partial[] = {PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP};
+    static const struct leg parts[] = {{2, 5, 2, 3}, {3, 7, 1, 6}, {1, 7, 4, 4}};
+    for (size_t i = 0; i < 9; i++) {
+        struct job job;
+        struct ranks_outcome whole, out;
+        const struct leg *part = &parts[i % 3];
+        set(&job, "auto", part->batch);
+        job.training.gradient_accumulation_steps = part->accumulation;
+        job.training.partial_accumulation = partial[i / 3];
+        job.training.max_steps = -1;
+        job.training.num_epochs = 2.4;
+        train(&job, part->size, NULL, &whole);
+        struct schedule s = {.type = "linear", .learning_rate = job.training.learning_rate, .warmup_steps = 1, .total_steps = whole.step_count};
+        set_out(&job, dt_arena_printf(&job.arena, "even-%zu", i));
+        int seen = 0;
+        for (int stop = part->stop_after; seen < whole.step_count; stop += 3) {
+            train(&job, part->size, &(struct ranks_options){.files = true, .stop_after = stop + 1 < whole.step_count ? stop : 0}, &out);
+            for (int k = 0; k < out.step_count; k++, seen++) {
+                assert_true(out.lr[k] == schedule_rate(&s, seen) && out.lr[k] == whole.lr[seen]);
+                assert_true(out.loss[k] == whole.loss[seen]);
+            }
+            ranks_clear(&out);
+        }
+        assert_int_equal(seen, whole.step_count);
+        ranks_clear(&whole);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* Epochs that other splits of the batch leave other samples out of: the rate never leaves the curve by more than a step, and ends where it ends. */
+static void test_other_leftovers_of_epochs(void **state)
+{
+    (void)state;
+    static const struct leg parts[] = {{4, 5, 1, 4}, {1, 1, 1, 30}, {3, 7, 2, 0}, {2, 13, 1, 0}};
+    for (int k = 1; k < 4; k++) {
+        struct job job;
+        struct ranks_outcome out;
+        set(&job, "auto", parts[0].batch);
+        job.training.max_steps = -1;
+        job.training.num_epochs = 3;
+        job.training.warmup_steps = 0;
+        set_out(&job, dt_arena_printf(&job.arena, "leftovers-%d", k));
+        train(&job, 4, &(struct ranks_options){.files = true, .stop_after = 4}, &out); /* 4 steps an epoch, 12 in all */
+        assert_int_equal(out.last_step, 5);
+        double before = out.lr[4];
+        ranks_clear(&out);
+        job.training.batch_size_per_gpu = parts[k].batch;
+        job.training.gradient_accumulation_steps = parts[k].accumulation;
+        int per_epoch = 96 / (parts[k].size * parts[k].batch);
+        train(&job, parts[k].size, &(struct ranks_options){.files = true, .stop_after = parts[k].stop_after}, &out);
+        for (int i = 0; i < out.step_count; i++) {
+            assert_true(out.lr[i] <= before);
+            before = out.lr[i];
+        }
+        double step = job.training.learning_rate / 12;
+        if (parts[k].stop_after == 0) { /* one of its own steps before the end, of which an epoch has as many more or fewer */
+            assert_true(before > 0 && before <= step + job.training.learning_rate * parts[k].accumulation / (3 * per_epoch));
+            assert_int_equal(out.exit_code[0], DT_EXIT_DONE);
+        } else {
+            assert_true(fabs(before - job.training.learning_rate * (1 - (80 + 20 + 25) / 240.0)) <= 1e-12); /* of the last of 26 steps */
+        }
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* All that a finished run must leave as it is. */
+static const char *what_is_there(struct job *job)
+{
+    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", "model/config.json", "model/model.safetensors"};
+    struct dt_text all, one;
+    struct dt_error err;
+    dt_text_init(&all);
+    dt_text_init(&one);
+    int64_t *steps = NULL;
+    int count = 0;
+    assert_int_equal(checkpoint_steps(job->checkpointing.checkpoint_dir, &steps, &count, &err), 0);
+    for (int i = 0; i < count + 5; i++) {
+        char *folder_of = i < count ? checkpoint_path(job->checkpointing.checkpoint_dir, steps[i]) : NULL;
+        char *path = i < count ? dt_format("%s/manifest.json", folder_of) : dt_format("%s/%s", job->output_dir, names[i - count]);
+        dt_text_reset(&one);
+        assert_int_equal(dt_file_read(path, 1 << 24, &one, &err), 0);
+        dt_text_printf(&all, "%s %016llx\n", path, (unsigned long long)manifest_sum(one.data, one.size));
+        free(path);
+        free(folder_of);
+    }
+    free(steps);
+    const char *kept = dt_arena_strdup(&job->arena, dt_text_str(&all));
+    dt_text_clear(&one);
+    dt_text_clear(&all);
+    return kept;
+}
+
+/* On any ranks, with any batch, and when fewer steps are asked for than are done. More of them go on. */
+static void test_a_finished_run_stays_finished(void **state)
+{
+    (void)state;
+    static const struct leg parts[] = {{4, 5, 1, 0}, {1, 5, 1, 0}, {2, 5, 1, 0}, {3, 5, 1, 0}, {1, 1, 1, 0}, {1, 7, 3, 0}, {4, 24, 1, 0}};
+    for (int mode = 0; mode < 4; mode++) {
+        struct job job;
+        struct ranks_outcome out;
+        const struct leg *first = &parts[mode % 2 == 0 ? 0 : 4];
+        bool by_epochs = mode / 2 == 0;
+        set(&job, "auto", first->batch);
+        job.text = "{\"a\": 1}";
+        job.checkpointing.keep_last_n = 1;
+        job.training.max_steps = by_epochs ? -1 : 7;
+        job.training.num_epochs = by_epochs ? 0.4 : 0;
+        set_out(&job, dt_arena_printf(&job.arena, "finished-%d", mode));
+        train(&job, first->size, &files, &out);
+        ranks_clear(&out);
+        const char *before = what_is_there(&job);
+        for (size_t i = 0; i < 2 * sizeof parts / sizeof parts[0]; i++) {
+            const struct leg *part = &parts[i / 2];
+            job.text = "{\"b\": 2}";
+            job.training.batch_size_per_gpu = part->batch;
+            job.training.gradient_accumulation_steps = part->accumulation;
+            job.training.max_steps = by_epochs ? -1 : i % 2 ? 3 : 7;
+            job.training.num_epochs = by_epochs ? (i % 2 ? 0.2 : 0.4) : 0;
+            train(&job, part->size, &files, &out);
+            assert_true(out.finished_before && out.step_count == 0);
+            assert_int_equal(out.exit_code[0], DT_EXIT_DONE);
+            ranks_clear(&out);
+            assert_string_equal(what_is_there(&job), before);
+        }
+        job.training = (struct job_training){0};
+        const char *dir = job.checkpointing.checkpoint_dir, *out_dir = job.output_dir;
+        struct dt_arena arena = job.arena;
+        set(&job, "auto", 2);
+        job.output_dir = out_dir;
+        job.checkpointing.checkpoint_dir = dir;
+        job.training.max_steps = by_epochs ? -1 : 9;
+        job.training.num_epochs = by_epochs ? 1 : 0;
+        train(&job, 2, &files, &out);
+        assert_true(out.step_count > 0 && out.exit_code[0] == DT_EXIT_DONE);
+        ranks_clear(&out);
+        dt_arena_clear(&arena);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* What checkpointing.accept names is the run's from then on, with the state of the optimizer; a later round of the launch does as the first. */
+static void test_accepted_numbers(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome half, out;
+    const char *old = "{\"training\": {\"learning_rate\": 0.01, \"weight_decay\": 0.1}}",
+               *new = "{\"training\": {\"learning_rate\": 0.5, \"weight_decay\": 0.1}}";
+    set(&job, "ddp", 2);
+    job.training.lr_scheduler_type = "constant";
+    job.text = dt_arena_strdup(&job.arena, old);
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 2}, &half);
+    job.text = dt_arena_strdup(&job.arena, new);
+    job.training.learning_rate = 0.5;
+    job.checkpointing.accept = "training.weight_decay";
+    ranks_train(&job, 2, &files, &out);
+    assert_int_equal(out.rc[0] + out.rc[1], -2);
+    assert_non_null(strstr(out.err[0].text,
+                           "step-00000003: training.learning_rate: was 0.01, is now 0.5; go back to the old value, keep the optimizer's state "
+                           "and go on with --accept training.learning_rate (checkpointing.accept), or begin anew"));
+    ranks_clear(&out);
+    job.checkpointing.accept = "data.train,training.learning_rate"; /* nothing is wrong with one that did not change */
+    job.training.max_steps = 3;
+    train(&job, 2, &files, &out);
+    assert_true(out.moments_hash == half.moments_hash && out.step_count == 0);
+    ranks_clear(&out);
+    job.training.max_steps = 6;
+    for (int round = 1; round <= 2; round++) { /* the second begins where the first stopped */
+        train(&job, 2, &(struct ranks_options){.files = true, .round = round, .stop_after = round == 1 ? 4 : 0}, &out);
+        assert_int_equal(out.step_count, round == 1 ? 2 : 1);
+        assert_true(out.lr[0] == 0.5);
+        ranks_clear(&out);
+    }
+    job.checkpointing.accept = NULL; /* not asked for again */
+    job.training.max_steps = 7;
+    train(&job, 2, &(struct ranks_options){.files = true, .round = 3}, &out);
+    assert_int_equal(out.step_count, 1);
+    ranks_clear(&out);
+    job.text = dt_arena_strdup(&job.arena, old); /* going back is a change */
+    ranks_train(&job, 2, &(struct ranks_options){.files = true, .round = 4}, &out);
+    assert_non_null(strstr(out.err[1].text, "training.learning_rate: was 0.5, is now 0.01; go back"));
+    ranks_clear(&out);
+    ranks_clear(&half);
+    job.text = NULL;
+    dt_arena_clear(&job.arena);
+}
+
+/* Other data begin with their first sample; counters go on, and num_epochs counts them. Whatever comes after a save goes on in them. */
+static void test_accepted_data(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out, alone;
+    set(&job, "ddp", 2);
+    job.data.shuffle = false;
+    job.training.max_steps = -1;
+    job.training.num_epochs = 1;
+    job.training.warmup_steps = 0;
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 5}, &out); /* 6 of 24 steps */
+    ranks_clear(&out);
+    job.data.train = dt_arena_printf(&job.arena, "%s/val.bin", folder); /* 13 samples: 3 steps an epoch */
+    ranks_train(&job, 2, &files, &out);
+    assert_non_null(strstr(
+        out.err[0].text, "step-00000006: data.train: val.bin stands where train.bin was; bring the old data back, keep the optimizer's state and go "
+                         "on from the first sample with --accept data.train (checkpointing.accept), or begin anew"));
+    ranks_clear(&out);
+    job.checkpointing.accept = "data.train";
+    job.training.num_epochs = 4;
+    struct schedule s = {.type = "linear", .learning_rate = job.training.learning_rate, .total_steps = 6 + 12};
+    int step = 6;
+    for (int part = 0; part < 2; part++) { /* stopped in the second epoch of the new data, with and without */
+        train(&job, 2, &(struct ranks_options){.files = true, .stop_after = part == 0 ? 9 : 0}, &out);
+        for (int i = 0; i < out.step_count; i++, step++) {
+            assert_true(out.lr[i] == schedule_rate(&s, step));
+        }
+        ranks_clear(&out);
+        job.checkpointing.accept = NULL;
+    }
+    assert_int_equal(step, 18);
+    /* rows of a step are those of the new data's beginning: with a rate of 0 the loss says so */
+    set_out(&job, "rows");
+    job.training.learning_rate = 0;
+    job.training.num_epochs = 1;
+    train(&job, 2, &(struct ranks_options){.files = true}, &alone);
+    job.data.train = dt_arena_printf(&job.arena, "%s/train.bin", folder);
+    set_out(&job, "rows-2");
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 1}, &out);
+    ranks_clear(&out);
+    job.data.train = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.checkpointing.accept = "data.train";
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 3);
+    assert_memory_equal(out.loss, alone.loss, 3 * sizeof(double));
+    ranks_clear(&out);
+    ranks_clear(&alone);
+    dt_arena_clear(&job.arena);
+}
+
+/* The same bytes under another name are the same data. */
+static void test_renamed_data(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    set(&job, "ddp", 2);
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 2}, &out);
+    ranks_clear(&out);
+    char *other = dt_format("%s/other.bin", folder);
+    assert_int_equal(rename(job.data.train, other), 0);
+    job.data.train = dt_arena_strdup(&job.arena, other);
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 3);
+    ranks_clear(&out);
+    free(other);
+    dt_arena_clear(&job.arena);
+}
+
 /* The folder of a run: what product people look for is there, and the model can be read back. */
 static void test_what_a_run_leaves(void **state)
 {
@@ -428,8 +787,8 @@ static void test_a_named_beginning_is_one_course(void **state)
     assert_true(holds(&job, "step-00000004") && holds(&job, "step-00000002"));
     assert_true(holds(&job, "step-00000006.old-1") && holds(&job, "step-00000003.old-1"));
     assert_false(holds(&job, "step-00000006") || holds(&job, "step-00000003") || holds(&job, "step-00000001"));
-    train(&job, 1, &files, &out); /* the same command, here on fewer ranks */
-    assert_int_equal(out.step_count, 2);
+    train(&job, 1, &files, &out); /* the same command, here on fewer ranks: two steps of two ranks are four */
+    assert_int_equal(out.step_count, 4);
     ranks_clear(&out);
     job.checkpointing.resume = dt_arena_printf(&job.arena, "%s/step-00000003.old-1", job.checkpointing.checkpoint_dir);
     train(&job, 2, &files, &out); /* what was set aside can be named */
@@ -604,6 +963,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bf16_moments_learn_as_much, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_either_precision_continues, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_another_job_is_refused, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_the_rate_follows_the_samples, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_an_even_batch_counts_steps, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_other_leftovers_of_epochs, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_finished_run_stays_finished, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_accepted_numbers, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_accepted_data, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_renamed_data, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_what_a_run_leaves, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_proposal_is_a_failure, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, ranks_setup, folder_teardown),

@@ -92,6 +92,8 @@ static void test_ends(void **state)
     assert_float_equal(schedule_rate(&s, 12), 0.5, 1e-15);
     s.type = "constant";
     assert_float_equal(schedule_rate(&s, 0), 2, 0);
+    s.type = "cosine"; /* what is done beyond the end, another split of the batch may leave there */
+    assert_float_equal(schedule_rate_at(&s, 13.5), 0.5, 1e-15);
 }
 
 static void test_unknown(void **state)
@@ -146,9 +148,38 @@ static void test_steps_of_epochs(void **state)
     }
 }
 
+/* A run of 100 steps of 12 samples that goes on in other batches: steps that are left, whole ones; none once its samples are done. Another max_steps is of the
+ * steps as they are now. */
+static void test_steps_of_samples(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t samples, step, micro_batch, micro_steps, max_steps, left;
+    } cases[] = {{0, 0, 6, 2, 100, 100},   {600, 50, 12, 1, 100, 50},  {600, 50, 3, 2, 100, 100}, {600, 50, 5, 1, 100, 120},
+                 {600, 50, 7, 1, 100, 86}, {1199, 60, 99, 9, 100, 1},  {1200, 99, 1, 1, 100, 0},  {5000, 20, 1, 1, 100, 0},
+                 {600, 50, 3, 2, 110, 60}, {1200, 150, 3, 2, 170, 20}, {600, 50, 3, 2, 50, 0},    {600, 50, 3, 2, 40, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job_training j = {.max_steps = 100};
+        const struct batch_split first = {6, 2}, now = {cases[i].micro_batch, cases[i].micro_steps};
+        struct horizon h = {.of.micro_batch = 0};
+        horizon_begin(&h, &j, &first, 0, 1000);
+        assert_int_equal(horizon_schedule(&h, &j).total_steps, 100);
+        h.samples = cases[i].samples;
+        j.max_steps = cases[i].max_steps;
+        horizon_begin(&h, &j, &now, cases[i].step, 1000);
+        assert_int_equal(horizon_left(&h, &j, &now, 0, 600), cases[i].left);
+        assert_int_equal(horizon_after(&h, &j, h.samples, &now, 0, 0, false), h.samples + now.micro_batch * now.micro_steps);
+    }
+    const struct batch_split most = {INT64_C(65536) << 20, 65536}; /* the most that a job may ask for */
+    struct job_training j = {.max_steps = INT64_C(1000000000000)};
+    struct horizon h = {.of.micro_batch = 0};
+    horizon_begin(&h, &j, &most, 0, INT64_C(1) << 42);
+    assert_true(horizon_left(&h, &j, &most, 0, 0) > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_ends), cmocka_unit_test(test_unknown),
-                                       cmocka_unit_test(test_steps_of_epochs)};
+                                       cmocka_unit_test(test_steps_of_epochs), cmocka_unit_test(test_steps_of_samples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
