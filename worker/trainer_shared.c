@@ -1,5 +1,6 @@
-/* Do all hosts see one folder of checkpoints? Rank 0 puts a file with a name that nobody can guess there, and the others look for it: slices that lie in
- * another folder of the same name would be missing from every checkpoint. Jobs on one host ask nothing. */
+/* Do all hosts see one folder of checkpoints, and the same data? Rank 0 puts a file with a name that nobody can guess there, and the others look for it:
+ * slices that lie in another folder of the same name would be missing from every checkpoint. With the name it sends hashes of its data. Jobs on one host ask
+ * nothing. */
 #include "worker/trainer.h"
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #define SEEN_S 5.0 /* a file server may show late what another host has made */
 #define LOOK_S 0.05
 #define MARK ".seen-from-all-hosts-"
+#define DATA_BYTES 33 /* two hashes in hexadecimal digits */
 
 /* Where the mark lies: in the folder of checkpoints if there is one, otherwise beside it. The caller frees. */
 static char *place_of(const char *dir, bool inside)
@@ -42,8 +44,15 @@ static void remove_marks(const char *place)
     }
 }
 
-/* Rank 0: makes the mark, and says "in NAME HOST" or "by NAME HOST". Nothing when there can be no file: whatever is written next says why. */
-static char *make_mark(const char *dir, struct dt_text *out)
+/* What data.train and data.val hold here. */
+static void hash_data(const struct trainer *t, char out[DATA_BYTES])
+{
+    (void)snprintf(out, DATA_BYTES, "%016llx%016llx", (unsigned long long)data_content(&t->train),
+                   (unsigned long long)(t->has_val ? data_content(&t->val) : 0));
+}
+
+/* Rank 0: makes the mark, and says "in NAME HOST DATA" or "by NAME HOST DATA". Nothing when there can be no file: whatever is written next says why. */
+static char *make_mark(const char *dir, const char *data, struct dt_text *out)
 {
     bool inside = dt_file_exists(dir);
     char random[33], host[256] = "", *place = place_of(dir, inside);
@@ -53,7 +62,7 @@ static char *make_mark(const char *dir, struct dt_text *out)
     remove_marks(place);
     int fd = dt_file_create(path, NULL);
     if (fd >= 0 && close(fd) == 0 && dt_file_sync_dir(place, NULL) == 0) {
-        dt_text_printf(out, "%s " MARK "%s %s", inside ? "in" : "by", random, host);
+        dt_text_printf(out, "%s " MARK "%s %s %s", inside ? "in" : "by", random, host, data);
     }
     free(place);
     return path;
@@ -88,18 +97,28 @@ static void look(struct trainer *t, const char *said, struct dt_text *out)
 {
     const struct job *job = t->job;
     const char *dir = job->checkpointing.checkpoint_dir;
-    char kind[3], name[64], there[256] = "?", here[256] = "?";
-    if (sscanf(said, "%2s %63s %255s", kind, name, there) < 2) {
+    char kind[3], name[64], there[256] = "?", here[256] = "?", theirs[DATA_BYTES] = "", ours[DATA_BYTES];
+    if (sscanf(said, "%2s %63s %255s %32s", kind, name, there, theirs) < 4) {
         dt_text_puts(out, "ok");
         return;
     }
+    hash_data(t, ours);
+    (void)gethostname(here, sizeof here - 1);
+    struct dt_error why;
     char *place = place_of(dir, strcmp(kind, "in") == 0);
-    if (sees(t, place, name)) {
+    if (strcmp(ours, theirs) != 0) {
+        bool train = strncmp(ours, theirs, DATA_BYTES / 2) != 0;
+        (void)dt_fail(&why, DT_USAGE, "data.%s: %s holds other data on host %s (rank %d) than on host %s (rank 0); give all hosts the same files",
+                      train ? "train" : "val",
+                      train                   ? job->data.train
+                      : job->data.val != NULL ? job->data.val
+                                              : "none",
+                      here, t->rank, there);
+        trainer_tell_failure(out, &why);
+    } else if (sees(t, place, name)) {
         dt_text_puts(out, "ok");
     } else {
-        struct dt_error why;
         bool below = strncmp(dir, job->output_dir, strlen(job->output_dir)) == 0;
-        (void)gethostname(here, sizeof here - 1);
         (void)dt_fail(&why, DT_USAGE, "%s: %s is another folder on host %s (rank %d) than on host %s (rank 0); it must be shared between the hosts",
                       below ? "output_dir" : "checkpointing.checkpoint_dir", below ? job->output_dir : dir, here, t->rank, there);
         trainer_tell_failure(out, &why);
@@ -115,7 +134,9 @@ int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, 
     struct dt_text said, word;
     dt_text_init(&said);
     dt_text_init(&word);
-    char key[64], *mark = t->rank == 0 && !*failed ? make_mark(t->job->checkpointing.checkpoint_dir, &said) : NULL;
+    char key[64], data[DATA_BYTES];
+    hash_data(t, data);
+    char *mark = t->rank == 0 && !*failed ? make_mark(t->job->checkpointing.checkpoint_dir, data, &said) : NULL;
     int rc = trainer_share(t, "train/shared", &said, NULL, INFINITY, err), who = 0;
     if (rc == 0 && t->rank > 0) {
         look(t, dt_text_str(&said), &word);

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -109,6 +110,27 @@ def test_output_folders_that_are_shared_are_not(place):
         assert not list(folders[0].rglob(".seen-*"))
         (folders[0] / "checkpoints" / ".seen-from-all-hosts-0").touch()
     assert (folders[0] / "checkpoints.old-1").exists() and not (folders[0] / "checkpoints.old-2").exists()
+
+
+def test_data_that_differ_between_hosts(place):
+    """One path, other bytes: refused on both hosts before anything is trained. The same bytes under other names are the same data."""
+    folder, job = place
+    for host in "abc":
+        (folder / f"data-{host}").mkdir()
+    for i, path in enumerate(sorted((folder / "shards").glob("train-*.bin"))):
+        for host, name in ("a", path.name), ("b", f"part-{i:05}.bin"), ("c", path.name):
+            shutil.copy(path, folder / f"data-{host}" / name)
+    with open(folder / "data-c" / path.name, "r+b") as f:
+        f.seek(-2, os.SEEK_END)
+        f.write(b"x")
+    data = places.mount_point(folder, "data")
+    for other, code in ("c", 2), ("b", 0):
+        args = c10d(free_port(), 2, "--nproc_per_node=1", "train", job, "--output_dir", folder / f"hosts-{other}", "--set", f"data.train={data}/*.bin")
+        mount = f"mount --bind '{folder}'/data-$0 '{data}' && exec \"$@\""
+        results = finish(*[support.Job(["-m", "sh", "-c", mount, host, support.DTRUN, *args], executable="unshare") for host in ("a", other)])
+        assert [r.code for r in results] == [code, code], results
+        refused = r"data.train: \S+/data/\*\.bin holds other data on host \S+ \(rank 1\) than on host \S+ \(rank 0\); give all hosts the same files"
+        assert all((re.search(refused, r.err) is not None) == (code == 2) for r in results), results
 
 
 def alone(job, out, *rest, code=0, **more):
