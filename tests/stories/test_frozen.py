@@ -84,7 +84,7 @@ def test_a_frozen_host_commits_nothing(tmp_path):
         rows = [json.loads(line) for line in f]
     rounds = [row["round"] for row in rows if "loss" in row]
     assert rounds == sorted(rounds), [r for r in rows if r.get("round") == 1][-3:]
-    assert sorted(training.metrics(out)) == list(range(1, STEPS + 1))
+    assert sorted(training.metrics(out)) == list(range(1, training.last_step(out, STEPS) + 1))
     code, text, err = training.dtckpt("verify", out)
     assert code == 0, (text, err)
 

@@ -7,7 +7,6 @@ run: timeout 900
 """
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -145,19 +144,6 @@ class Soak:
         return [j.finish() for j in self.jobs.values() if j not in late]
 
 
-def history(out):
-    """[first step, world size] of each round that trained, in order. Rounds are counted from 1 again where hosts gave up a run that nobody could go on with."""
-    worlds, rounds, seen = {}, [], set()
-    with open(os.path.join(out, "events.jsonl")) as f:
-        for row in map(json.loads, f):
-            if row["event"] == "round":
-                worlds[row["round"]] = row["world_size"]
-            elif row["event"] == "resume" or (row["event"] == "save" and row["round"] not in seen):
-                seen.add(row["round"])
-                rounds.append([row["step"] if row["event"] == "resume" else 0, worlds[row["round"]]])
-    return rounds
-
-
 def replay(job, out, rounds):
     """Trains on one host with the world sizes of a history, each from where the disturbed job had it."""
     for (_, world), following in zip(rounds, rounds[1:] + [None]):
@@ -199,7 +185,7 @@ def test_a_seed_of_faults(tmp_path):
         finally:
             for j in soak.jobs.values():
                 j.kill()
-    rounds = history(tmp_path / "out")
+    rounds = training.history(tmp_path / "out")
     print(f"{count} faults, rounds that trained: {rounds}", flush=True)
     assert count > 0 and results and all(r.code == 0 for r in results), (seed, results)
     assert all(r.code in ENDED for r in soak.done), (seed, soak.done)

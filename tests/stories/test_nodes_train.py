@@ -72,7 +72,7 @@ def test_a_lost_host_costs_no_restart_whoever_notices_first(place):
             a.wait_gone()
     assert result.code == 0 and result.err.count("going on with 1 of 2 hosts") == 1, result
     assert "continues from" in result.err and "restarting" not in result.err and "no restart left" not in result.err, result
-    assert max(training.metrics(out)) == 500
+    assert max(training.metrics(out)) == training.last_step(out, 500) > 500
 
 
 def test_a_killed_worker_costs_a_round(place, one_host):

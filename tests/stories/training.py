@@ -133,6 +133,28 @@ def metrics(out, key="loss"):
     return values
 
 
+def history(out):
+    """[first step, world size] of each round that trained, in order. Rounds are counted from 1 again where hosts gave up a run that nobody could go on with."""
+    worlds, rounds, seen = {}, [], set()
+    with open(os.path.join(str(out), "events.jsonl")) as f:
+        for row in map(json.loads, f):
+            if row["event"] == "round":
+                worlds[row["round"]] = row["world_size"]
+            elif row["event"] == "resume" or (row["event"] == "save" and row["round"] not in seen):
+                seen.add(row["round"])
+                rounds.append([row["step"] if row["event"] == "resume" else 0, worlds[row["round"]]])
+    return rounds
+
+
+def last_step(out, steps):
+    """The step that a job of `steps` steps ends at whose hosts came and went: their samples stay, so on fewer ranks those that are left are more steps."""
+    left = at = ranks = 0
+    for step, world in history(out):
+        left = left - (step - at) * ranks if step > 0 else steps * world
+        at, ranks = step, world
+    return at + -(-left // ranks)
+
+
 class Page:
     """Reads (never writes) the page of a running worker, of which `fd` is a descriptor here if its rank is known."""
 
