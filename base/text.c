@@ -141,6 +141,37 @@ static size_t utf8_length(const unsigned char *s, size_t size)
     return length;
 }
 
+/* The character of a valid sequence of 2 or 3 bytes; 0 for others: nothing above U+FFFF misleads. */
+static unsigned code_point(const unsigned char *s, size_t length)
+{
+    return length == 2 ? (s[0] & 0x1fU) << 6 | (s[1] & 0x3fU) : length == 3 ? (s[0] & 0xfU) << 12 | (s[1] & 0x3fU) << 6 | (s[2] & 0x3fU) : 0;
+}
+
+/* A control beyond ASCII, or a character that turns the direction of writing or begins a line: with it a line could look like another one. */
+static bool misleads(unsigned c)
+{
+    return (c >= 0x80 && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+size_t dt_text_visible(const char *s, size_t size)
+{
+    const unsigned char *bytes = (const unsigned char *)s;
+    size_t length = utf8_length(bytes, size);
+    bool control = bytes[0] < 0x20 || bytes[0] == 0x7f;
+    return control || misleads(code_point(bytes, length)) ? 0 : length;
+}
+
+bool dt_text_is_harmless(const char *s, size_t size, bool lines)
+{
+    for (size_t i = 0, length; i < size; i += length) {
+        length = lines && s[i] == '\n' ? 1 : dt_text_visible(s + i, size - i);
+        if (length == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void dt_text_json(struct dt_text *t, const char *s, size_t size)
 {
     const unsigned char *bytes = (const unsigned char *)s;
@@ -161,8 +192,8 @@ void dt_text_json(struct dt_text *t, const char *s, size_t size)
             dt_text_puts(t, "\\t");
         } else if (c == '\r') {
             dt_text_puts(t, "\\r");
-        } else if (c < 0x20 || c == 0x7f) {
-            dt_text_printf(t, "\\u%04x", c);
+        } else if (dt_text_visible(s + i, size - i) == 0) {
+            dt_text_printf(t, "\\u%04x", length == 1 ? c : code_point(bytes + i, length));
         } else {
             dt_text_add(t, bytes + i, length);
         }

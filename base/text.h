@@ -21,7 +21,12 @@ void dt_text_add(struct dt_text *t, const void *bytes, size_t size);
 void dt_text_puts(struct dt_text *t, const char *s);
 void dt_text_printf(struct dt_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
-/* Appends s as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */
+/* Length (1 to 4) of the character at s, when it is valid UTF-8 that a terminal shows as a character: no control (C0, DEL, C1) and none that turns the
+ * direction of writing or begins a line (U+061C, U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069). 0: it is none of these. size: at least 1. */
+size_t dt_text_visible(const char *s, size_t size);
+/* Whether all of s is such characters; with `lines` newlines are let through, too. */
+bool dt_text_is_harmless(const char *s, size_t size, bool lines);
+/* Appends s as a JSON string with quotes; invalid UTF-8 becomes U+FFFD, what is not visible (see above) an escape. */
 void dt_text_json(struct dt_text *t, const char *s, size_t size);
 /* Appends s as one word of a shell's command line: as it is, or in single quotes. */
 void dt_text_shell(struct dt_text *t, const char *s);

@@ -77,28 +77,6 @@ char *log_prefix(const char *template, const char *role, const char *host, const
     return prefix;
 }
 
-/* Characters that turn the direction of writing, or begin a line: with them a line could look like another one. */
-static bool misleads(const unsigned char *s)
-{
-    return s[0] == 0xe2 && ((s[1] == 0x80 && s[2] >= 0xa8 && s[2] <= 0xae) || (s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9));
-}
-
-/* Length of the valid UTF-8 sequence at s, 0 for none; C1 controls (U+0080 to U+009F) and what misleads do not count as valid. */
-static size_t utf8(const unsigned char *s, size_t size)
-{
-    size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
-    if (n == 0 || n > size || (s[0] == 0xc2 && s[1] < 0xa0) || (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] >= 0x90)) {
-        return 0;
-    }
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    return n == 3 && misleads(s) ? 0 : n;
-}
-
 /* Length of a colour sequence (ESC [ digits ; m) at s, 0 for none. */
 static size_t colour(const unsigned char *s, size_t size)
 {
@@ -128,7 +106,7 @@ void log_safe(struct dt_text *out, const char *data, size_t size, bool colours)
                 dt_text_add(out, data + i, n);
                 coloured = true;
             }
-        } else if ((n = utf8(s + i, size - i)) > 0) {
+        } else if ((n = dt_text_visible(data + i, size - i)) > 0) {
             dt_text_add(out, data + i, n);
         } else {
             n = 1;

@@ -90,6 +90,56 @@ static void byte_order_marks(void **state)
     }
 }
 
+/* What a terminal shows as characters: neither controls of any kind nor what turns the direction of writing. */
+static void text_is_harmless(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool harmless, with_lines;
+    } cases[] = {
+        {"", true, true},
+        {"h\xc3\xb6st 7 \xe2\x82\xac \xf0\x9f\x98\x80 \xd7\x90", true, true},
+        {"a\nb", false, true},
+        {"a\tb", false, false},
+        {"\x1b[2J", false, false},
+        {"\x7f", false, false},
+        {"\xc2\x80", false, false},
+        {"\xc2\x9f", false, false},
+        {"\xc2\xa0", true, true},
+        {"\x9b", false, false},
+        {"\xc0\x9b", false, false},
+        {"a\xc3", false, false},
+        {"\xed\xa0\x80", false, false},
+        {"\xd8\x9c", false, false}, /* U+061C */
+        {"\xd8\x9d", true, true},
+        {"\xe2\x80\x8d", true, true}, /* U+200D joins characters */
+        {"\xe2\x80\x8e", false, false},
+        {"\xe2\x80\x8f", false, false},
+        {"\xe2\x80\xa7", true, true},
+        {"\xe2\x80\xa8", false, false},
+        {"\xe2\x80\xae", false, false},
+        {"\xe2\x80\xaf", true, true},
+        {"\xe2\x81\xa5", true, true},
+        {"\xe2\x81\xa6", false, false},
+        {"\xe2\x81\xa9", false, false},
+        {"\xf0\x82\x80\xae", false, false}, /* an overlong form */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t size = strlen(cases[i].text);
+        assert_int_equal(dt_text_is_harmless(cases[i].text, size, false), cases[i].harmless);
+        assert_int_equal(dt_text_is_harmless(cases[i].text, size, true), cases[i].with_lines);
+    }
+    assert_false(dt_text_is_harmless("a\0b", 3, true));
+    assert_int_equal(dt_text_visible("\xc3\xb6", 1), 0);
+    assert_int_equal(dt_text_visible("\xc3\xb6", 2), 2);
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_json(&t, "\xc2\x9b\xe2\x80\xae\x7f\xc3\xb6", 8);
+    assert_string_equal(t.data, "\"\\u009b\\u202e\\u007f\xc3\xb6\"");
+    dt_text_clear(&t);
+}
+
 static void numbers_are_whole(void **state)
 {
     (void)state;
@@ -409,6 +459,7 @@ int main(void)
         cmocka_unit_test(errors_hold_the_first_cause),
         cmocka_unit_test(text_grows_and_quotes),
         cmocka_unit_test(byte_order_marks),
+        cmocka_unit_test(text_is_harmless),
         cmocka_unit_test(numbers_are_whole),
         cmocka_unit_test(nearest_word),
         cmocka_unit_test(words_are_wrapped_at_80_columns),
