@@ -172,6 +172,14 @@ bool dt_text_is_harmless(const char *s, size_t size, bool lines)
     return true;
 }
 
+void dt_text_make_harmless(char *s, bool lines)
+{
+    for (size_t size = strlen(s), i = 0, length; i<size; i += length> 0 ? length : 1) {
+        length = lines && s[i] == '\n' ? 1 : dt_text_visible(s + i, size - i);
+        s[i] = length > 0 ? s[i] : '?';
+    }
+}
+
 void dt_text_json(struct dt_text *t, const char *s, size_t size)
 {
     const unsigned char *bytes = (const unsigned char *)s;

@@ -26,6 +26,8 @@ void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args) __attribu
 size_t dt_text_visible(const char *s, size_t size);
 /* Whether all of s is such characters; with `lines` newlines are let through, too. */
 bool dt_text_is_harmless(const char *s, size_t size, bool lines);
+/* Each byte that is no such character becomes a '?'. s ends with NUL. */
+void dt_text_make_harmless(char *s, bool lines);
 /* Appends s as a JSON string with quotes; invalid UTF-8 becomes U+FFFD, what is not visible (see above) an escape. */
 void dt_text_json(struct dt_text *t, const char *s, size_t size);
 /* Appends s as one word of a shell's command line: as it is, or in single quotes. */

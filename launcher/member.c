@@ -295,6 +295,26 @@ static void note_time(struct member *m, double now_s)
     }
 }
 
+int member_check(const struct member *m, const struct message *in, double now_s, struct dt_error *err)
+{
+    const struct place *p = &in->action.place;
+    if ((in->kind == MESSAGE_BEAT || in->kind == MESSAGE_BEAT_ACK) && in->echo > now_s) {
+        return dt_fail(err, DT_INVALID, "%s message: it echoes what this host will say in %.3g s", message_name(in->kind), in->echo - now_s);
+    }
+    if (in->kind != MESSAGE_ACTION || in->action.kind != ACTION_START || !m->waiting) {
+        return 0;
+    }
+    if (p->local_world_size != m->join.local_world_size) {
+        return dt_fail(err, DT_INVALID, "action message: start of %d workers on this host, which has %d", p->local_world_size,
+                       m->join.local_world_size);
+    }
+    if (p->group_world_size > m->options.rounds.nodes_max) {
+        return dt_fail(err, DT_INVALID, "action message: start of a round of %d hosts, of which there are at most %d", p->group_world_size,
+                       m->options.rounds.nodes_max);
+    }
+    return 0;
+}
+
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     struct member_peer *p = member_find(m, peer);

@@ -14,7 +14,8 @@
  * A term belongs to who asked for it, so no two agents lead in the same one.
  *
  * What the links must do. One link per peer, messages in order; only a BEAT and its answer may overtake others that wait. After its handshake (ids and
- * peer_info of both, fresh keys) it calls member_up; each whole message that can be decoded goes to member_message; bytes that cannot close the link. A new
+ * peer_info of both, fresh keys) it calls member_up; each whole message that can be decoded, and that member_check lets through, goes to member_message; other
+ * bytes close the link. A new
  * link from a peer that has one replaces the old one, member_down(MEMBER_LOST) of the old one first. Its end: MEMBER_ENDED only when the stream ended
  * properly (end of file) after everything that came was handed over, and no goodbye of the link was seen; then the peer's kernel closed it because the
  * process is gone. Resets, timeouts and refused connections say nothing: MEMBER_LOST. A reset of a link whose port refuses then is MEMBER_RESET, and says
@@ -240,6 +241,9 @@ void member_event(struct member *m, const struct event *e, double now_s);
 /* A link to `peer` is up; is down. */
 void member_up(struct member *m, const struct peer_info *peer, double now_s);
 void member_down(struct member *m, uint64_t peer, enum member_end end, double now_s);
+/* Whether a decoded message fits what only we know: how many workers our node has, what we have said ourselves. One that does not is not for
+ * member_message. The error says why. */
+int member_check(const struct member *m, const struct message *in, double now_s, struct dt_error *err);
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s);
 /* What hooks.knock found: whether the peer takes connections. */
 void member_knocked(struct member *m, uint64_t peer, bool open, double now_s);

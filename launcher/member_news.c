@@ -145,9 +145,7 @@ void member_set_cause(struct member *m, int round, enum cause_kind kind, const c
     m->cause.kind = kind;
     m->cause.said = false;
     (void)snprintf(m->cause.text, sizeof m->cause.text, "%s", text);
-    for (char *c = m->cause.text; *c != '\0'; c++) { /* it may come from a stranger, and goes to a terminal */
-        *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
-    }
+    dt_text_make_harmless(m->cause.text, false); /* a worker may have said it, and it goes to a terminal */
     if (m->role != MEMBER_LEADING) {
         return;
     }

@@ -12,11 +12,16 @@
 #include <stdint.h>
 
 enum {
-    MESSAGE_COUNCIL = 7,        /* agents that hold the state; elections and quorums are theirs */
-    MESSAGE_TEXT_BYTES = 2048,  /* refusal texts, digests */
-    MESSAGE_BODY_BYTES = 12288, /* of an answer about workers */
-    MESSAGE_MAX_BYTES = 16384   /* an encoded message */
+    MESSAGE_COUNCIL = 7,           /* agents that hold the state; elections and quorums are theirs */
+    MESSAGE_TEXT_BYTES = 2048,     /* refusal texts, digests */
+    MESSAGE_BODY_BYTES = 12288,    /* of an answer about workers */
+    MESSAGE_MAX_BYTES = 16384,     /* an encoded message */
+    MESSAGE_LOCAL_MAX = 4096,      /* workers of one host */
+    MESSAGE_COUNT_MAX = 1000000000 /* rounds, restarts and the like: no job comes there, and one more is a number still */
 };
+#define MESSAGE_STEP_MAX ((int64_t)1 << 53)  /* steps and orders: whole numbers in JSON, too */
+#define MESSAGE_TERM_MAX ((uint64_t)1 << 63) /* there is a later one */
+#define MESSAGE_TIME_MAX 1e12                /* seconds */
 
 struct peer_info {    /* one agent */
     uint64_t id;      /* random, per process; 0: nobody */
@@ -110,7 +115,8 @@ bool peer_is_witness(const struct peer_info *p);
 
 /* Appends the encoding to out. */
 void message_encode(const struct message *m, struct dt_text *out);
-/* Exactly one message of `size` bytes. Strings are terminated, numbers in range. */
+/* Exactly one message of `size` bytes. Strings are terminated and harmless for a terminal, numbers are those that some agent may send: a START's place and
+ * record fit each other and name a leader, who is to be connected to listens somewhere. The error names the field. */
 int message_decode(struct message *m, const void *bytes, size_t size, struct dt_error *err);
 const char *message_name(enum message_kind kind);
 

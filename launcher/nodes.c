@@ -30,9 +30,12 @@
 
 #define SKEWED_NOTED 16
 
-static const double skew_s = 30;      /* between two clocks; what a message may be on its way is no skew */
-static const double wait_line_s = 10; /* between two lines about a wait */
-static const double name_line_s = 5;  /* a name that means nothing is told after this */
+_Static_assert(MESSAGE_LOCAL_MAX == OPTIONS_MAX_LOCAL && COORDINATOR_MAX_NODES == OPTIONS_MAX_NODES, "what may be asked for may be said");
+
+static const double skew_s = 30;        /* between two clocks; what a message may be on its way is no skew */
+static const double wait_line_s = 10;   /* between two lines about a wait */
+static const double refused_line_s = 5; /* between two lines about messages that were refused */
+static const double name_line_s = 5;    /* a name that means nothing is told after this */
 
 struct nodes {
     const struct options *o;
@@ -48,6 +51,7 @@ struct nodes {
     struct nodes_place place;
     struct nodes_wait wait;
     double open_s;
+    double refused_s;  /* a message was, and was said to be */
     bool told_name;    /* that the endpoint's means nothing */
     bool store_used;   /* by workers of a round */
     struct message in; /* decoded */
@@ -146,12 +150,26 @@ static void note_skew(struct nodes *n, uint64_t peer, const struct message *join
                 join->info.host, fabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind", n->member.options.self.host);
 }
 
+/* What it said is no message of ours: it may come again, with a new link. */
+static void refuse_message(struct nodes *n, uint64_t peer, const struct dt_error *err)
+{
+    const struct member_peer *p = member_find(&n->member, peer);
+    double now_s = dt_now_s();
+    if (now_s - n->refused_s >= refused_line_s) {
+        n->refused_s = now_s;
+        console_say("dtrun: warning: host %s (%s): %s; the link with it is closed\n", p != NULL ? p->info.host : "?",
+                    p != NULL ? p->info.address : "?", err->text);
+    }
+    link_drop(n->link, peer);
+    on_down(n, peer, LINK_LOST);
+}
+
 static void on_message(void *user, uint64_t peer, const void *bytes, size_t size)
 {
     struct nodes *n = user;
     struct dt_error err;
-    if (message_decode(&n->in, bytes, size, &err) != 0) {
-        dt_log(DT_LOG_WARN, "nodes", "message of %016llx: %s", (unsigned long long)peer, err.text);
+    if (message_decode(&n->in, bytes, size, &err) != 0 || member_check(&n->member, &n->in, dt_now_s(), &err) != 0) {
+        refuse_message(n, peer, &err);
         return;
     }
     dt_log(DT_LOG_DEBUG, "nodes", "%s from %016llx", message_name(n->in.kind), (unsigned long long)peer);
@@ -480,6 +498,7 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
     m->self.id += m->self.id == 0;
     m->self.machine = machine_id();
     n->open_s = dt_now_s();
+    n->refused_s = n->open_s - refused_line_s;
     int fd = nodes_place_open(&n->place, o, &m->self, n->wait.trouble, sizeof n->wait.trouble, err);
     if (fd < 0) {
         return -1;
@@ -542,6 +561,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     dt_text_init(&n->out);
     nodes_digest(o, m->digest, sizeof m->digest);
     (void)gethostname(m->self.host, sizeof m->self.host - 1);
+    dt_text_make_harmless(m->self.host, false);
     (void)uv_timer_init(loop, &n->tick);
     (void)uv_timer_init(loop, &n->news);
     n->tick.data = n->news.data = n;

@@ -318,12 +318,10 @@ int option_parse_ranks(struct options *o, const struct option_row *row, const ch
 /* It stands in prefixes of lines, in files and in messages to other hosts. */
 int option_parse_role(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
-    size_t n = 0;
-    while (text[n] != '\0' && (unsigned char)text[n] >= 32 && text[n] != 127) {
-        n++;
-    }
-    if (text[n] != '\0' || n >= COORDINATOR_ROLE_BYTES) {
-        return must_be(err, text, "at most %d bytes, without control characters; example: --%s=trainer", COORDINATOR_ROLE_BYTES - 1, row->name);
+    size_t n = strlen(text);
+    if (n >= COORDINATOR_ROLE_BYTES || !dt_text_is_harmless(text, n, false)) {
+        return must_be(err, text, "at most %d bytes of UTF-8, without control characters; example: --%s=trainer", COORDINATOR_ROLE_BYTES - 1,
+                       row->name);
     }
     o->role = dt_arena_strdup(&o->arena, text);
     return 0;

@@ -701,6 +701,37 @@ static void a_seeker_asks_again_soon_then_seldom(void **state)
     member_clear(&m);
 }
 
+/* What only the receiver can judge: its own workers, the job's hosts, its own clock. */
+static void messages_that_do_not_fit_us_are_refused(void **state)
+{
+    (void)state;
+    static const struct place fits = {.round = 1, .group_world_size = 2, .world_size = 2, .role_world_size = 2, .local_world_size = 1};
+    struct member m;
+    struct member_options o = seeker_of(2, 9);
+    struct dt_error err;
+    struct message start = {.kind = MESSAGE_ACTION, .action = {.kind = ACTION_START, .place = fits}};
+    memset(&lead, 0, sizeof lead);
+    member_init(&m, &o, &lead_hooks);
+    member_seek(&m, 10);
+    join_self(&m, 10);
+    assert_int_equal(member_check(&m, &start, 10, &err), 0);
+    start.action.place.local_world_size = 2;
+    assert_int_equal(member_check(&m, &start, 10, &err), -1);
+    assert_string_equal(err.text, "action message: start of 2 workers on this host, which has 1");
+    start.action.place = fits;
+    start.action.place.group_world_size = 1 + o.rounds.nodes_max;
+    assert_int_equal(member_check(&m, &start, 10, &err), -1);
+    assert_non_null(strstr(err.text, "start of a round of "));
+    start.action.kind = ACTION_END; /* its place means nothing */
+    assert_int_equal(member_check(&m, &start, 10, &err), 0);
+    for (enum message_kind kind = MESSAGE_BEAT; kind <= MESSAGE_BEAT_ACK; kind++) { /* our leases end by what is echoed */
+        assert_int_equal(member_check(&m, &(struct message){.kind = kind, .stamp = 99, .echo = 10}, 10, &err), 0);
+        assert_int_equal(member_check(&m, &(struct message){.kind = kind, .stamp = 1, .echo = 10.5}, 10, &err), -1);
+        assert_non_null(strstr(err.text, "it echoes what this host will say in 0.5 s"));
+    }
+    member_clear(&m);
+}
+
 /* The new leader had its JOIN, and gave it up since: what both said before it slept is read when it wakes. */
 static void who_slept_starts_nothing_of_before(void **state)
 {
@@ -834,6 +865,7 @@ int main(void)
         cmocka_unit_test(one_of_two_leaders_yields),
         cmocka_unit_test(who_comes_and_goes_has_to_stay),
         cmocka_unit_test(a_seeker_asks_again_soon_then_seldom),
+        cmocka_unit_test(messages_that_do_not_fit_us_are_refused),
         cmocka_unit_test(who_slept_starts_nothing_of_before),
         cmocka_unit_test(who_never_was_in_a_round_joins_the_run_that_etcd_keeps),
         cmocka_unit_test(who_asked_for_a_vote_and_leads_since_is_followed_on),

@@ -4,6 +4,8 @@
 #include "launcher/nodes.h"
 #include "launcher/nodes_place.h"
 #include "launcher/nodes_wait.h"
+#include "launcher/link.h"
+#include "launcher/store_server.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -247,6 +249,133 @@ static void followers_of_a_killed_leader_elect_another(void **state)
     free(c.agents);
 }
 
+/* A host of the job that leads, and says what it likes. */
+struct liar {
+    struct link *link;
+    int workers;      /* of its next START */
+    int starts, lost; /* said; links that the other side gave up */
+    double stamp;     /* of the other side, newest */
+};
+
+static void liar_send(struct liar *l, uint64_t peer, struct message *m)
+{
+    struct dt_text bytes = {0};
+    message_encode(m, &bytes);
+    (void)link_send(l->link, peer, bytes.data, bytes.size, false);
+    dt_text_clear(&bytes);
+}
+
+static void liar_up(void *user, uint64_t peer, const char *host)
+{
+    (void)user, (void)peer, (void)host;
+}
+
+static void liar_down(void *user, uint64_t peer, enum link_end end)
+{
+    struct liar *l = user;
+    (void)peer, (void)end;
+    l->lost++;
+}
+
+/* After the other side's wish to join: a beat that echoes it, and the START. */
+static void liar_message(void *user, uint64_t peer, const void *bytes, size_t size)
+{
+    static struct message in;
+    struct liar *l = user;
+    struct dt_error err;
+    const struct peer_info me = {.id = 1, .order = 0, .port = 9, .host = "liar", .address = "127.0.0.1"};
+    if (message_decode(&in, bytes, size, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    if (in.kind != MESSAGE_JOIN) {
+        return;
+    }
+    struct message m = {.kind = MESSAGE_BEAT, .info = me, .term = 5, .granted = true, .nonce = {7, 9}, .members = 1, .stamp = 1, .echo = in.stamp};
+    liar_send(l, peer, &m);
+    m = (struct message){.kind = MESSAGE_ACTION, .term = 5, .info = {.order = 1}};
+    m.record = (struct record){.nonce = {7, 9},
+                               .term = 5,
+                               .leader = 1,
+                               .round = 1,
+                               .best_step = -1,
+                               .best_saved = -1,
+                               .oom_step = -1,
+                               .committed = true,
+                               .members = 2,
+                               .leader_in = true,
+                               .council_count = 1,
+                               .council = {me},
+                               .next_order = 2};
+    m.action = (struct action){.kind = ACTION_START,
+                               .place = {.round = 1,
+                                         .group_rank = 1,
+                                         .group_world_size = 2,
+                                         .rank = 1,
+                                         .world_size = 1 + l->workers,
+                                         .role_rank = 1,
+                                         .role_world_size = 1 + l->workers,
+                                         .local_world_size = l->workers}};
+    liar_send(l, peer, &m);
+    l->starts++;
+}
+
+static void run_while(uv_loop_t *loop, const int *count, int below)
+{
+    for (double until_s = dt_now_s() + 60; *count < below;) {
+        assert_true(dt_now_s() < until_s);
+        (void)uv_run(loop, UV_RUN_ONCE);
+    }
+}
+
+/* A START of more workers than this host has costs the link with whoever said so, and nothing begins; the next one, which fits, is followed. */
+static void a_start_that_cannot_be_costs_the_link(void **state)
+{
+    (void)state;
+    struct crowd c;
+    struct liar l = {.workers = 3000};
+    struct store_server *store;
+    struct secure_key none = {{0}, false};
+    struct dt_error err;
+    struct dt_net listener;
+    int port = 0;
+    assert_int_equal(dt_net_listen(&listener, "127.0.0.1", 0, 1, NULL, &port, &err), 0);
+    dt_net_close(&listener);
+    hush();
+    begin(&c, 1, 1, 2, port);
+    struct link_options o = {.id = 1,
+                             .port = port,
+                             .run_id = "none",
+                             .key = &none,
+                             .time_scale = 10,
+                             .hooks = {.user = &l, .up = liar_up, .down = liar_down, .message = liar_message}};
+    assert_int_equal(link_open(&l.link, &c.loop, &o, &err), 0);
+    struct store_server_options s = {.host = "127.0.0.1", .port = port, .take = link_take, .allow = link_allow, .user = l.link};
+    assert_int_equal(store_server_open(&store, &c.loop, &s, &err), 0);
+    run_while(&c.loop, &l.lost, 2);
+    assert_true(l.starts >= 2);
+    assert_int_equal(c.agents[0].world, 0);
+    l.workers = 1;
+    run_while(&c.loop, &c.agents[0].world, 1);
+    assert_int_equal(c.agents[0].world, 2);
+    assert_int_equal(c.over, 0);
+    nodes_close(c.agents[0].nodes);
+    link_close(l.link, NULL, NULL);
+    store_server_close(store, NULL, NULL);
+    uv_close((uv_handle_t *)&c.waker, NULL);
+    (void)uv_run(&c.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&c.loop), 0);
+    nodes_free(c.agents[0].nodes);
+    options_clear(&c.agents[0].options);
+    free(c.agents);
+    char line[1024];
+    bool named = false;
+    rewind(said);
+    while (fgets(line, sizeof line, said) != NULL) {
+        named = named || strstr(line, "host liar (127.0.0.1): action message: start of 3000 workers on this host, which has 1") != NULL;
+    }
+    assert_true(named);
+}
+
 /* What a host compares that was started with these words. */
 static void digest_of(char *out, char *const *words, char *const *variables)
 {
@@ -357,9 +486,11 @@ static void refusals_far_apart_are_no_proof(void **state)
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hosts_compare_dead_after_as_it_is_used), cmocka_unit_test(hosts_compare_all_arguments_of_train),
-        cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end), cmocka_unit_test(refusals_far_apart_are_no_proof),
-        cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(a_start_that_cannot_be_costs_the_link, unhush),
+                                       cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
+                                       cmocka_unit_test(hosts_compare_all_arguments_of_train),
+                                       cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end),
+                                       cmocka_unit_test(refusals_far_apart_are_no_proof),
+                                       cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

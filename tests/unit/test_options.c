@@ -379,7 +379,7 @@ static void test_errors(void **state)
         {"--rdzv_id=a/b p", "--rdzv_id: a/b: must be at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --rdzv_id=run-7"},
         {"--rdzv_id=%s p", "--rdzv_id: %s: must be at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --rdzv_id=run-7"},
         {"--rdzv_id= p", "--rdzv_id: (empty): must be at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --rdzv_id=run-7"},
-        {"--role=a\nb p", "--role: a?b: must be at most 63 bytes, without control characters; example: --role=trainer"},
+        {"--role=a\nb p", "--role: a?b: must be at most 63 bytes of UTF-8, without control characters; example: --role=trainer"},
         {"--nnodes=2 --rdzv_backend=c10d p", "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400"},
         {"--signals_to_handle=SIGKILL p",
          "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},

@@ -1203,7 +1203,7 @@ static void hear(struct sim_agent *a, const struct happen *h)
 {
     static struct message m;
     struct dt_error err;
-    if (message_decode(&m, h->bytes.data, h->bytes.size, &err) != 0) {
+    if (message_decode(&m, h->bytes.data, h->bytes.size, &err) != 0 || member_check(&a->member, &m, sim.now_s, &err) != 0) {
         fail_msg("%s", err.text);
     }
     if (sim.o.trace) {
