@@ -87,12 +87,9 @@ static enum asked_take drop(struct exporter *m, int fd, const char *what)
 {
     struct sockaddr_storage from = {0};
     socklen_t size = sizeof from;
-    int unsaid = 0;
-    char name[LOOKUP_NAME_BYTES], more[48];
-    if (getpeername(fd, (struct sockaddr *)&from, &size) == 0 &&
-        strangers_refused(&m->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
-        dt_log(DT_LOG_WARN, "metrics", "connection from %s dropped: %s%s", lookup_name((struct sockaddr *)&from, name, sizeof name), what,
-               strangers_more(unsaid, more));
+    char name[LOOKUP_NAME_BYTES], more[STRANGERS_MORE_BYTES];
+    if (getpeername(fd, (struct sockaddr *)&from, &size) == 0 && strangers_refused(&m->strangers, (struct sockaddr *)&from, dt_now_s(), more)) {
+        dt_log(DT_LOG_WARN, "metrics", "connection from %s dropped: %s%s", lookup_name((struct sockaddr *)&from, name, sizeof name), what, more);
     }
     return ASKED_DROP;
 }

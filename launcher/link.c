@@ -44,6 +44,8 @@ static void on_own_closed(uv_handle_t *handle)
 
 /* ---- time ---- */
 
+#define LOOK_S 0.2 /* between two looks at those who wait, newest first: the older ones have had theirs */
+
 static void expire(struct conn *c)
 {
     const struct link *l = c->link;
@@ -83,10 +85,14 @@ static void on_sweep(uv_timer_t *timer)
 {
     struct link *l = timer->data;
     double now_s = link_now(l);
+    bool again = now_s - l->looked_s >= LOOK_S;
+    l->looked_s = again ? now_s : l->looked_s;
     for (struct conn *c = l->first, *next; c != NULL; c = next) {
         next = c->next;
         if (c->until_s > 0 && now_s > c->until_s) {
             expire(c);
+        } else if (c->waits && again) {
+            conn_look_again(c);
         }
     }
     if (l->closing) {

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+enum { HALF_OPEN_BYTES = 4096 }; /* that a stranger may hold; a hello, a proof and their keys are less */
+
 /* ---- up, down, refused ---- */
 
 void conn_lost(struct conn *c, bool dead, bool ask)
@@ -54,19 +56,33 @@ static void be_up(struct conn *c)
     l->options.hooks.up(l->options.hooks.user, peer, lookup_host((struct sockaddr *)&c->from, host, sizeof host));
 }
 
-/* One line per host and minute; the connection is kept for a second, so that guessing is slow. */
+/* Its hello names an agent that has proved itself: its link was lost. Ids are random, and strangers do not hear them. */
+static bool is_proven(const struct conn *c)
+{
+    return known_find(c->link, secure_claimed_id(&c->secure)) != NULL;
+}
+
+/* It ends without a proof that fits: what was looked at is counted, if it cost more than a look. */
+static void count_gone(const struct conn *c)
+{
+    if (!c->secure.client && (c->secure.stage == SECURE_PROOF || c->secure.wrong_key)) {
+        strangers_gone(&c->link->strangers, (const struct sockaddr *)&c->from, c->secure.wrong_key, is_proven(c), link_now(c->link));
+    }
+}
+
+/* The connection is kept for a second, so that guessing is slow. */
 void conn_refuse(struct conn *c, const char *why)
 {
     struct link *l = c->link;
     double now_s = link_now(l);
-    int unsaid;
+    char host[LOOKUP_NAME_BYTES], more[STRANGERS_MORE_BYTES];
     bool own = c->secure.peer_id == l->options.id; /* we called an endpoint that we hold meanwhile */
     l->refused += !own;
-    if (!own && strangers_refused(&l->strangers, (struct sockaddr *)&c->from, c->secure.secrets != NULL, now_s, &unsaid)) {
-        char host[LOOKUP_NAME_BYTES], more[48];
-        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s", lookup_name((struct sockaddr *)&c->from, host, sizeof host), why,
-               strangers_more(unsaid, more));
+    if (!own && strangers_refused(&l->strangers, (struct sockaddr *)&c->from, now_s, more)) {
+        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s", lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, more);
     }
+    count_gone(c);
+    c->waits = false;
     conn_set_state(c, CONN_REFUSED);
     c->until_s = now_s + 1 / l->options.time_scale;
     (void)uv_read_stop((uv_stream_t *)&c->handle);
@@ -161,11 +177,25 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init(c->link->buffer, LINK_READ_BYTES);
 }
 
+/* Strangers may cost us so much in a second, and what they say beyond that waits. A host's own agent is among them, as long as it has not come in. */
+static bool must_wait(const struct conn *c)
+{
+    const struct strangers *t = &c->link->strangers;
+    const struct sockaddr *from = (const struct sockaddr *)&c->from;
+    double now_s = link_now(c->link);
+    bool proof = c->secure.stage == SECURE_PROOF;
+    return conn_is_half_open(c) && !strangers_may(t, from, proof, false, now_s) && !(is_proven(c) && strangers_may(t, from, proof, true, now_s));
+}
+
 /* Acts on whatever the bytes mean, as long as the connection listens. */
 static void digest(struct conn *c)
 {
     struct link *l = c->link;
     while (c->state == CONN_GREETING || c->state == CONN_UP) {
+        c->waits = must_wait(c);
+        if (c->waits) {
+            break;
+        }
         const uint8_t *data = NULL;
         size_t size = 0;
         struct dt_error err;
@@ -213,6 +243,11 @@ static void digest(struct conn *c)
     }
 }
 
+void conn_look_again(struct conn *c)
+{
+    digest(c);
+}
+
 static void ended(struct conn *c, int status)
 {
     bool reset = c->reset || status == UV_ECONNRESET || status == UV_EPIPE;
@@ -229,10 +264,21 @@ static void ended(struct conn *c, int status)
         conn_give_up(c, &err);
         return;
     }
-    if (c->state == CONN_GREETING && c->secure.secrets != NULL && link_find(c->link, c->secure.peer_id) == NULL) {
-        strangers_gone(&c->link->strangers, (struct sockaddr *)&c->from, link_now(c->link));
+    if (c->state == CONN_GREETING && link_find(c->link, c->secure.peer_id) == NULL) {
+        count_gone(c);
     }
     conn_close(c);
+}
+
+/* Strangers say no more than a hello and a proof. */
+static void take_bytes(struct conn *c, const void *bytes, size_t size)
+{
+    if (conn_is_half_open(c) && size + secure_held(&c->secure) > HALF_OPEN_BYTES) {
+        conn_refuse(c, "says more than a hello and a proof");
+        return;
+    }
+    secure_feed(&c->secure, bytes, size);
+    digest(c);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
@@ -243,11 +289,8 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buf)
     }
     if (size < 0) {
         ended(c, (int)size);
-    } else if (conn_is_half_open(c) && strangers_is_pushy(&c->link->strangers, (struct sockaddr *)&c->from, link_now(c->link))) {
-        conn_close(c); /* so many keys are not looked at */
     } else if (c->state == CONN_GREETING || c->state == CONN_UP) {
-        secure_feed(&c->secure, buf->base, (size_t)size);
-        digest(c);
+        take_bytes(c, buf->base, (size_t)size);
     }
 }
 
@@ -255,6 +298,9 @@ static void drop_oldest(struct link *l)
 {
     for (struct conn *c = l->last; c != NULL; c = c->previous) {
         if (conn_is_half_open(c)) {
+            if (c->state == CONN_GREETING) {
+                count_gone(c);
+            }
             conn_close(c);
             return;
         }
@@ -288,19 +334,13 @@ bool link_take(void *user, int fd, const void *first, size_t size, const char *f
     }
     lookup_unmap(&c->from);
     conn_set_state(c, CONN_GREETING);
-    double now_s = link_now(l);
-    c->until_s = now_s + l->options.handshake_s;
+    c->until_s = link_now(l) + l->options.handshake_s;
     conn_tune(c);
-    if (strangers_is_pushy(&l->strangers, (struct sockaddr *)&c->from, now_s)) {
-        conn_close(c);
-        return true;
-    }
     if (l->accepted_count > l->options.half_open_count) {
         drop_oldest(l);
     }
     if (c->state == CONN_GREETING && conn_read(c) == 0) {
-        secure_feed(&c->secure, first, size);
-        digest(c);
+        take_bytes(c, first, size);
     }
     return true;
 }

@@ -33,6 +33,7 @@ struct conn {
     struct conn *next_dirty;
     struct dial *dial; /* that made it, until it is up */
     enum conn_state state;
+    bool waits; /* what it said is not looked at before the next second */
     bool listed, is_dirty, writing, said_end, shut, reset, overflow, failed;
     double until_s; /* when what it does must be done; 0: no limit */
     struct sockaddr_storage from;
@@ -110,6 +111,7 @@ struct link {
     struct known_host *hosts; /* sorted */
     int host_count, host_capacity;
     struct strangers strangers;
+    double looked_s; /* at those who wait */
     uint64_t refused;
     char buffer[LINK_READ_BYTES];
 };
@@ -137,6 +139,7 @@ int conn_read(struct conn *c);
 /* One that was up is gone. ask: it was reset, which does not prove that the process is gone. */
 void conn_lost(struct conn *c, bool dead, bool ask);
 void conn_refuse(struct conn *c, const char *why);
+void conn_look_again(struct conn *c);                          /* one that waits */
 void conn_give_up(struct conn *c, const struct dt_error *err); /* one that was never up ends */
 /* link_known.c */
 struct conn *link_find(const struct link *l, uint64_t peer);

@@ -188,11 +188,16 @@ void secure_clear(struct secure *s)
     s->stage = SECURE_OVER;
 }
 
-static void put_hello(struct secure *s, struct dt_text *out)
+/* vain: nobody will make keys with it, so it may cost nothing. */
+static void put_hello(struct secure *s, bool vain, struct dt_text *out)
 {
     struct secure_secrets *x = s->secrets = dt_alloc(sizeof *s->secrets);
     uint8_t *h = x->hello[s->client ? 0 : 1];
-    (void)crypto_kx_keypair(x->public_key, x->secret_key);
+    if (vain) {
+        randombytes_buf(x->public_key, sizeof x->public_key);
+    } else {
+        (void)crypto_kx_keypair(x->public_key, x->secret_key);
+    }
     memcpy(h, magic, sizeof magic);
     h[3] = PROTOCOL_VERSION;
     h[4] = (uint8_t)((s->self->key.given ? flag_key : 0) | (s->client ? 0 : flag_server));
@@ -208,7 +213,7 @@ static void put_hello(struct secure *s, struct dt_text *out)
 
 void secure_begin(struct secure *s, struct dt_text *out)
 {
-    put_hello(s, out);
+    put_hello(s, false, out);
 }
 
 /* Both hellos are here: the keys of everything that follows. */
@@ -231,6 +236,12 @@ static int derive(struct secure *s, const uint8_t *peer_key, struct dt_error *er
     sodium_memzero(tx, sizeof tx);
     sodium_memzero(both, sizeof both);
     return 0;
+}
+
+uint64_t secure_claimed_id(const struct secure *s)
+{
+    bool whole = s->stage == SECURE_HELLO && s->in.size - s->used >= SECURE_HELLO_BYTES;
+    return whole ? get_number((const uint8_t *)s->in.data + s->used + 8, 8) : s->peer_id;
 }
 
 /* What a stranger says of itself goes to terminals. */
@@ -294,11 +305,12 @@ static int check_beginning(const struct secure *s, const uint8_t *h, size_t size
 
 static enum secure_event on_hello(struct secure *s, const uint8_t *h, struct dt_text *out, struct dt_error *err)
 {
+    bool good = check_hello(s, h, err) == 0;
     if (!s->client) {
-        put_hello(s, out); /* also before a refusal: a mistaken agent can then tell its user why */
+        put_hello(s, !good, out); /* also before a refusal: a mistaken agent can then tell its user why */
     }
     memcpy(s->secrets->hello[s->client ? 1 : 0], h, SECURE_HELLO_BYTES);
-    if (check_hello(s, h, err) != 0 || derive(s, h + 64, err) != 0) {
+    if (!good || derive(s, h + 64, err) != 0) {
         return SECURE_BAD;
     }
     s->stage = s->client ? SECURE_CHOICE : SECURE_PROOF;
@@ -345,6 +357,7 @@ static enum secure_event on_proof(struct secure *s, uint8_t *bytes, struct dt_er
     proof_of_client(s, bytes, expected);
     if (sodium_memcmp(expected, bytes + SECURE_SESSION_BYTES + header_bytes, hash_bytes) != 0) {
         (void)dt_fail(err, DT_INVALID, "has another key: the key files differ");
+        s->wrong_key = true;
         return SECURE_BAD;
     }
     memcpy(s->peer_last, bytes, SECURE_SESSION_BYTES);

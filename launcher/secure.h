@@ -73,6 +73,7 @@ struct secure {
     enum secure_stage stage;
     uint64_t peer_id;
     int peer_port;
+    bool wrong_key;                          /* server: the client's proof did not fit */
     bool other_version;                      /* the peer speaks another one: BAD, and no other try will help */
     uint8_t session[SECURE_SESSION_BYTES];   /* name of this session, the same on both sides, from ASKED on */
     uint8_t peer_last[SECURE_SESSION_BYTES]; /* server: the last session with us that the client knows */
@@ -87,6 +88,8 @@ void secure_init(struct secure *s, const struct secure_self *self, bool client);
 void secure_clear(struct secure *s);
 /* The client's first bytes. */
 void secure_begin(struct secure *s, struct dt_text *out);
+/* The id in a hello that has come whole and was not looked at yet, or that of the peer; 0: neither. */
+uint64_t secure_claimed_id(const struct secure *s);
 /* Bytes from the peer. */
 void secure_feed(struct secure *s, const void *bytes, size_t size);
 /* What they mean, one event after the other until MORE or BAD. Appends to out what is to be sent. With FRAME, *data holds *size bytes

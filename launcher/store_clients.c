@@ -75,11 +75,10 @@ void store_client_say_dropped(struct store_client *c, const char *why)
 {
     struct store_server *s = c->server;
     struct sockaddr_storage from = {0};
-    int unsaid = 0;
-    char name[320], more[48];
+    char name[320], more[STRANGERS_MORE_BYTES];
     (void)store_client_name(c, name, sizeof name);
-    if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, false, dt_now_s(), &unsaid)) {
-        dt_log(DT_LOG_WARN, "store", "%s %s dropped: %s%s", c->is_fresh ? "connection from" : "client", name, why, strangers_more(unsaid, more));
+    if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, dt_now_s(), more)) {
+        dt_log(DT_LOG_WARN, "store", "%s %s dropped: %s%s", c->is_fresh ? "connection from" : "client", name, why, more);
     }
 }
 

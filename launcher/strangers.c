@@ -3,21 +3,29 @@
 
 #include "launcher/lookup.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+
+static bool same_network(const struct sockaddr *a, const struct sockaddr *b)
+{
+    const struct sockaddr_in6 *p = (const struct sockaddr_in6 *)(const void *)a, *q = (const struct sockaddr_in6 *)(const void *)b;
+    bool both = a->sa_family == AF_INET6 && b->sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&p->sin6_addr) && !IN6_IS_ADDR_V4MAPPED(&q->sin6_addr);
+    return both ? memcmp(&p->sin6_addr, &q->sin6_addr, 8) == 0 : lookup_same_host(a, b);
+}
 
 static const struct stranger *find(const struct strangers *t, const struct sockaddr *host)
 {
     for (int i = 0; i < STRANGERS; i++) {
         const struct stranger *s = &t->list[i];
-        if (s->host.ss_family != AF_UNSPEC && lookup_same_host((const struct sockaddr *)&s->host, host)) {
+        if (s->host.ss_family != AF_UNSPEC && same_network((const struct sockaddr *)&s->host, host)) {
             return s;
         }
     }
     return NULL;
 }
 
-static struct stranger *add(struct strangers *t, const struct sockaddr *host, double now_s)
+static struct stranger *add(struct strangers *t, const struct sockaddr *host)
 {
     struct stranger *quiet = &t->list[0];
     for (int i = 0; i < STRANGERS; i++) {
@@ -28,48 +36,80 @@ static struct stranger *add(struct strangers *t, const struct sockaddr *host, do
         }
         quiet = s->seen_s < quiet->seen_s ? s : quiet;
     }
-    *quiet = (struct stranger){.window_s = now_s, .line_s = -STRANGERS_LINE_S};
+    *quiet = (struct stranger){.line_s = -STRANGERS_LINE_S};
     memcpy(&quiet->host, host, lookup_size(host));
     return quiet;
 }
 
-/* The entry of a host that has just been seen; a second that is over is counted anew. */
+/* The entry of a host that has just been seen. */
 static struct stranger *seen(struct strangers *t, const struct sockaddr *host, double now_s)
 {
     const struct stranger *known = find(t, host);
-    struct stranger *s = known != NULL ? &t->list[known - t->list] : add(t, host, now_s);
+    struct stranger *s = known != NULL ? &t->list[known - t->list] : add(t, host);
     s->seen_s = now_s;
-    if (now_s - s->window_s >= 1) {
-        s->window_s = now_s;
-        s->in_window = s->hellos = 0;
-    }
     return s;
 }
 
-void strangers_gone(struct strangers *t, const struct sockaddr *host, double now_s)
-{
-    seen(t, host, now_s)->hellos++;
-}
+/* ---- lines ---- */
 
-bool strangers_refused(struct strangers *t, const struct sockaddr *host, bool guess, double now_s, int *unsaid)
+bool strangers_refused(struct strangers *t, const struct sockaddr *host, double now_s, char more[STRANGERS_MORE_BYTES])
 {
     struct stranger *s = seen(t, host, now_s);
-    s->in_window += guess;
-    *unsaid = s->unsaid;
-    bool say = now_s - s->line_s >= STRANGERS_LINE_S;
-    s->line_s = say ? now_s : s->line_s;
-    s->unsaid = say ? 0 : s->unsaid + 1;
-    return say;
+    if (t->lines == 0 || now_s - t->lines_s >= STRANGERS_LINE_S) {
+        t->lines_s = now_s;
+        t->lines = 0;
+    }
+    if (now_s - s->line_s < STRANGERS_LINE_S) {
+        s->unsaid++;
+        return false;
+    }
+    if (t->lines == STRANGERS_LINES) {
+        t->hidden++;
+        return false;
+    }
+    int used = s->unsaid > 0 ? snprintf(more, STRANGERS_MORE_BYTES, "; since the last line %d more", s->unsaid) : 0;
+    more[used] = '\0';
+    if (t->hidden > 0) {
+        used += snprintf(more + used, STRANGERS_MORE_BYTES - (size_t)used, "; %d of other hosts were not said", t->hidden);
+    }
+    if (++t->lines == STRANGERS_LINES) {
+        (void)snprintf(more + used, STRANGERS_MORE_BYTES - (size_t)used, "; for %d s no other host is named", STRANGERS_LINE_S);
+    }
+    t->hidden = 0;
+    s->line_s = now_s;
+    s->unsaid = 0;
+    return true;
 }
 
-const char *strangers_more(int unsaid, char out[48])
+/* ---- what is looked at ---- */
+
+static void count(struct strangers_second *second, bool guess, double now_s)
 {
-    (void)snprintf(out, 48, unsaid > 0 ? "; since the last line %d more" : "", unsaid);
-    return out;
+    if (now_s - second->since_s >= 1) {
+        *second = (struct strangers_second){.since_s = now_s};
+    }
+    second->guesses += guess;
+    second->hellos++;
 }
 
-bool strangers_is_pushy(const struct strangers *t, const struct sockaddr *host, double now_s)
+static bool has_room(const struct strangers_second *second, bool proof, int times, double now_s)
 {
-    const struct stranger *s = find(t, host);
-    return s != NULL && now_s - s->window_s < 1 && (s->in_window >= STRANGERS_PER_S || s->hellos >= STRANGERS_HELLOS_PER_S);
+    return now_s - second->since_s >= 1 || (proof ? second->guesses < times * STRANGERS_PER_S : second->hellos < times * STRANGERS_HELLOS_PER_S);
+}
+
+void strangers_gone(struct strangers *t, const struct sockaddr *host, bool guess, bool proven, double now_s)
+{
+    if (proven) {
+        count(&t->proven, guess, now_s);
+    } else {
+        count(&t->all, guess, now_s);
+        count(&seen(t, host, now_s)->second, guess, now_s);
+    }
+}
+
+bool strangers_may(const struct strangers *t, const struct sockaddr *host, bool proof, bool proven, double now_s)
+{
+    const struct stranger *s = proven ? NULL : find(t, host);
+    return proven ? has_room(&t->proven, proof, STRANGERS_ALL, now_s)
+                  : has_room(&t->all, proof, STRANGERS_ALL, now_s) && (s == NULL || has_room(&s->second, proof, 1, now_s));
 }

@@ -58,6 +58,24 @@ def test_a_console_that_nobody_reads_ends_nobody():
         assert job.process.wait(DEADLINE_S) == 0
 
 
+def test_strangers_of_many_addresses_cause_few_lines():
+    """Each of 300 addresses would have a line of its own: some have, the last of them says that no other follows."""
+    job, host, port = serve("127.0.0.1:0")
+    with job:
+        for i in range(300):
+            with socket.socket() as stranger:
+                stranger.bind((f"127.1.{i // 200}.{1 + i % 200}", 0))
+                stranger.settimeout(DEADLINE_S)
+                stranger.connect((host, port))
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                with contextlib.suppress(ConnectionResetError):
+                    assert stranger.recv(1) == b""
+        job.signal(signal.SIGTERM)
+        lines = job.finish().err.splitlines()
+        assert len(lines) == 20 and all("does not speak the store's protocol" in line for line in lines), lines
+        assert "127.1.0.20" in lines[19] and lines[19].endswith("; for 60 s no other host is named")
+
+
 def test_the_address_may_lack_the_port():
     job, _, port = serve("localhost")
     with job:
