@@ -1,15 +1,20 @@
 #include "base/page.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { VERSION = 2 };
+#define LAST_STEP ((int64_t)1 << 53) /* a whole number in JSON, too */
+#define LONGEST_S 1e9
+#define LARGEST 1e18 /* bytes of memory, and whatever else a GPU has */
 _Static_assert(sizeof(struct dt_page) <= DT_PAGE_BYTES, "the page is one page");
 
 static const char *const names[DT_PHASE_COUNT] = {"none", "start", "forward", "backward", "step", "evaluation", "save", "exit"};
@@ -30,14 +35,91 @@ static void fill(struct dt_page *page, uint32_t round)
     atomic_store(&page->pulse_s, dt_now_s());
 }
 
+/* ---- what it says ---- */
+
+static int64_t whole(int64_t value, int64_t low)
+{
+    return value < low ? low : value > LAST_STEP ? LAST_STEP : value;
+}
+
+/* Seconds that have passed, or that something took. */
+static double seconds(double value)
+{
+    return value >= 0 && value <= LONGEST_S ? value : 0;
+}
+
+static double known(double value)
+{
+    return value >= 0 && value <= LARGEST ? value : -1;
+}
+
+static void text(char *out, const char *from, size_t out_bytes)
+{
+    memcpy(out, from, out_bytes);
+    out[out_bytes - 1] = '\0';
+    dt_text_make_harmless(out, false);
+}
+
+static void look_at_gpu(const struct dt_page_gpu *g, struct dt_page_look *out)
+{
+    int xid = atomic_load(&g->xid);
+    out->gpu.busy = known(atomic_load(&g->busy));
+    out->gpu.memory_bytes = known(atomic_load(&g->memory_bytes));
+    out->gpu.memory_total_bytes = known(atomic_load(&g->memory_total_bytes));
+    out->gpu.clock_mhz = known(atomic_load(&g->clock_mhz));
+    out->gpu.clock_max_mhz = known(atomic_load(&g->clock_max_mhz));
+    out->gpu.temperature = known(atomic_load(&g->temperature));
+    out->gpu.power_w = known(atomic_load(&g->power_w));
+    out->gpu.throttle = atomic_load(&g->throttle);
+    out->gpu.xid = xid > 0 ? xid : 0;
+    text(out->gpu.bus, g->bus, sizeof out->gpu.bus);
+}
+
+void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look *out)
+{
+    *out = (struct dt_page_look){.step = -1, .saved_step = -1, .learned_step = -1};
+    if (page == NULL) {
+        return;
+    }
+    uint32_t phase = atomic_load(&page->phase);
+    double ready_s = atomic_load(&page->ready_s);
+    out->pulse_count = whole(atomic_load(&page->pulse_count), 0);
+    out->known = out->pulse_count > 0;
+    out->pulse_limit_s = (double)atomic_load(&page->pulse_limit_ms) / 1e3;
+    out->pulse_age_s = seconds(now_s - atomic_load(&page->pulse_s));
+    out->step = whole(atomic_load(&page->step), -1);
+    out->micro_step = whole(atomic_load(&page->micro_step), 0);
+    out->saved_step = whole(atomic_load(&page->saved_step), -1);
+    out->learned_step = whole(atomic_load(&page->learned_step), -1);
+    out->collective_count = whole(atomic_load(&page->collective_count), 0);
+    out->phase = phase < DT_PHASE_COUNT ? (enum dt_phase)phase : DT_PHASE_NONE;
+    out->in_collective = atomic_load(&page->in_collective) != 0;
+    out->collective_age_s = seconds(now_s - atomic_load(&page->collective_s));
+    out->save_age_s = seconds(now_s - atomic_load(&page->save_begin_s));
+    out->save_s = seconds(atomic_load(&page->save_s));
+    out->data_s = seconds(atomic_load(&page->data_s));
+    out->compute_s = seconds(atomic_load(&page->compute_s));
+    out->communication_s = seconds(atomic_load(&page->communication_s));
+    out->loss = atomic_load(&page->loss);
+    out->grad_norm = atomic_load(&page->grad_norm);
+    out->lr = atomic_load(&page->lr);
+    out->tokens_per_s = atomic_load(&page->tokens_per_s);
+    out->ready_s = ready_s > 0 && ready_s <= now_s ? ready_s : 0;
+    text(out->collective_name, page->collective_name, sizeof out->collective_name);
+    text(out->note, page->note, sizeof out->note);
+    look_at_gpu(&page->gpu, out);
+}
+
+/* ---- the memory ---- */
+
 int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_error *err)
 {
-    int memory = memfd_create("dtrun-page", MFD_CLOEXEC);
+    int memory = memfd_create("dtrun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memory < 0) {
         return dt_fail_errno(err, "memfd for a worker's page");
     }
     void *p = MAP_FAILED;
-    if (ftruncate(memory, DT_PAGE_BYTES) == 0) {
+    if (ftruncate(memory, DT_PAGE_BYTES) == 0 && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
         p = mmap(NULL, DT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     }
     if (p == MAP_FAILED) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define DT_PAGE_MAGIC 0x3147505444ull /* "DTPG1" */
@@ -66,8 +67,31 @@ struct dt_page {
     struct dt_page_gpu gpu;
 };
 
+/* What a page says, with values that can be: a worker may write there whatever it likes, or something in its process may by mistake. Counts and steps are 0 (steps
+ * and learned_step: -1) to 2^53, times finite and not before or after all others, texts harmless for a terminal. */
+struct dt_page_look {
+    bool known; /* it gave a sign of life; else all is as at the beginning */
+    double pulse_limit_s, pulse_age_s;
+    int64_t pulse_count, step, micro_step, saved_step, learned_step, collective_count;
+    enum dt_phase phase;
+    bool in_collective;
+    double collective_age_s, save_age_s, save_s;
+    double data_s, compute_s, communication_s;
+    double loss, grad_norm, lr, tokens_per_s; /* as they are: a loss may be none */
+    double ready_s;                           /* dt_now_s() then; 0: not yet */
+    char collective_name[64], note[512];
+    struct {
+        double busy, memory_bytes, memory_total_bytes, clock_mhz, clock_max_mhz, temperature, power_w; /* -1: not known */
+        int64_t throttle;
+        int xid;
+        char bus[32];
+    } gpu;
+};
+
+/* Agent: the one way to read a page. A null page says nothing. */
+void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look *out);
 const char *dt_phase_name(enum dt_phase phase);
-/* Agent: a new page for one worker; *fd stays open until dt_page_close. */
+/* Agent: a new page for one worker, which nobody can cut off; *fd stays open until dt_page_close. */
 int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_error *err);
 /* Worker: maps DTRUN_PAGE, or a private page when the variable is not set. A page that cannot be mapped is an error. */
 int dt_page_attach(struct dt_page **out, struct dt_error *err);

@@ -37,9 +37,7 @@ void doctor_say(struct doctor_report *r, enum doctor_level level, const char *ad
     va_start(args, fmt);
     dt_text_vprintf(&finding, fmt, args);
     va_end(args);
-    for (size_t i = 0; i < finding.size; i++) { /* texts of other hosts go to a terminal */
-        finding.data[i] = (unsigned char)finding.data[i] < ' ' || finding.data[i] == 127 ? '?' : finding.data[i];
-    }
+    dt_text_make_harmless(finding.data, false); /* texts of other hosts go to a terminal */
     advice = advice != NULL ? advice : "";
     dt_text_printf(&line, "%s: %s%s%s", r->check, dt_text_str(&finding), advice[0] != '\0' ? "; " : "", advice);
     if (level == DOCTOR_FAIL && r->counts[DOCTOR_FAIL] == 0) {

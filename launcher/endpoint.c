@@ -383,6 +383,7 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
             (void)snprintf(path, sizeof path, "/proc/%s/comm", e->d_name);
             (void)dt_file_read(path, 256, &name, NULL);
             (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
+            dt_text_make_harmless(out, false);                  /* a process chooses its name */
             found = strcmp(dt_text_str(&name), "dtrun\n") != 0; /* a guard has what its agent has open, which is the one that we mean */
             dt_text_clear(&name);
         }

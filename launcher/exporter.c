@@ -266,9 +266,7 @@ void exporter_head(struct dt_text *out, const char *name, const char *type, cons
 void exporter_label(struct dt_text *out, const char *value)
 {
     char *plain = dt_strdup(value);
-    for (char *p = plain; *p != '\0'; p++) {
-        *p = *p != '\n' && iscntrl((unsigned char)*p) ? '?' : *p;
-    }
+    dt_text_make_harmless(plain, true);
     dt_text_json(out, plain, strlen(plain));
     free(plain);
 }

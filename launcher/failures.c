@@ -96,20 +96,13 @@ static int rank_named(const char *note, const char **rest)
     return rank;
 }
 
-/* Words that say more than the exit code does, or nothing; and whether it was for memory. */
-static void write_note(const struct failures *f, const struct worker *one, const char *note, struct report_failure *x)
+/* Words that say more than the exit code does, or nothing; and whether it was for memory. note: of whoever ended it; own: its own. */
+static void write_note(const struct failures *f, const struct worker *one, const char *note, const char *own, struct report_failure *x)
 {
-    char own[sizeof one->page->note] = "", signal_name[32], *out = x->note;
+    char signal_name[32], *out = x->note;
     size_t size = sizeof x->note;
     long long step = (long long)x->step;
     int code = x->exit_code;
-    if (one->page != NULL) {
-        memcpy(own, one->page->note, sizeof own);
-        own[sizeof own - 1] = 0;
-    }
-    for (char *c = own; *c != 0; c++) {
-        *c = (unsigned char)*c < 32 ? ' ' : *c;
-    }
     if (note != NULL && note[0] != 0) {
         (void)snprintf(out, size, "%s", note);
     } else if (own[0] != 0) {
@@ -136,6 +129,8 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
         f->list = dt_realloc(f->list, (size_t)f->capacity * sizeof *f->list);
     }
     struct report_failure *x = &f->list[f->count++];
+    struct dt_page_look page;
+    dt_page_read(one->page, 0, &page);
     report_failure_init(x);
     x->local_rank = local_rank;
     x->rank = rank;
@@ -143,19 +138,18 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
     x->exit_code = workers_code(one->status);
     x->wall_s = dt_wall_s();
     x->stopped_by_us = ended_by_us;
-    x->step = one->page != NULL ? atomic_load(&one->page->step) : -1;
+    x->step = page.step;
     (void)snprintf(x->host, sizeof x->host, "%s", f->host);
-    write_note(f, one, note, x);
+    write_note(f, one, note, page.note, x);
 }
 
 void failures_progress(struct failures *f, const struct workers *w)
 {
     for (int i = 0; i < w->count; i++) {
-        if (w->list[i].page != NULL) {
-            long long step = (long long)atomic_load(&w->list[i].page->step), saved = (long long)atomic_load(&w->list[i].page->saved_step);
-            f->step = step > f->step ? step : f->step;
-            f->saved_step = saved > f->saved_step ? saved : f->saved_step;
-        }
+        struct dt_page_look page;
+        dt_page_read(w->list[i].page, 0, &page);
+        f->step = page.step > f->step ? page.step : f->step;
+        f->saved_step = page.saved_step > f->saved_step ? page.saved_step : f->saved_step;
     }
 }
 

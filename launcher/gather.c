@@ -1,5 +1,5 @@
 /* A question has a number, so that late answers to an older one are told apart. Answers come in parts of whole lines; what other agents send is read as
- * strict JSON before a byte of it is shown. */
+ * strict JSON, harmless for a terminal, before a byte of it is shown. */
 #include "launcher/gather.h"
 
 #include "base/clock.h"
@@ -216,14 +216,14 @@ static void on_ask(struct gather *g, uint64_t peer, const struct message *in)
     }
 }
 
-/* Appends the lines that are JSON objects. */
+/* Appends the lines that are JSON objects. Ours have escapes in place of control characters. */
 static void take_lines(struct dt_text *to, const char *body, size_t size)
 {
     for (const char *p = body, *stop = body + size, *next; p < stop; p = next) {
         const char *newline = memchr(p, '\n', (size_t)(stop - p));
         size_t n = newline != NULL ? (size_t)(newline - p) : (size_t)(stop - p);
         struct dt_error ignored;
-        cJSON *row = to->size + n < ROWS_BYTES ? dt_scan_parse(p, n, "row", NULL, &ignored) : NULL;
+        cJSON *row = to->size + n < ROWS_BYTES && dt_text_is_harmless(p, n, false) ? dt_scan_parse(p, n, "row", NULL, &ignored) : NULL;
         if (cJSON_IsObject(row) && p[0] == '{' && p[n - 1] == '}') {
             dt_text_add(to, p, n);
             dt_text_puts(to, "\n");

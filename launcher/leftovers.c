@@ -43,9 +43,7 @@ static void name_of(const char *pid, char *out, size_t out_bytes)
     (void)snprintf(path, sizeof path, "/proc/%s/comm", pid);
     (void)dt_file_read(path, 256, &name, NULL);
     (void)snprintf(out, out_bytes, "%.*s", (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
-    for (char *c = out; *c != '\0'; c++) { /* a process chooses its name */
-        *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
-    }
+    dt_text_make_harmless(out, false); /* a process chooses its name */
     dt_text_clear(&name);
 }
 

@@ -30,13 +30,13 @@ const char *option_show(const char *text, char *out)
 {
     size_t n = 0;
     for (; n < 57 && text[n] != '\0'; n++) {
-        unsigned char c = (unsigned char)text[n];
-        out[n] = c < 32 || c == 127 ? '?' : text[n];
+        out[n] = text[n];
     }
     if (n == 0) {
         return strcpy(out, "(empty)");
     }
     out[n] = '\0';
+    dt_text_make_harmless(out, false);
     if (text[n] != '\0') {
         strcat(out, "...");
     }

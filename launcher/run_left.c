@@ -27,6 +27,7 @@ static void add_names(const pid_t *list, int count, struct dt_text *out)
         (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)list[i]);
         process_read(path, name, sizeof name);
         name[strcspn(name, "\n")] = '\0';
+        dt_text_make_harmless(name, false); /* a process chooses it */
         dt_text_printf(out, "%spid %d (%s)", i > 0 ? ", " : "", (int)list[i], name);
     }
     dt_text_puts(out, count > NAMED ? ", ..." : "");

@@ -150,32 +150,31 @@ static const struct row worker_rows[] = {
 };
 #undef AT
 
-static void look_at_page(struct worker_numbers *n, const struct dt_page *p, double now_s)
+static void look_at_page(struct worker_numbers *n, const struct dt_page_look *p)
 {
-    const struct dt_page_gpu *g = &p->gpu;
-    n->known |= KNOWN_PAGE | (atomic_load(&p->learned_step) >= 0 ? KNOWN_LEARNED : 0);
-    n->pulse_age_s = now_s - atomic_load(&p->pulse_s);
-    n->step = (double)atomic_load(&p->step);
-    n->saved_step = (double)atomic_load(&p->saved_step);
-    n->in_collective = atomic_load(&p->in_collective);
-    n->collectives = (double)atomic_load(&p->collective_count);
-    n->loss = atomic_load(&p->loss);
-    n->grad_norm = atomic_load(&p->grad_norm);
-    n->lr = atomic_load(&p->lr);
-    n->tokens_per_s = atomic_load(&p->tokens_per_s);
-    n->data_s = atomic_load(&p->data_s);
-    n->compute_s = atomic_load(&p->compute_s);
-    n->communication_s = atomic_load(&p->communication_s);
+    n->known |= KNOWN_PAGE | (p->learned_step >= 0 ? KNOWN_LEARNED : 0);
+    n->pulse_age_s = p->pulse_age_s;
+    n->step = (double)p->step;
+    n->saved_step = (double)p->saved_step;
+    n->in_collective = p->in_collective;
+    n->collectives = (double)p->collective_count;
+    n->loss = p->loss;
+    n->grad_norm = p->grad_norm;
+    n->lr = p->lr;
+    n->tokens_per_s = p->tokens_per_s;
+    n->data_s = p->data_s;
+    n->compute_s = p->compute_s;
+    n->communication_s = p->communication_s;
     n->known |= n->data_s + n->compute_s + n->communication_s > 0 ? KNOWN_PACE : 0;
-    if (atomic_load(&g->memory_total_bytes) > 0) {
+    if (p->gpu.memory_total_bytes > 0) {
         n->known |= KNOWN_GPU;
-        n->gpu_busy = atomic_load(&g->busy);
-        n->gpu_memory_bytes = atomic_load(&g->memory_bytes);
-        n->gpu_memory_total_bytes = atomic_load(&g->memory_total_bytes);
-        n->gpu_clock_hz = atomic_load(&g->clock_mhz) * 1e6;
-        n->gpu_temperature = atomic_load(&g->temperature);
-        n->gpu_power_w = atomic_load(&g->power_w);
-        n->gpu_xid = atomic_load(&g->xid);
+        n->gpu_busy = p->gpu.busy;
+        n->gpu_memory_bytes = p->gpu.memory_bytes;
+        n->gpu_memory_total_bytes = p->gpu.memory_total_bytes;
+        n->gpu_clock_hz = p->gpu.clock_mhz * 1e6;
+        n->gpu_temperature = p->gpu.temperature;
+        n->gpu_power_w = p->gpu.power_w;
+        n->gpu_xid = p->gpu.xid;
     }
 }
 
@@ -184,6 +183,7 @@ static struct worker_numbers look_at_worker(const struct run *r, int i, double n
     const struct worker *w = &r->workers.list[i];
     struct worker_numbers n = {.running = w->running, .exit_code = workers_code(w->status), .up_s = now_s - w->start_s};
     struct process_look process;
+    struct dt_page_look page;
     double output_s = logs_last_output_s(r->logs, i);
     n.known = (w->pid != 0 && !w->running ? KNOWN_ENDED : 0) | (output_s > 0 ? KNOWN_OUTPUT : 0);
     n.output_age_s = now_s - output_s;
@@ -193,8 +193,9 @@ static struct worker_numbers look_at_worker(const struct run *r, int i, double n
         n.resident_bytes = process.resident_bytes;
         n.threads = process.thread_count;
     }
-    if (w->running && w->page != NULL && atomic_load(&w->page->pulse_count) > 0) {
-        look_at_page(&n, w->page, now_s);
+    dt_page_read(w->page, now_s, &page);
+    if (w->running && page.known) {
+        look_at_page(&n, &page);
     }
     return n;
 }

@@ -434,10 +434,9 @@ static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
 {
     long long saving = -1;
     for (int i = 0; i < r->workers.count; i++) {
-        const struct dt_page *page = r->workers.list[i].page;
-        if (page != NULL && atomic_load(&page->phase) == DT_PHASE_SAVE) {
-            saving = (long long)atomic_load(&page->step);
-        }
+        struct dt_page_look page;
+        dt_page_read(r->workers.list[i].page, 0, &page);
+        saving = page.phase == DT_PHASE_SAVE ? page.step : saving;
     }
     if (r->failures.saved_step > r->saved_before) {
         (void)snprintf(out, out_bytes, "step %lld is saved", (long long)r->failures.saved_step);

@@ -25,8 +25,9 @@ void run_starts_open(struct run *r)
 /* Negative: it never was. */
 static double ready_after_s(const struct worker *one)
 {
-    double ready_s = one->page != NULL ? atomic_load(&one->page->ready_s) : 0;
-    ready_s = ready_s > 0 ? ready_s : one->contact_s;
+    struct dt_page_look page;
+    dt_page_read(one->page, dt_now_s(), &page);
+    double ready_s = page.ready_s > 0 ? page.ready_s : one->contact_s;
     return ready_s > one->start_s && one->start_s > 0 ? ready_s - one->start_s : -1;
 }
 

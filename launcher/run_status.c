@@ -43,55 +43,49 @@ static void add_known(struct dt_text *out, const char *name, double value)
 }
 
 /* What the worker's look at its GPU found; nothing where there is none. */
-static void add_gpu(const struct dt_page_gpu *g, struct dt_text *out)
+static void add_gpu(const struct dt_page_look *p, struct dt_text *out)
 {
-    char bus[sizeof g->bus], why[160];
-    memcpy(bus, g->bus, sizeof bus);
-    bus[sizeof bus - 1] = '\0';
-    int xid = atomic_load(&g->xid);
-    if (atomic_load(&g->memory_total_bytes) <= 0) {
+    char why[160];
+    if (p->gpu.memory_total_bytes <= 0) {
         return;
     }
     dt_text_puts(out, ",\"gpu\":{\"bus\":");
-    dt_text_json(out, bus, strlen(bus));
-    add_known(out, "busy", atomic_load(&g->busy));
-    add_known(out, "memory_bytes", atomic_load(&g->memory_bytes));
-    add_known(out, "memory_total_bytes", atomic_load(&g->memory_total_bytes));
-    add_known(out, "clock_mhz", atomic_load(&g->clock_mhz));
-    add_known(out, "clock_max_mhz", atomic_load(&g->clock_max_mhz));
-    add_known(out, "temperature", atomic_load(&g->temperature));
-    add_known(out, "power_w", atomic_load(&g->power_w));
-    add_string(out, "slowed_by", dt_nvml_throttle_text(atomic_load(&g->throttle), false, why, sizeof why));
-    if (xid != 0) {
-        dt_text_printf(out, ",\"xid\":%d", xid);
+    dt_text_json(out, p->gpu.bus, strlen(p->gpu.bus));
+    add_known(out, "busy", p->gpu.busy);
+    add_known(out, "memory_bytes", p->gpu.memory_bytes);
+    add_known(out, "memory_total_bytes", p->gpu.memory_total_bytes);
+    add_known(out, "clock_mhz", p->gpu.clock_mhz);
+    add_known(out, "clock_max_mhz", p->gpu.clock_max_mhz);
+    add_known(out, "temperature", p->gpu.temperature);
+    add_known(out, "power_w", p->gpu.power_w);
+    add_string(out, "slowed_by", dt_nvml_throttle_text(p->gpu.throttle, false, why, sizeof why));
+    if (p->gpu.xid != 0) {
+        dt_text_printf(out, ",\"xid\":%d", p->gpu.xid);
     }
     dt_text_puts(out, "}");
 }
 
 /* What the worker itself says; a program that knows no page says nothing. */
-static void add_page(const struct dt_page *p, double now_s, struct dt_text *out)
+static void add_page(const struct dt_page *page, double now_s, struct dt_text *out)
 {
-    if (p == NULL || atomic_load(&p->pulse_count) == 0) {
+    struct dt_page_look p;
+    dt_page_read(page, now_s, &p);
+    if (!p.known) {
         return;
     }
-    char name[sizeof p->collective_name];
-    memcpy(name, p->collective_name, sizeof name);
-    name[sizeof name - 1] = '\0';
     dt_text_printf(
         out,
         ",\"step\":%lld,\"micro_step\":%lld,\"saved_step\":%lld,\"phase\":\"%s\",\"pulse_s\":%.1f,\"in_collective\":%s,\"collective_count\":%lld",
-        (long long)atomic_load(&p->step), (long long)atomic_load(&p->micro_step), (long long)atomic_load(&p->saved_step),
-        dt_phase_name((enum dt_phase)atomic_load(&p->phase)), now_s - atomic_load(&p->pulse_s),
-        atomic_load(&p->in_collective) != 0 ? "true" : "false", (long long)atomic_load(&p->collective_count));
-    double data_s = atomic_load(&p->data_s), compute_s = atomic_load(&p->compute_s), communication_s = atomic_load(&p->communication_s);
-    if (data_s + compute_s + communication_s > 0) {
-        dt_text_printf(out, ",\"data_s\":%.6f,\"compute_s\":%.6f,\"communication_s\":%.6f", data_s, compute_s, communication_s);
+        (long long)p.step, (long long)p.micro_step, (long long)p.saved_step, dt_phase_name(p.phase), p.pulse_age_s,
+        p.in_collective ? "true" : "false", (long long)p.collective_count);
+    if (p.data_s + p.compute_s + p.communication_s > 0) {
+        dt_text_printf(out, ",\"data_s\":%.6f,\"compute_s\":%.6f,\"communication_s\":%.6f", p.data_s, p.compute_s, p.communication_s);
     }
-    if (name[0] != '\0') {
-        add_string(out, "collective", name);
-        dt_text_printf(out, ",\"collective_s\":%.1f", now_s - atomic_load(&p->collective_s));
+    if (p.collective_name[0] != '\0') {
+        add_string(out, "collective", p.collective_name);
+        dt_text_printf(out, ",\"collective_s\":%.1f", p.collective_age_s);
     }
-    add_gpu(&p->gpu, out);
+    add_gpu(&p, out);
 }
 
 static void add_rank(const struct run *r, int i, double now_s, struct dt_text *out)

@@ -43,22 +43,21 @@ double run_grace_s(const struct run *r)
 /* Ranks of train that are still in the save that a stop asked for: said once, with what a save takes here. */
 static bool say_save_dropped(const struct run *r)
 {
-    const struct dt_page *slow = NULL;
+    struct dt_page_look slow, page;
+    double now_s = dt_now_s();
     int count = 0;
     long long saved = -1; /* by rank 0 first of all */
     for (int i = 0; i < r->workers.count; i++) {
-        const struct dt_page *page = r->workers.list[i].page;
-        long long newest = page != NULL ? (long long)atomic_load(&page->saved_step) : -1;
-        saved = newest > saved ? newest : saved;
-        if (r->workers.list[i].running && page != NULL && atomic_load(&page->phase) == DT_PHASE_SAVE) {
-            slow = slow != NULL ? slow : page;
+        dt_page_read(r->workers.list[i].page, now_s, &page);
+        saved = page.saved_step > saved ? page.saved_step : saved;
+        if (r->workers.list[i].running && page.phase == DT_PHASE_SAVE) {
+            slow = count == 0 ? page : slow;
             count++;
         }
     }
-    if (!r->is_train || !r->agent.stop_wanted || slow == NULL || saved >= (long long)atomic_load(&slow->step)) {
+    if (!r->is_train || !r->agent.stop_wanted || count == 0 || saved >= slow.step) {
         return false;
     }
-    double now_s = dt_now_s(), took_s = atomic_load(&slow->save_s);
     char stays[64] = "nothing was saved before";
     struct dt_text line;
     dt_text_init(&line);
@@ -66,9 +65,9 @@ static bool say_save_dropped(const struct run *r)
         (void)snprintf(stays, sizeof stays, "step %lld stays", saved);
     }
     dt_text_printf(&line, "dtrun: host %s: the save of step %lld, %.1f s old, was not done %.1f s after the stop: it is dropped, %s; ",
-                   r->failures.host, (long long)atomic_load(&slow->step), now_s - atomic_load(&slow->save_begin_s), run_grace_s(r), stays);
-    if (took_s > 0) {
-        dt_text_printf(&line, "the one before took %.1f s here; ", took_s);
+                   r->failures.host, (long long)slow.step, slow.save_age_s, run_grace_s(r), stays);
+    if (slow.save_s > 0) {
+        dt_text_printf(&line, "the one before took %.1f s here; ", slow.save_s);
     }
     dt_text_printf(&line, "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
                    r->o->shutdown_timeout_s);

@@ -35,9 +35,7 @@ static void on_expired(void *user, pid_t pid, int signal, const char *scope)
     char name[32], words[sizeof one->note];
     const char *after = signal > 0 ? report_signal_name(signal, name, sizeof name) : "no signal was wanted";
     (void)snprintf(words, sizeof words, "watchdog timer %.100s is over: %s", scope, after);
-    for (char *c = words; *c != '\0'; c++) {
-        *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
-    }
+    dt_text_make_harmless(words, false);
     if (one->pid == pid && signal > 0) {
         (void)snprintf(one->note, sizeof one->note, "%s", words); /* the cause line, should it end of it */
         return;

@@ -19,18 +19,26 @@
 #define COMPUTED_SHARE 2e-2
 #define STALL_S 5.0 /* a look that is so much late */
 
+static struct dt_page_look page_of(const struct worker *one)
+{
+    struct dt_page_look look;
+    dt_page_read(one->page, 0, &look);
+    return look;
+}
+
 static bool waits_for_peers(const struct worker *one)
 {
-    return one->page != NULL && atomic_load(&one->page->in_collective) != 0;
+    return page_of(one).in_collective;
 }
 
 static double limit_of(const struct worker *one, const struct watch_options *o)
 {
     double limit_s = o->limit_s;
     if (o->pages && one->page != NULL) {
-        enum dt_phase phase = (enum dt_phase)atomic_load(&one->page->phase);
-        limit_s = limit_s > 0 ? limit_s : (double)atomic_load(&one->page->pulse_limit_ms) / 1e3;
-        limit_s *= phase == DT_PHASE_START || phase == DT_PHASE_SAVE || phase == DT_PHASE_EXIT ? SLOW_PHASE : 1; /* files, devices, first calls */
+        struct dt_page_look look = page_of(one);
+        limit_s = limit_s > 0 ? limit_s : look.pulse_limit_s;
+        limit_s *= look.phase == DT_PHASE_START || look.phase == DT_PHASE_SAVE || look.phase == DT_PHASE_EXIT ? SLOW_PHASE
+                                                                                                              : 1; /* files, devices, first calls */
         limit_s *= waits_for_peers(one) ? WAITING : 1;
     }
     /* A worker that saves may take as long as its disk does, but not while it is stopped. */
@@ -43,7 +51,7 @@ static void notice(struct worker *one, int local_rank, const struct watch_option
     double pulse = 0;
     struct process_use *use = &one->use, *seen = &one->seen_use, before = one->use;
     if (o->pages && one->page != NULL) {
-        pulse = (double)atomic_load(&one->page->pulse_count);
+        pulse = (double)page_of(one).pulse_count;
     } else {
         *use = guard_use(one->pid);
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
@@ -69,15 +77,10 @@ static void describe(const struct worker *one, const struct watch_options *o, do
         dt_text_printf(out, " for %.1f s%s (--hang_timeout=%g)", silent_s, unseen ? ", and what it writes cannot be seen" : "", o->limit_s);
         return;
     }
-    struct dt_page *p = one->page;
-    char name[sizeof p->collective_name];
-    memcpy(name, p->collective_name, sizeof name);
-    name[sizeof name - 1] = 0;
-    dt_text_printf(out, "no pulse for %.1f s at step %lld, phase %s", silent_s, (long long)atomic_load(&p->step),
-                   dt_phase_name((enum dt_phase)atomic_load(&p->phase)));
-    if (name[0] != 0) {
-        dt_text_printf(out, ", %s collective %lld %s", atomic_load(&p->in_collective) != 0 ? "in" : "last",
-                       (long long)atomic_load(&p->collective_count), name);
+    struct dt_page_look p = page_of(one);
+    dt_text_printf(out, "no pulse for %.1f s at step %lld, phase %s", silent_s, (long long)p.step, dt_phase_name(p.phase));
+    if (p.collective_name[0] != '\0') {
+        dt_text_printf(out, ", %s collective %lld %s", p.in_collective ? "in" : "last", (long long)p.collective_count, p.collective_name);
     }
 }
 
@@ -137,7 +140,7 @@ static bool more_suspect(const struct worker *a, const struct worker *b, bool pa
     if (a_waits != b_waits) {
         return b_waits;
     }
-    return atomic_load(&a->page->collective_count) < atomic_load(&b->page->collective_count);
+    return page_of(a).collective_count < page_of(b).collective_count;
 }
 
 /* ---- several silent programs that we know nothing of ---- */
@@ -305,11 +308,6 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
     return found;
 }
 
-static bool in_phase(const struct worker *one, enum dt_phase phase)
-{
-    return atomic_load(&one->page->phase) == (uint32_t)phase;
-}
-
 static const char *step_words(long long step, char out[32])
 {
     (void)snprintf(out, 32, step < 0 ? "before its first step" : "at step %lld", step);
@@ -329,13 +327,12 @@ int watch_barrier(const struct workers *w, double barrier_s, double now_s, struc
     if (first < 0 || now_s - w->list[first].end_s < barrier_s) {
         return -1;
     }
-    const struct worker *gone = &w->list[first];
-    long long step = (long long)atomic_load(&gone->page->step), there = 0;
+    struct dt_page_look gone = page_of(&w->list[first]), other;
     for (int i = 0; i < w->count; i++) {
         const struct worker *one = &w->list[i];
         if (one->running && one->page != NULL) {
-            there = (long long)atomic_load(&one->page->step);
-            bool writes = in_phase(gone, DT_PHASE_EXIT) && there == step && atomic_load(&one->page->in_collective) == 0;
+            other = page_of(one);
+            bool writes = gone.phase == DT_PHASE_EXIT && other.step == gone.step && !other.in_collective;
             still = writes ? still : i;
             count += !writes;
         }
@@ -343,10 +340,10 @@ int watch_barrier(const struct workers *w, double barrier_s, double now_s, struc
     if (still < 0) {
         return -1;
     }
-    there = (long long)atomic_load(&w->list[still].page->step);
+    other = page_of(&w->list[still]);
     char begun[32], others[32];
-    dt_text_printf(out, "ended with exit code 0 %s; %.0f s later %d other rank%s still %s and cannot finish without it", step_words(step, begun),
-                   now_s - gone->end_s, count, count == 1 ? " is" : "s are", step_words(there, others));
+    dt_text_printf(out, "ended with exit code 0 %s; %.0f s later %d other rank%s still %s and cannot finish without it", step_words(gone.step, begun),
+                   now_s - w->list[first].end_s, count, count == 1 ? " is" : "s are", step_words(other.step, others));
     return first;
 }
 

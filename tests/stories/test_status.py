@@ -116,6 +116,49 @@ def test_steps_and_pulses_of_ranks(place):
         assert job.finish().code == 0
 
 
+def strict(text):
+    """JSON as RFC 8259 has it: Python would take NaN."""
+    return json.loads(text, parse_constant=lambda x: pytest.fail(f"{x} is no JSON"))
+
+
+@pytest.mark.parametrize("pattern", ["ffffffffffffff7f", "ffffffffffffffff", "0000000000000040", "00000000000000c0", "000000000000f07f", "9b1b5b324ac29be2", "01"])
+def test_whatever_stands_on_a_page_the_job_is_shown(place, pattern):
+    """Beyond what the agent writes: NaN, 2^62, infinity, negative numbers, control codes, or nothing that is UTF-8."""
+    text = f"""
+with open(os.environ["DTRUN_PAGE"], "r+b") as f:
+    f.seek(20)
+    f.write((bytes.fromhex({pattern!r}) * 4096)[4:4080])
+"""
+    with start(place, "page", text, workers=1, options=["--metrics_endpoint=0"]) as job:
+        wait_lines(place / "page", 1)
+        answer = ask(place, "--json", "page")
+        (rank,) = strict(answer.stdout)["ranks"]
+        assert rank["running"] and -1 <= rank.get("step", 0) <= 2**53 and -1 <= rank.get("saved_step", 0) <= 2**53, rank
+        assert rank.get("pulse_s", 0) >= 0 and not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", answer.stdout)
+        assert "run page: running" in ask(place).stdout
+        (place / "go").touch()
+        assert job.finish().code == 0
+
+
+def test_a_page_cannot_be_cut_off(place):
+    """A worker that opens it as a new file, or makes it shorter, is refused; the agent would have ended by SIGBUS, and all workers with it."""
+    text = """
+import sys
+for cut in (lambda: open(os.environ["DTRUN_PAGE"], "w"), lambda: os.truncate(os.environ["DTRUN_PAGE"], 0), lambda: os.truncate(os.environ["DTRUN_PAGE"], 9999)):
+    try:
+        cut()
+        print("cut", flush=True)
+    except PermissionError:
+        print("refused", flush=True)
+"""
+    with start(place, "cut", text) as job:
+        wait_lines(place / "cut", 2)
+        assert [r["running"] for r in ask_json(place)[0]["ranks"]] == [True, True]
+        (place / "go").touch()
+        result = job.finish()
+        assert result.code == 0 and result.out.count("refused") == 6 and "cut" not in result.out, result
+
+
 def test_what_workers_choose_is_harmless_on_a_terminal(place):
     with Job(["--rdzv_backend=c10d", "--rdzv_id=x", "sh", "-c", f": '\033[2J\n\007' {'y' * 5000}; echo > {place}/up; while [ ! -e {place}/go ]; do sleep 0.05; done"],
              env=env(place)) as job:

@@ -348,6 +348,54 @@ static void only_our_own_leftovers_are_removed(void **state)
     assert_string_equal(err.text, "the name of the folder is empty");
 }
 
+/* Whatever a worker writes there, what is read are numbers that can be, and texts for a terminal. */
+static void a_page_is_read_with_care(void **state)
+{
+    (void)state;
+    static struct dt_page page;
+    struct dt_page_look look;
+    dt_page_read(NULL, 5, &look);
+    assert_true(!look.known && look.step == -1 && look.saved_step == -1 && look.learned_step == -1 && look.note[0] == '\0');
+    atomic_store(&page.pulse_count, 3);
+    atomic_store(&page.pulse_s, 4);
+    atomic_store(&page.step, 7);
+    atomic_store(&page.phase, DT_PHASE_SAVE);
+    atomic_store(&page.ready_s, 4.5);
+    atomic_store(&page.loss, NAN);
+    atomic_store(&page.gpu.busy, 0.5);
+    (void)strcpy(page.note, "step 7: \xc3\xb6");
+    dt_page_read(&page, 5, &look);
+    assert_true(look.known && look.pulse_count == 3 && look.step == 7 && look.phase == DT_PHASE_SAVE && !look.in_collective);
+    assert_true(fabs(look.pulse_age_s - 1) < 1e-9 && fabs(look.ready_s - 4.5) < 1e-9 && fabs(look.gpu.busy - 0.5) < 1e-9);
+    assert_true(isnan(look.loss)); /* as one may be */
+    assert_string_equal(look.note, "step 7: \xc3\xb6");
+    static const uint64_t words[] = {
+        UINT64_MAX, 1, (uint64_t)1 << 62, (uint64_t)1 << 63, 0x7ff0000000000000, 0xfff0000000000000, 0x7fefffffffffffff, 0x9b1b5b324ac29be2};
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
+        for (size_t i = 24; i + 8 <= sizeof page; i += 8) {
+            memcpy((char *)&page + i, &words[k], 8);
+        }
+        dt_page_read(&page, 5, &look);
+        const int64_t numbers[] = {look.pulse_count, look.step, look.micro_step, look.saved_step, look.learned_step, look.collective_count};
+        const double times[] = {look.pulse_age_s, look.collective_age_s, look.save_age_s, look.save_s,       look.data_s,
+                                look.compute_s,   look.communication_s,  look.ready_s,    look.pulse_limit_s};
+        const double gpu[] = {look.gpu.busy, look.gpu.memory_bytes, look.gpu.memory_total_bytes, look.gpu.clock_mhz, look.gpu.power_w};
+        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+            assert_true(numbers[i] >= -1 && numbers[i] <= (int64_t)1 << 53);
+        }
+        for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+            assert_true(times[i] >= 0 && times[i] < 1e10);
+        }
+        for (size_t i = 0; i < sizeof gpu / sizeof gpu[0]; i++) {
+            assert_true(gpu[i] >= -1 && gpu[i] <= 1e18);
+        }
+        assert_true(look.ready_s <= 5 && look.phase < DT_PHASE_COUNT && look.gpu.xid >= 0);
+        assert_true(dt_text_is_harmless(look.note, strlen(look.note), false) && strlen(look.note) < sizeof look.note);
+        assert_true(dt_text_is_harmless(look.collective_name, strlen(look.collective_name), false));
+        assert_true(dt_text_is_harmless(look.gpu.bus, strlen(look.gpu.bus), false));
+    }
+}
+
 static void page_is_shared_by_name(void **state)
 {
     (void)state;
@@ -365,6 +413,9 @@ static void page_is_shared_by_name(void **state)
     assert_int_equal(atomic_load(&agent->pulse_count), 1);
     atomic_store(&agent->order, DT_ORDER_ABORT);
     assert_int_equal(atomic_load(&worker->order), DT_ORDER_ABORT);
+    assert_int_equal(truncate(path, 0), -1);
+    assert_int_equal(errno, EPERM);
+    assert_int_equal(truncate(path, 2L * DT_PAGE_BYTES), -1);
     dt_page_close(worker, -1);
     dt_page_close(agent, fd);
     (void)setenv("DTRUN_PAGE", "/dev/null", 1);
@@ -470,6 +521,7 @@ int main(void)
         cmocka_unit_test(files_are_written_whole_or_not),
         cmocka_unit_test(only_our_own_leftovers_are_removed),
         cmocka_unit_test(page_is_shared_by_name),
+        cmocka_unit_test(a_page_is_read_with_care),
         cmocka_unit_test(libraries_give_their_functions),
         cmocka_unit_test(a_crash_in_generated_code_shows_who_called_it),
     };
