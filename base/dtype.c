@@ -2,29 +2,61 @@
 
 #include <string.h>
 
-static const struct {
-    const char *name;
-    size_t size;
-} types[DT_DTYPE_COUNT] = {
-    [DT_F32] = {"F32", 4}, [DT_F64] = {"F64", 8}, [DT_BF16] = {"BF16", 2}, [DT_F16] = {"F16", 2},
-    [DT_I64] = {"I64", 8}, [DT_I32] = {"I32", 4}, [DT_U16] = {"U16", 2},   [DT_U8] = {"U8", 1},
-};
-
 size_t dt_dtype_size(enum dt_dtype type)
 {
-    return types[type].size;
+    switch (type) {
+    case DT_F32:
+        return 4;
+    case DT_F64:
+        return 8;
+    case DT_BF16:
+        return 2;
+    case DT_F16:
+        return 2;
+    case DT_I64:
+        return 8;
+    case DT_I32:
+        return 4;
+    case DT_U16:
+        return 2;
+    case DT_U8:
+        return 1;
+    case DT_DTYPE_COUNT:
+        break;
+    }
+    return 0;
 }
 
 const char *dt_dtype_name(enum dt_dtype type)
 {
-    return types[type].name;
+    switch (type) {
+    case DT_F32:
+        return "F32";
+    case DT_F64:
+        return "F64";
+    case DT_BF16:
+        return "BF16";
+    case DT_F16:
+        return "F16";
+    case DT_I64:
+        return "I64";
+    case DT_I32:
+        return "I32";
+    case DT_U16:
+        return "U16";
+    case DT_U8:
+        return "U8";
+    case DT_DTYPE_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 int dt_dtype_parse(const char *name, enum dt_dtype *out)
 {
-    for (int i = 0; i < DT_DTYPE_COUNT; i++) {
-        if (strcmp(types[i].name, name) == 0) {
-            *out = (enum dt_dtype)i;
+    for (enum dt_dtype type = DT_F32; type < DT_DTYPE_COUNT; type++) {
+        if (strcmp(dt_dtype_name(type), name) == 0) {
+            *out = type;
             return 0;
         }
     }

@@ -11,17 +11,31 @@
 #include <unistd.h>
 
 static void (*_Atomic writer)(const char *line, size_t size);
-static const char *const names[] = {"error", "warn", "info", "debug"};
 static struct {
     enum dt_log_level level;
     int rank, fd;
 } state = {DT_LOG_WARN, -1, 2}; /* set once at start, before there are threads */
 
+static const char *name_of(enum dt_log_level level)
+{
+    switch (level) {
+    case DT_LOG_ERROR:
+        return "error";
+    case DT_LOG_WARN:
+        return "warn";
+    case DT_LOG_INFO:
+        return "info";
+    case DT_LOG_DEBUG:
+        return "debug";
+    }
+    return "unknown";
+}
+
 int dt_log_parse(const char *name, enum dt_log_level *out)
 {
-    for (int i = 0; i <= DT_LOG_DEBUG; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *out = (enum dt_log_level)i;
+    for (enum dt_log_level level = DT_LOG_ERROR; level <= DT_LOG_DEBUG; level++) {
+        if (strcmp(name, name_of(level)) == 0) {
+            *out = level;
             return 0;
         }
     }
@@ -60,7 +74,7 @@ void dt_log(enum dt_log_level level, const char *module, const char *fmt, ...)
     if (state.rank >= 0) {
         (void)snprintf(rank, sizeof rank, " rank %d", state.rank);
     }
-    int used = snprintf(line, sizeof line, "%s %s%s %s: ", when, names[level], rank, module);
+    int used = snprintf(line, sizeof line, "%s %s%s %s: ", when, name_of(level), rank, module);
     va_list args;
     va_start(args, fmt);
     int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);

@@ -210,40 +210,73 @@ int dt_nvml_minor(struct dt_nvml *n, struct dt_nvml_gpu *gpu)
 
 /* ---- values ---- */
 
-static const char *const value_names[DT_NVML_VALUE_COUNT] = {"memory_total",
-                                                             "memory_used",
-                                                             "busy",
-                                                             "memory_busy",
-                                                             "clock",
-                                                             "clock_max",
-                                                             "memory_clock",
-                                                             "memory_clock_max",
-                                                             "throttle",
-                                                             "temperature",
-                                                             "power",
-                                                             "power_limit",
-                                                             "persistence",
-                                                             "compute_mode",
-                                                             "mig",
-                                                             "ecc",
-                                                             "ecc_corrected",
-                                                             "ecc_uncorrected",
-                                                             "ecc_uncorrected_ever",
-                                                             "retired_pages",
-                                                             "retired_pending",
-                                                             "remapped_rows",
-                                                             "remap_pending",
-                                                             "remap_failed",
-                                                             "pcie_generation",
-                                                             "pcie_generation_max",
-                                                             "pcie_width",
-                                                             "pcie_width_max",
-                                                             "nvlinks_up",
-                                                             "nvlinks_down"};
-
 const char *dt_nvml_value_name(enum dt_nvml_value what)
 {
-    return value_names[what];
+    switch (what) {
+    case DT_NVML_MEMORY_TOTAL:
+        return "memory_total";
+    case DT_NVML_MEMORY_USED:
+        return "memory_used";
+    case DT_NVML_BUSY:
+        return "busy";
+    case DT_NVML_MEMORY_BUSY:
+        return "memory_busy";
+    case DT_NVML_CLOCK:
+        return "clock";
+    case DT_NVML_CLOCK_MAX:
+        return "clock_max";
+    case DT_NVML_MEMORY_CLOCK:
+        return "memory_clock";
+    case DT_NVML_MEMORY_CLOCK_MAX:
+        return "memory_clock_max";
+    case DT_NVML_THROTTLE:
+        return "throttle";
+    case DT_NVML_TEMPERATURE:
+        return "temperature";
+    case DT_NVML_POWER:
+        return "power";
+    case DT_NVML_POWER_LIMIT:
+        return "power_limit";
+    case DT_NVML_PERSISTENCE:
+        return "persistence";
+    case DT_NVML_COMPUTE_MODE:
+        return "compute_mode";
+    case DT_NVML_MIG:
+        return "mig";
+    case DT_NVML_ECC:
+        return "ecc";
+    case DT_NVML_ECC_CORRECTED:
+        return "ecc_corrected";
+    case DT_NVML_ECC_UNCORRECTED:
+        return "ecc_uncorrected";
+    case DT_NVML_ECC_UNCORRECTED_EVER:
+        return "ecc_uncorrected_ever";
+    case DT_NVML_RETIRED_PAGES:
+        return "retired_pages";
+    case DT_NVML_RETIRED_PENDING:
+        return "retired_pending";
+    case DT_NVML_REMAPPED_ROWS:
+        return "remapped_rows";
+    case DT_NVML_REMAP_PENDING:
+        return "remap_pending";
+    case DT_NVML_REMAP_FAILED:
+        return "remap_failed";
+    case DT_NVML_PCIE_GENERATION:
+        return "pcie_generation";
+    case DT_NVML_PCIE_GENERATION_MAX:
+        return "pcie_generation_max";
+    case DT_NVML_PCIE_WIDTH:
+        return "pcie_width";
+    case DT_NVML_PCIE_WIDTH_MAX:
+        return "pcie_width_max";
+    case DT_NVML_NVLINKS_UP:
+        return "nvlinks_up";
+    case DT_NVML_NVLINKS_DOWN:
+        return "nvlinks_down";
+    case DT_NVML_VALUE_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 typedef int get_one(nvmlDevice_t device, unsigned *out);

@@ -17,11 +17,29 @@ enum { VERSION = 2 };
 #define LARGEST 1e18 /* bytes of memory, and whatever else a GPU has */
 _Static_assert(sizeof(struct dt_page) <= DT_PAGE_BYTES, "the page is one page");
 
-static const char *const names[DT_PHASE_COUNT] = {"none", "start", "forward", "backward", "step", "evaluation", "save", "exit"};
-
 const char *dt_phase_name(enum dt_phase phase)
 {
-    return (unsigned)phase < DT_PHASE_COUNT ? names[phase] : "unknown";
+    switch (phase) {
+    case DT_PHASE_NONE:
+        return "none";
+    case DT_PHASE_START:
+        return "start";
+    case DT_PHASE_FORWARD:
+        return "forward";
+    case DT_PHASE_BACKWARD:
+        return "backward";
+    case DT_PHASE_STEP:
+        return "step";
+    case DT_PHASE_EVAL:
+        return "evaluation";
+    case DT_PHASE_SAVE:
+        return "save";
+    case DT_PHASE_EXIT:
+        return "exit";
+    case DT_PHASE_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 static void fill(struct dt_page *page, uint32_t round)

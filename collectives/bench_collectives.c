@@ -195,7 +195,7 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     if (b->rank != 0) {
         return;
     }
-    static const double per_rank[DT_COLL_COUNT] = {2, 1, 1, 0, 0};
+    static const double per_rank[DT_COLL_COUNT] = {[DT_ALL_REDUCE] = 2, [DT_REDUCE_SCATTER] = 1, [DT_ALL_GATHER] = 1}; /* 0: all travels once */
     double n = b->size, s = all_s[REPEATS / 2], moved = (double)count * sizeof(float), algbw = moved / s / 1e9, load = 0;
     (void)getloadavg(&load, 1);
     printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"hosts\": %d, \"bytes\": %.0f, \"count\": %lld, "

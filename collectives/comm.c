@@ -20,14 +20,36 @@ static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm
 
 const char *dt_coll_name(enum dt_coll kind)
 {
-    static const char *const names[DT_COLL_COUNT] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
-    return (unsigned)kind < DT_COLL_COUNT ? names[kind] : "unknown";
+    switch (kind) {
+    case DT_ALL_REDUCE:
+        return "all_reduce";
+    case DT_REDUCE_SCATTER:
+        return "reduce_scatter";
+    case DT_ALL_GATHER:
+        return "all_gather";
+    case DT_BROADCAST:
+        return "broadcast";
+    case DT_BARRIER:
+        return "barrier";
+    case DT_COLL_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 const char *dt_reduction_name(enum dt_reduction op)
 {
-    static const char *const names[DT_REDUCTION_COUNT] = {"sum", "max", "min"};
-    return (unsigned)op < DT_REDUCTION_COUNT ? names[op] : "unknown";
+    switch (op) {
+    case DT_SUM:
+        return "sum";
+    case DT_MAX:
+        return "max";
+    case DT_MIN:
+        return "min";
+    case DT_REDUCTION_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct dt_error *err)

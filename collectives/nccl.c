@@ -331,27 +331,64 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
 
 /* ---- the collectives ---- */
 
-static int type_of(enum dt_dtype type, size_t *factor)
+/* How many of its elements NCCL sees for one of ours: what it does not know is only moved, never added. */
+static size_t factor_of(enum dt_dtype type)
 {
-    static const int types[DT_DTYPE_COUNT] = {[DT_F32] = NCCL_F32, [DT_F64] = NCCL_F64, [DT_BF16] = NCCL_BF16, [DT_F16] = NCCL_F16,
-                                              [DT_I64] = NCCL_I64, [DT_I32] = NCCL_I32, [DT_U16] = NCCL_U8,    [DT_U8] = NCCL_U8};
-    *factor = type == DT_U16 ? 2 : 1; /* only moved, never added */
-    return types[type];
+    return type == DT_U16 ? 2 : 1;
+}
+
+static int type_of(enum dt_dtype type)
+{
+    switch (type) {
+    case DT_F32:
+        return NCCL_F32;
+    case DT_F64:
+        return NCCL_F64;
+    case DT_BF16:
+        return NCCL_BF16;
+    case DT_F16:
+        return NCCL_F16;
+    case DT_I64:
+        return NCCL_I64;
+    case DT_I32:
+        return NCCL_I32;
+    case DT_U16:
+        return NCCL_U8;
+    case DT_U8:
+        return NCCL_U8;
+    case DT_DTYPE_COUNT:
+        break;
+    }
+    return NCCL_U8;
+}
+
+static int op_of(enum dt_reduction op)
+{
+    switch (op) {
+    case DT_SUM:
+        return NCCL_SUM;
+    case DT_MAX:
+        return NCCL_MAX;
+    case DT_MIN:
+        return NCCL_MIN;
+    case DT_REDUCTION_COUNT:
+        break;
+    }
+    return NCCL_SUM;
 }
 
 static int enqueue(struct dt_comm *c, const struct dt_collective *x, void *stream, enum nccl_which *which)
 {
-    static const int ops[DT_REDUCTION_COUNT] = {[DT_SUM] = NCCL_SUM, [DT_MAX] = NCCL_MAX, [DT_MIN] = NCCL_MIN};
     struct nccl *n = c->state;
-    size_t factor = 1, count = (size_t)x->count;
-    int type = type_of(x->type, &factor);
+    size_t factor = factor_of(x->type), count = (size_t)x->count;
+    int type = type_of(x->type), op = op_of(x->op);
     *which = x->kind == DT_ALL_GATHER && n->handles[NCCL_GATHER] != NULL ? NCCL_GATHER : NCCL_MAIN;
     nccl_comm handle = n->handles[*which];
     switch (x->kind) {
     case DT_ALL_REDUCE:
-        return n->lib->all_reduce(x->in, x->out, count, type, ops[x->op], handle, stream);
+        return n->lib->all_reduce(x->in, x->out, count, type, op, handle, stream);
     case DT_REDUCE_SCATTER:
-        return n->lib->reduce_scatter(x->in, x->out, count, type, ops[x->op], handle, stream);
+        return n->lib->reduce_scatter(x->in, x->out, count, type, op, handle, stream);
     case DT_ALL_GATHER:
         return n->lib->all_gather(x->in, x->out, count * factor, type, handle, stream);
     case DT_BROADCAST:
@@ -363,8 +400,21 @@ static int enqueue(struct dt_comm *c, const struct dt_collective *x, void *strea
 
 static const char *function_of(enum dt_coll kind)
 {
-    static const char *const names[DT_COLL_COUNT] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclAllReduce"};
-    return names[kind];
+    switch (kind) {
+    case DT_ALL_REDUCE:
+        return "ncclAllReduce";
+    case DT_REDUCE_SCATTER:
+        return "ncclReduceScatter";
+    case DT_ALL_GATHER:
+        return "ncclAllGather";
+    case DT_BROADCAST:
+        return "ncclBroadcast";
+    case DT_BARRIER:
+        return "ncclAllReduce";
+    case DT_COLL_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 static int start(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err)

@@ -259,11 +259,26 @@ static const void **take_inputs(struct op *o)
     return p->in[i];
 }
 
+static enum dt_op kernel_op(enum dt_reduction op)
+{
+    switch (op) {
+    case DT_SUM:
+        return DT_OP_SUM;
+    case DT_MAX:
+        return DT_OP_MAX;
+    case DT_MIN:
+        return DT_OP_MIN;
+    case DT_REDUCTION_COUNT:
+        break;
+    }
+    return DT_OP_SUM;
+}
+
 static void sum(struct op *o, void *out, const void **in, int64_t count)
 {
-    static const enum dt_op ops[DT_REDUCTION_COUNT] = {[DT_SUM] = DT_OP_SUM, [DT_MAX] = DT_OP_MAX, [DT_MIN] = DT_OP_MIN};
     o->s->device->kernels->sum_slices(
-        o->s, &(struct dt_sum_slices_args){.out = out, .in = in, .in_count = o->c->size, .op = ops[o->x->op], .count = count, .type = o->x->type});
+        o->s,
+        &(struct dt_sum_slices_args){.out = out, .in = in, .in_count = o->c->size, .op = kernel_op(o->x->op), .count = count, .type = o->x->type});
 }
 
 static void copy(struct op *o, void *to, const void *from, size_t size_bytes)

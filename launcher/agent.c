@@ -348,6 +348,17 @@ bool agent_has_saved(const struct agent *a)
 
 const char *agent_state_name(enum agent_state state)
 {
-    static const char *const names[AGENT_STATE_COUNT] = {"joining", "running", "stopping", "finishing"};
-    return (unsigned)state < AGENT_STATE_COUNT ? names[state] : "unknown";
+    switch (state) {
+    case AGENT_JOINING:
+        return "joining";
+    case AGENT_RUNNING:
+        return "running";
+    case AGENT_STOPPING:
+        return "stopping";
+    case AGENT_FINISHING:
+        return "finishing";
+    case AGENT_STATE_COUNT:
+        break;
+    }
+    return "unknown";
 }

@@ -4,7 +4,22 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const level_names[] = {"ok", "info", "warn", "fail"};
+static const char *name_of(enum doctor_level level)
+{
+    switch (level) {
+    case DOCTOR_OK:
+        return "ok";
+    case DOCTOR_INFO:
+        return "info";
+    case DOCTOR_WARN:
+        return "warn";
+    case DOCTOR_FAIL:
+        return "fail";
+    case DOCTOR_LEVEL_COUNT:
+        break;
+    }
+    return "unknown";
+}
 
 void doctor_report_init(struct doctor_report *r, bool json)
 {
@@ -19,8 +34,7 @@ void doctor_report_clear(struct doctor_report *r)
 
 static void say_json(struct doctor_report *r, enum doctor_level level, const char *finding, const char *advice)
 {
-    const char *const pairs[][2] = {
-        {"group", r->group}, {"check", r->check}, {"level", level_names[level]}, {"finding", finding}, {"advice", advice}};
+    const char *const pairs[][2] = {{"group", r->group}, {"check", r->check}, {"level", name_of(level)}, {"finding", finding}, {"advice", advice}};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         dt_text_printf(&r->out, "%s\"%s\": ", i == 0 ? "{" : ", ", pairs[i][0]);
         dt_text_json(&r->out, pairs[i][1], strlen(pairs[i][1]));
@@ -51,7 +65,7 @@ void doctor_say(struct doctor_report *r, enum doctor_level level, const char *ad
             dt_text_printf(&r->out, "\n%s\n", r->group);
             r->heading = r->group;
         }
-        dt_text_printf(&r->out, "  %-4s  ", level_names[level]);
+        dt_text_printf(&r->out, "  %-4s  ", name_of(level));
         dt_text_wrap(&r->out, dt_text_str(&line), 8);
     }
     dt_text_clear(&finding);

@@ -269,9 +269,27 @@ static int publish_places(struct doctor *d, const struct doctor_view *v, struct 
     return 0;
 }
 
+static const char *name_of_state(enum pair_state state)
+{
+    switch (state) {
+    case PAIR_OK:
+        return "ok";
+    case PAIR_UNREACHABLE:
+        return "unreachable";
+    case PAIR_SILENT:
+        return "silent";
+    case PAIR_LOST:
+        return "lost";
+    case PAIR_LOSSY:
+        return "lossy";
+    case PAIR_SLOW:
+        return "slow";
+    }
+    return "unknown";
+}
+
 static void note_pair(struct facts *f, int group, const struct pair_result *p)
 {
-    static const char *const states[] = {"ok", "unreachable", "silent", "lost", "lossy", "slow"};
     char name[48];
     const struct {
         const char *name;
@@ -279,7 +297,7 @@ static void note_pair(struct facts *f, int group, const struct pair_result *p)
     } values[] = {{"latency", p->latency_s},       {"rate", p->bytes_per_s},        {"passed", (double)p->passed_bytes},
                   {"lost", (double)p->lost_bytes}, {"from_server", p->from_server}, {"clock_ahead", p->clock_ahead_s}};
     (void)snprintf(name, sizeof name, "%d.state", group);
-    facts_set(f, name, "%s", states[p->state]);
+    facts_set(f, name, "%s", name_of_state(p->state));
     (void)snprintf(name, sizeof name, "%d.cause", group);
     facts_set(f, name, "%s", p->cause);
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {

@@ -23,9 +23,27 @@ static void add_host(struct dt_text *out, const struct peer_info *who, const cha
     dt_text_puts(out, "}\n");
 }
 
+static const char *name_of_state(enum node_state state)
+{
+    switch (state) {
+    case NODE_WAITING:
+        return "waiting";
+    case NODE_IN:
+        return "in the round";
+    case NODE_DONE:
+        return "done";
+    case NODE_STOPPED:
+        return "stopped";
+    case NODE_LEFT:
+        return "leaving";
+    case NODE_STATE_COUNT:
+        break;
+    }
+    return "unknown";
+}
+
 static void add_led(const struct member *m, double now_s, struct dt_text *out)
 {
-    static const char *const states[NODE_STATE_COUNT] = {"waiting", "in the round", "done", "stopped"};
     const struct coordinator *c = m->coordinator;
     for (int i = 0; i < c->node_count && i < SHOWN; i++) {
         const struct coordinator_node *n = &c->nodes[i];
@@ -38,7 +56,7 @@ static void add_led(const struct member *m, double now_s, struct dt_text *out)
             }
         }
         who.order = n->order;
-        add_host(out, &who, states[n->state], n->local_world_size, heard_s);
+        add_host(out, &who, name_of_state(n->state), n->local_world_size, heard_s);
     }
     if (m->witness.id != 0) {
         add_host(out, &m->witness, "in the council", 0, now_s - m->witness_heard_s);
@@ -61,9 +79,23 @@ void member_hosts(const struct member *m, double now_s, struct dt_text *out)
     }
 }
 
+static const char *name_of_role(enum member_role role)
+{
+    switch (role) {
+    case MEMBER_SEEKING:
+        return "seeking the others";
+    case MEMBER_FOLLOWING:
+        return "following";
+    case MEMBER_LEADING:
+        return "leading";
+    case MEMBER_OVER:
+        return "at the end";
+    }
+    return "unknown";
+}
+
 void member_status(const struct member *m, struct dt_text *out)
 {
-    static const char *const roles[] = {"seeking the others", "following", "leading", "at the end"};
-    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", roles[m->role],
+    dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", name_of_role(m->role),
                    (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1); /* the first one has no bits above */
 }

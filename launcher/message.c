@@ -477,10 +477,49 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
 
 const char *message_name(enum message_kind kind)
 {
-    static const char *const names[MESSAGE_KIND_COUNT] = {"none",   "join",  "refuse",   "redirect", "prepare",    "ack",   "event",
-                                                          "action", "beat",  "beat_ack", "vote_ask", "vote",       "keep",  "bye",
-                                                          "probe",  "reach", "cause",    "yield",    "status_ask", "status"};
-    return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
+    switch (kind) {
+    case MESSAGE_JOIN:
+        return "join";
+    case MESSAGE_REFUSE:
+        return "refuse";
+    case MESSAGE_REDIRECT:
+        return "redirect";
+    case MESSAGE_PREPARE:
+        return "prepare";
+    case MESSAGE_ACK:
+        return "ack";
+    case MESSAGE_EVENT:
+        return "event";
+    case MESSAGE_ACTION:
+        return "action";
+    case MESSAGE_BEAT:
+        return "beat";
+    case MESSAGE_BEAT_ACK:
+        return "beat_ack";
+    case MESSAGE_VOTE_ASK:
+        return "vote_ask";
+    case MESSAGE_VOTE:
+        return "vote";
+    case MESSAGE_KEEP:
+        return "keep";
+    case MESSAGE_BYE:
+        return "bye";
+    case MESSAGE_PROBE:
+        return "probe";
+    case MESSAGE_REACH:
+        return "reach";
+    case MESSAGE_CAUSE:
+        return "cause";
+    case MESSAGE_YIELD:
+        return "yield";
+    case MESSAGE_STATUS_ASK:
+        return "status_ask";
+    case MESSAGE_STATUS:
+        return "status";
+    case MESSAGE_KIND_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 bool record_newer(const struct record *a, const struct record *b)

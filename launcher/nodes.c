@@ -123,13 +123,25 @@ static void on_up(void *user, uint64_t peer, const char *host)
     n->hooks.settle(n->hooks.user);
 }
 
+static enum member_end end_of(enum link_end end)
+{
+    switch (end) {
+    case LINK_LOST:
+        return MEMBER_LOST;
+    case LINK_ENDED:
+        return MEMBER_ENDED;
+    case LINK_RESET:
+        return MEMBER_RESET;
+    }
+    return MEMBER_LOST;
+}
+
 static void on_down(void *user, uint64_t peer, enum link_end end)
 {
-    static const enum member_end ends[] = {[LINK_LOST] = MEMBER_LOST, [LINK_ENDED] = MEMBER_ENDED, [LINK_RESET] = MEMBER_RESET};
     struct nodes *n = user;
     const char *how = end == LINK_ENDED ? ": its process is gone" : end == LINK_RESET ? ": reset, and refused" : "";
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx is down%s", (unsigned long long)peer, how);
-    member_down(&n->member, peer, ends[end], dt_now_s());
+    member_down(&n->member, peer, end_of(end), dt_now_s());
     follow_up(n);
     n->hooks.settle(n->hooks.user);
 }

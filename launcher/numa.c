@@ -16,13 +16,26 @@
 
 #define FILE_BYTES ((size_t)64 << 10)
 
-static const char *const mode_names[] = {"node", "socket", "exclusive", "core-complex"};
+static const char *name_of(enum numa_mode mode)
+{
+    switch (mode) {
+    case NUMA_BY_NODE:
+        return "node";
+    case NUMA_BY_SOCKET:
+        return "socket";
+    case NUMA_EXCLUSIVE:
+        return "exclusive";
+    case NUMA_BY_CORE_COMPLEX:
+        return "core-complex";
+    }
+    return "unknown";
+}
 
 int numa_mode_of(const char *word, enum numa_mode *out)
 {
-    for (size_t i = 0; i < sizeof mode_names / sizeof *mode_names; i++) {
-        if (strcmp(word, mode_names[i]) == 0) {
-            *out = (enum numa_mode)i;
+    for (enum numa_mode mode = NUMA_BY_NODE; mode <= NUMA_BY_CORE_COMPLEX; mode++) {
+        if (strcmp(word, name_of(mode)) == 0) {
+            *out = mode;
             return 0;
         }
     }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Includes point down: cmd -> launcher | worker -> collectives | kernels -> base. The exceptions are named here.
+# Includes point down: cmd -> launcher | worker -> collectives | kernels -> base. The exceptions are named here. And no table of names can have a hole.
 cd "$(dirname "$0")/.." || exit 2
 status=0
 check() { # folder, pattern of folders it may not include, allowed headers
@@ -12,4 +12,6 @@ check collectives 'cmd|launcher|worker|kernels' 'kernels/(device|kernels).h'
 check launcher 'cmd|worker|kernels' none
 check worker 'cmd|launcher' none
 grep -rln 'uv\.h' --include='*.c' --include='*.h' base cmd worker collectives kernels && { echo "layers: libuv belongs to launcher"; status=1; }
+grep -nE 'char \*const [a-z_]+\[[A-Z_]*(COUNT|PHASES|LANES|WAYS)\] = \{' $(git ls-files '*.c' '*.h') &&
+    { echo "layers: names of an enum are a switch without default, so that the compiler finds the one that is missing"; status=1; }
 exit $status

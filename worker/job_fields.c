@@ -205,19 +205,19 @@ static const struct dt_field logging_fields[] = {
 };
 
 const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
-    {"", "the job", top_fields, 0},
-    {"model", "what is trained", model_fields, offsetof(struct job, model)},
-    {"data", "on what", data_fields, offsetof(struct job, data)},
-    {"training", "how", training_fields, offsetof(struct job, training)},
-    {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
-    {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
-    {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
-    {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
-    {"bf16", "DeepSpeed's block", bf16_fields, offsetof(struct job, bf16)},
-    {"activation_checkpointing", "memory for time", recompute_fields, offsetof(struct job, recompute)},
-    {"checkpointing", "what is saved, and when", checkpointing_fields, offsetof(struct job, checkpointing)},
-    {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
-    {0},
+    [JOB_TOP] = {"", "the job", top_fields, 0},
+    [JOB_MODEL] = {"model", "what is trained", model_fields, offsetof(struct job, model)},
+    [JOB_DATA] = {"data", "on what", data_fields, offsetof(struct job, data)},
+    [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
+    [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
+    [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
+    [JOB_ZERO] = {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
+    [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
+    [JOB_BF16] = {"bf16", "DeepSpeed's block", bf16_fields, offsetof(struct job, bf16)},
+    [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields, offsetof(struct job, recompute)},
+    [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields, offsetof(struct job, checkpointing)},
+    [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
+    [JOB_SECTION_COUNT] = {0},
 };
 
 #define LATER "not there yet; remove it"

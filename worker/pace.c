@@ -17,8 +17,17 @@
 
 const char *pace_phase_name(enum pace_phase phase)
 {
-    static const char *const names[PACE_PHASES] = {"data", "compute", "communication"};
-    return (unsigned)phase < PACE_PHASES ? names[phase] : "unknown";
+    switch (phase) {
+    case PACE_DATA:
+        return "data";
+    case PACE_COMPUTE:
+        return "compute";
+    case PACE_COMMUNICATION:
+        return "communication";
+    case PACE_PHASES:
+        break;
+    }
+    return "unknown";
 }
 
 /* ---- one rank's clock ---- */

@@ -12,12 +12,33 @@
 
 enum { GAP_BYTES = 256, ALIGN_BYTES = 4096, FINISH_S = 60 };
 
-static const char *const purpose_names[PLAN_PURPOSE_COUNT] = {"weights",        "gradients",     "optimizer", "activations", "gather_slots",
-                                                              "gradient_slots", "communication", "batch",     "scratch",     "staging"};
-
 const char *plan_purpose_name(enum plan_purpose purpose)
 {
-    return purpose_names[purpose];
+    switch (purpose) {
+    case PLAN_WEIGHTS:
+        return "weights";
+    case PLAN_GRADIENTS:
+        return "gradients";
+    case PLAN_OPTIMIZER:
+        return "optimizer";
+    case PLAN_ACTIVATIONS:
+        return "activations";
+    case PLAN_GATHER_SLOTS:
+        return "gather_slots";
+    case PLAN_GRADIENT_SLOTS:
+        return "gradient_slots";
+    case PLAN_COMMUNICATION:
+        return "communication";
+    case PLAN_BATCH:
+        return "batch";
+    case PLAN_SCRATCH:
+        return "scratch";
+    case PLAN_STAGING:
+        return "staging";
+    case PLAN_PURPOSE_COUNT:
+        break;
+    }
+    return "unknown";
 }
 
 void plan_init(struct plan *p)

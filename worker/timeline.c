@@ -26,7 +26,22 @@ struct timeline {
     int count, most, left_out;
 };
 
-static const char *const lane_names[TIMELINE_LANES] = {"compute", "communication", "gathering", "batches"};
+static const char *name_of(enum timeline_lane lane)
+{
+    switch (lane) {
+    case TIMELINE_COMPUTE:
+        return "compute";
+    case TIMELINE_COMMUNICATION:
+        return "communication";
+    case TIMELINE_GATHERING:
+        return "gathering";
+    case TIMELINE_COPY:
+        return "batches";
+    case TIMELINE_LANES:
+        break;
+    }
+    return "unknown";
+}
 
 int timeline_open(struct timeline **out, struct world *w, int64_t first, int64_t steps, int spans, struct dt_error *err)
 {
@@ -114,7 +129,7 @@ int timeline_write(struct timeline *t, const char *path, struct dt_error *err)
     dt_text_puts(&out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     put_name(&out, "process_name", rank, 0, name);
     for (int i = 0; i < TIMELINE_LANES; i++) {
-        put_name(&out, "thread_name", rank, i, lane_names[i]);
+        put_name(&out, "thread_name", rank, i, name_of((enum timeline_lane)i));
     }
     for (int i = 0; i < t->count; i++) {
         const struct span *x = &t->spans[i];

@@ -96,10 +96,23 @@ static void add_ratio(struct dt_text *out, const struct pace_news *n)
     }
 }
 
+static const char *advice_for(enum pace_phase phase)
+{
+    switch (phase) {
+    case PACE_DATA:
+        return "look at the disk or file system that it reads from";
+    case PACE_COMPUTE:
+        return "look at what else runs there, at limits and temperature";
+    case PACE_COMMUNICATION:
+        return "look at its network";
+    case PACE_PHASES:
+        break;
+    }
+    return "";
+}
+
 static void describe(const struct pace_news *n, struct dt_text *out)
 {
-    static const char *const advice[PACE_PHASES] = {[PACE_DATA] = "look at the disk or file system that it reads from",
-                                                    [PACE_COMPUTE] = "look at what else runs there, at limits and temperature"};
     int steps = PACE_BLOCK * PACE_BLOCKS;
     if (n->over) {
         dt_text_puts(out, "no longer slow: ");
@@ -120,7 +133,7 @@ static void describe(const struct pace_news *n, struct dt_text *out)
             add_ms(out, n->mean_s[i], n->median_s[i]);
         }
     }
-    dt_text_printf(out, ") over the last %d steps; the others wait for it: %s", steps, advice[n->phase]);
+    dt_text_printf(out, ") over the last %d steps; the others wait for it: %s", steps, advice_for(n->phase));
 }
 
 /* Ranks of one host, first to last, that share a line; n is the slowest of them. */

@@ -10,11 +10,27 @@
 #include <string.h>
 
 enum way { CUDNN, FAST, OWN, PLAIN, WAYS };
-static const char *const way_names[WAYS] = {"cudnn", "fast", "own", "plain"};
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* that DTRUN_ATTENTION names */
 static enum way wished;
 static int64_t calls[2][DT_ATTENTION_BYS]; /* atomic; of forward, of backward */
+
+static const char *word_of(enum way way)
+{
+    switch (way) {
+    case CUDNN:
+        return "cudnn";
+    case FAST:
+        return "fast";
+    case OWN:
+        return "own";
+    case PLAIN:
+        return "plain";
+    case WAYS:
+        break;
+    }
+    return "unknown";
+}
 
 static void ask(void)
 {
@@ -24,7 +40,7 @@ static void ask(void)
     }
     wish = UNKNOWN;
     for (int i = 0; i < WAYS; i++) {
-        if (strcmp(wanted, way_names[i]) == 0) {
+        if (strcmp(wanted, word_of((enum way)i)) == 0) {
             wished = (enum way)i;
             wish = SOMETHING;
         }

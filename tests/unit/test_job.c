@@ -147,6 +147,9 @@ static void test_far_out(void **state)
     refused(TRAINING("\"num_epochs\": 1e10"), NULL, "job.json:2:29: training.num_epochs: is 10000000000; give a number from 0 to 1000000\n");
     refused(SECTION("\"checkpointing\": {\"keep_last_n\": 4294967297}"), NULL,
             "job.json:2:35: checkpointing.keep_last_n: is 4294967297; give a whole number from 0 to 1000000\n");
+    for (int i = 0; i < JOB_SECTION_COUNT; i++) {
+        assert_non_null(job_sections[i].name); /* else whoever walks the sections ends there */
+    }
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
             if (f->rule->type != DT_RULE_INTEGER && f->rule->type != DT_RULE_NUMBER) {

@@ -191,6 +191,24 @@ static void come(uint64_t id, const char *host, int64_t order, const char *diges
     member_message(&lead.member, id, &join, now_s);
 }
 
+/* In --status each host has a state, also the one that was told to leave and has not left yet. */
+static void every_state_of_a_host_has_a_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"waiting", "in the round", "done", "stopped", "leaving"};
+    begin_lead(2, 3);
+    for (int s = 0; s < NODE_STATE_COUNT; s++) {
+        char expected[64];
+        struct dt_text out = {0};
+        lead.member.coordinator->nodes[0].state = (enum node_state)s;
+        member_hosts(&lead.member, 2, &out);
+        (void)snprintf(expected, sizeof expected, "\"state\":\"%s\"", names[s]);
+        assert_non_null(strstr(dt_text_str(&out), expected));
+        dt_text_clear(&out);
+    }
+    member_clear(&lead.member);
+}
+
 static void other_options_are_refused(void **state)
 {
     (void)state;
@@ -847,6 +865,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_thousand_nodes_join),
+        cmocka_unit_test(every_state_of_a_host_has_a_name),
         cmocka_unit_test(other_options_are_refused),
         cmocka_unit_test(a_difference_late_in_a_line_is_shown),
         cmocka_unit_test(a_node_rank_belongs_to_one),
