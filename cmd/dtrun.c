@@ -115,7 +115,7 @@ static int begin(struct options *o)
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
     }
-    if (o->here.requeue.batch && strcmp(options_source(o, "signals_to_handle"), "default") == 0) {
+    if (o->here.requeue.batch && strcmp(options_source(o, OPTION_signals_to_handle), "default") == 0) {
         (void)signal(SIGHUP, SIG_IGN); /* no terminal is behind a batch job */
     }
     if (guard_open(o->signals, &err) != 0) {

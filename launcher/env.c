@@ -99,20 +99,20 @@ void env_choices(const struct options *o, struct dt_text *out)
     if (o->nnodes_max != o->nnodes_min) {
         dt_text_printf(out, " to %d", o->nnodes_max);
     }
-    dt_text_printf(out, " (%s)", options_source(o, "nnodes"));
+    dt_text_printf(out, " (%s)", options_source(o, OPTION_nnodes));
     bool is_word = !isdigit((unsigned char)o->nproc_text[0]);
     dt_text_printf(out, ", workers per host %d%s%s (%s)", o->nproc, is_word ? ", " : "", is_word ? o->nproc_text : "",
-                   options_source(o, "nproc_per_node"));
+                   options_source(o, OPTION_nproc_per_node));
     if (o->nnodes_max > 1) {
-        bool by_endpoint = strcmp(options_source(o, "rdzv_endpoint"), "default") != 0;
+        bool by_endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
         dt_text_printf(out, ", meeting at %s port %d by %s", o->master_addr, o->master_port, o->rdzv_backend);
-        dt_text_printf(out, " (%s)", options_source(o, by_endpoint ? "rdzv_endpoint" : "master_addr"));
+        dt_text_printf(out, " (%s)", options_source(o, by_endpoint ? OPTION_rdzv_endpoint : OPTION_master_addr));
         if (strcmp(o->rdzv_backend, "static") == 0) {
-            dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, "node_rank"));
+            dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, OPTION_node_rank));
         }
     }
-    if (strcmp(options_source(o, "rdzv_id"), "default") != 0) { /* else it is made up, or that of everybody */
-        dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, "rdzv_id"));
+    if (strcmp(options_source(o, OPTION_rdzv_id), "default") != 0) { /* else it is made up, or that of everybody */
+        dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, OPTION_rdzv_id));
     }
 }
 

@@ -27,15 +27,15 @@ static uint32_t random_number(void)
     return n;
 }
 
-static const char *given(const struct given *g, const char *name)
+static const char *given(const struct given *g, enum option option)
 {
-    return g->value[option_find(name)];
+    return g->value[option];
 }
 
 /* Workers of each host: the file's slots; where it says none, or fewer are asked for, --nproc_per_node. */
 static int count_workers(struct options *o, const struct given *g, struct dt_error *err)
 {
-    int row = option_find("nproc_per_node");
+    int row = OPTION_nproc_per_node;
     long long asked = 0;
     bool number = g->value[row] != NULL && dt_parse_int64(g->value[row], &asked);
     for (int i = 0; i < o->host_list_count; i++) {
@@ -64,7 +64,7 @@ static const char *list_devices(struct options *o, const struct hostlist_host *h
 /* --include, --exclude. */
 static int filter_hosts(const struct options *o, const struct given *g, struct hostlist *l, struct dt_error *err)
 {
-    const char *include = g->spelled[option_find("include")], *exclude = g->spelled[option_find("exclude")];
+    const char *include = g->spelled[OPTION_include], *exclude = g->spelled[OPTION_exclude];
     if (o->include != NULL && o->exclude != NULL) {
         return dt_fail(err, DT_INVALID, "%s and %s: are mutually exclusive; leave one out", include, exclude);
     }
@@ -77,7 +77,7 @@ static int filter_hosts(const struct options *o, const struct given *g, struct h
 
 static int choose_hosts(struct options *o, const struct given *g, const struct hostlist *l, struct dt_error *err)
 {
-    int row = option_find("nnodes");
+    int row = OPTION_nnodes;
     if (g->value[row] == NULL) {
         o->nnodes_min = o->nnodes_max = (int)l->count;
     } else if (o->nnodes_min > (int)l->count) {
@@ -95,31 +95,31 @@ static int choose_hosts(struct options *o, const struct given *g, const struct h
 /* Where the agents meet: as given, else the first host at a port by chance, so that two jobs do not choose the same. */
 static void choose_endpoint(struct options *o, const struct given *g)
 {
-    if (given(g, "rdzv_endpoint") != NULL) {
+    if (given(g, OPTION_rdzv_endpoint) != NULL) {
         return;
     }
     int lo = o->port_lo > 0 ? o->port_lo : PORT_LO, hi = o->port_lo > 0 ? o->port_hi : PORT_HI;
-    int port = given(g, "master_port") != NULL && o->master_port > 0 ? o->master_port : lo + (int)(random_number() % (uint32_t)(hi - lo + 1));
-    const char *host = given(g, "master_addr") != NULL ? o->master_addr : o->host_list[0].name;
+    int port = given(g, OPTION_master_port) != NULL && o->master_port > 0 ? o->master_port : lo + (int)(random_number() % (uint32_t)(hi - lo + 1));
+    const char *host = given(g, OPTION_master_addr) != NULL ? o->master_addr : o->host_list[0].name;
     bool bare = strchr(host, ':') != NULL && host[0] != '[';
     o->rdzv_endpoint = dt_arena_printf(&o->arena, "%s%s%s:%d", bare ? "[" : "", host, bare ? "]" : "", port);
 }
 
 int hostfile_read(struct options *o, const struct given *g, struct dt_error *err)
 {
-    static const char *const single[] = {"standalone", "node_rank", "local_addr"};
-    const char *spelled = g->spelled[option_find("hostfile")];
+    static const enum option single[] = {OPTION_standalone, OPTION_node_rank, OPTION_local_addr};
+    const char *spelled = g->spelled[OPTION_hostfile];
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++) {
         if (given(g, single[i]) != NULL) {
-            return dt_fail(err, DT_INVALID, "%s: is for one host, %s for several; leave one out", g->spelled[option_find(single[i])], spelled);
+            return dt_fail(err, DT_INVALID, "%s: is for one host, %s for several; leave one out", g->spelled[single[i]], spelled);
         }
     }
-    if (given(g, "stdin") != NULL && o->stdin_rank != OPTIONS_STDIN_NONE) {
-        return dt_fail(err, DT_INVALID, "%s: %.20s: with %s workers have no standard input; leave it out, or say none",
-                       g->spelled[option_find("stdin")], given(g, "stdin"), spelled);
+    if (given(g, OPTION_stdin) != NULL && o->stdin_rank != OPTIONS_STDIN_NONE) {
+        return dt_fail(err, DT_INVALID, "%s: %.20s: with %s workers have no standard input; leave it out, or say none", g->spelled[OPTION_stdin],
+                       given(g, OPTION_stdin), spelled);
     }
     if (o->ssh[strspn(o->ssh, " ")] == '\0') {
-        return dt_fail(err, DT_INVALID, "%s: (empty): needs a command; example: --ssh='ssh -p 2222'", g->spelled[option_find("ssh")]);
+        return dt_fail(err, DT_INVALID, "%s: (empty): needs a command; example: --ssh='ssh -p 2222'", g->spelled[OPTION_ssh]);
     }
     struct dt_text text;
     struct hostlist l;
@@ -133,7 +133,7 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
         result = !read ? dt_wrap(err, "%.200s", o->hostfile) : filter_hosts(o, g, &l, err);
         result = result == 0 ? choose_hosts(o, g, &l, err) : -1;
     }
-    if (result == 0 && given(g, "rdzv_id") == NULL) {
+    if (result == 0 && given(g, OPTION_rdzv_id) == NULL) {
         o->run_id = dt_arena_printf(&o->arena, "hostfile-%08x%08x", random_number(), random_number());
     }
     if (result == 0) {
@@ -218,7 +218,7 @@ static bool is_this_host(const char *name)
 /* Nobody needs an sshd to start what runs here alone; who names a command has a reason. */
 static bool needs_no_ssh(const struct options *o)
 {
-    return o->host_list_count == 1 && o->sources[option_find("ssh")] == OPTIONS_FROM_DEFAULT && is_this_host(o->host_list[0].name);
+    return o->host_list_count == 1 && o->sources[OPTION_ssh] == OPTIONS_FROM_DEFAULT && is_this_host(o->host_list[0].name);
 }
 
 char **hostfile_ssh(struct options *o, int i)
@@ -246,13 +246,13 @@ char **hostfile_ssh(struct options *o, int i)
 
 /* ---- --dry_run ---- */
 
-/* " (--hostfile, --include, --nnodes)": those of the options that were given. */
-static void add_sources(const struct options *o, const char *const *names, const char *otherwise, struct dt_text *out)
+/* " (--hostfile, --include, --nnodes)": those of the options that were given; OPTION_COUNT ends them. */
+static void add_sources(const struct options *o, const enum option *list, const char *otherwise, struct dt_text *out)
 {
     const char *before = " (";
-    for (; *names != NULL; names++) {
-        if (o->sources[option_find(*names)] != OPTIONS_FROM_DEFAULT) {
-            dt_text_printf(out, "%s%s", before, options_source(o, *names));
+    for (; *list != OPTION_COUNT; list++) {
+        if (o->sources[*list] != OPTIONS_FROM_DEFAULT) {
+            dt_text_printf(out, "%s%s", before, options_source(o, *list));
             before = ", ";
         }
     }
@@ -261,14 +261,14 @@ static void add_sources(const struct options *o, const char *const *names, const
 
 static void describe_endpoint(const struct options *o, struct dt_text *out)
 {
-    static const char *const whole[] = {"rdzv_endpoint", NULL}, *const host[] = {"master_addr", NULL}, *const port[] = {"master_port", NULL},
-                             *const range[] = {"port_range", NULL};
+    static const enum option whole[] = {OPTION_rdzv_endpoint, OPTION_COUNT}, host[] = {OPTION_master_addr, OPTION_COUNT},
+                             port[] = {OPTION_master_port, OPTION_COUNT}, range[] = {OPTION_port_range, OPTION_COUNT};
     if (o->nnodes_max == 1) {
         dt_text_puts(out, "\nendpoint  none needed");
         return;
     }
     dt_text_printf(out, "\nendpoint  %s", o->rdzv_endpoint);
-    if (o->sources[option_find("rdzv_endpoint")] != OPTIONS_FROM_DEFAULT) {
+    if (o->sources[OPTION_rdzv_endpoint] != OPTIONS_FROM_DEFAULT) {
         add_sources(o, whole, "", out);
         return;
     }
@@ -350,7 +350,7 @@ static void describe_host(struct options *o, int i, int rank, int total, struct 
     const struct options_host *h = &o->host_list[i];
     int count = atoi(h->nproc);
     dt_text_printf(out, "host %d    %s, %s worker%s", i, h->name, h->nproc, count == 1 ? "" : "s");
-    dt_text_printf(out, " (%s)", h->slots > 0 && h->nproc != o->nproc_text ? "its slots" : options_source(o, "nproc_per_node"));
+    dt_text_printf(out, " (%s)", h->slots > 0 && h->nproc != o->nproc_text ? "its slots" : options_source(o, OPTION_nproc_per_node));
     if (total > 0) {
         dt_text_printf(out, count > 1 ? ", ranks %d to %d" : ", rank %d", rank, rank + count - 1);
     }
@@ -363,7 +363,8 @@ static void describe_host(struct options *o, int i, int rank, int total, struct 
 
 void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
 {
-    static const char *const hosts[] = {"hostfile", "include", "exclude", "nnodes", NULL}, *const id[] = {"rdzv_id", NULL};
+    static const enum option hosts[] = {OPTION_hostfile, OPTION_include, OPTION_exclude, OPTION_nnodes, OPTION_COUNT},
+                             id[] = {OPTION_rdzv_id, OPTION_COUNT};
     struct dt_text sizes;
     dt_text_init(&sizes);
     int total = add_sizes(o, &sizes), rank = 0;
@@ -377,7 +378,7 @@ void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
     dt_text_printf(out, "\nrun id    %s", o->run_id);
     add_sources(o, id, "made up", out);
     dt_text_printf(out, "\nkey       %s", o->key_file != NULL ? o->key_file : "a new one");
-    dt_text_printf(out, o->key_file != NULL ? " (%s)\n" : "\n", options_source(o, "key_file"));
+    dt_text_printf(out, o->key_file != NULL ? " (%s)\n" : "\n", options_source(o, OPTION_key_file));
     if (total == 0) {
         dt_text_puts(out, "ranks     are given when each host has counted its workers, and with them the variables\n");
     } else {

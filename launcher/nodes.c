@@ -565,7 +565,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                  .closed_ok = !o->bundled,
                                  .retry_s = 0.5 / o->time_scale,
                                  .witness_s = o->etcd.endpoint_count > 0 ? WITNESS_S * o->dead_after_s : 0,
-                                 .preference = strcmp(options_source(o, "node_rank"), "default") != 0 ? o->node_rank : -1,
+                                 .preference = strcmp(options_source(o, OPTION_node_rank), "default") != 0 ? o->node_rank : -1,
                                  .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
     n->o = o;
     n->hooks = *hooks;

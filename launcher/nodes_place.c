@@ -122,8 +122,8 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
             }
             console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
         } else if (warning != NULL && o->check_code == 0 &&
-                   !(strcmp(options_source(o, "rdzv_endpoint"), "default") == 0 &&
-                     strcmp(options_source(o, "master_addr"), "default") == 0)) { /* said: not given */
+                   !(strcmp(options_source(o, OPTION_rdzv_endpoint), "default") == 0 &&
+                     strcmp(options_source(o, OPTION_master_addr), "default") == 0)) { /* said: not given */
             console_say("dtrun: %s\n", warning);
         }
         return 0;
@@ -152,7 +152,7 @@ static int explain_taken(const struct options *o, struct dt_error *err)
     if (!by_rank || !endpoint_port_owner(o->master_port, owner, sizeof owner) || strstr(owner, "(dtrun-agent)") == NULL) {
         return -1;
     }
-    bool given = strcmp(options_source(o, "node_rank"), "default") != 0;
+    bool given = strcmp(options_source(o, OPTION_node_rank), "default") != 0;
     return dt_fail(err, err->status,
                    "--node_rank: port %d is held by another agent of dtrun, pid %d, so node rank 0%s is there twice; give each host its own rank "
                    "(0 to %d), or another job another --master_port",
@@ -162,7 +162,7 @@ static int explain_taken(const struct options *o, struct dt_error *err)
 /* Node rank 0 leads, and the others look for it at an address that this host does not have. It may still be right: an address can be translated. */
 static void warn_elsewhere(const struct options *o)
 {
-    const char *source = options_source(o, "node_rank");
+    const char *source = options_source(o, OPTION_node_rank);
     if (strcmp(source, "default") == 0) {
         console_say(
             "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no address of it; give each host its "

@@ -23,11 +23,11 @@ const char *options_getenv(char *const *env, const char *name)
 }
 
 /* A port that is given must be one of --port_range, which may be the site's. */
-static int check_port_range(const struct options *o, const struct given *g, const char *option, int port, struct dt_error *err)
+static int check_port_range(const struct options *o, const struct given *g, enum option option, int port, struct dt_error *err)
 {
     if (port > 0 && o->port_hi > 0 && (port < o->port_lo || port > o->port_hi)) {
-        return dt_fail(err, DT_INVALID, "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it",
-                       g->spelled[option_find(option)], port, g->spelled[option_find("port_range")], o->port_lo, o->port_hi);
+        return dt_fail(err, DT_INVALID, "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it", g->spelled[option],
+                       port, g->spelled[OPTION_port_range], o->port_lo, o->port_hi);
     }
     return 0;
 }
@@ -38,14 +38,14 @@ static int read_serve_store(struct options *o, const struct given *g, const char
     char shown[64];
     int port = -1;
     if (program != NULL) {
-        return dt_fail(err, DT_INVALID, "%s: serves the store and runs no program; leave out %s", g->spelled[option_find("serve_store")],
+        return dt_fail(err, DT_INVALID, "%s: serves the store and runs no program; leave out %s", g->spelled[OPTION_serve_store],
                        option_show(program, shown));
     }
     if (option_parse_endpoint(&o->arena, o->serve_store, &o->master_addr, &port, err) != 0) {
-        return dt_wrap(err, "%s", g->spelled[option_find("serve_store")]);
+        return dt_wrap(err, "%s", g->spelled[OPTION_serve_store]);
     }
     o->master_port = port < 0 ? 0 : port;
-    if (check_port_range(o, g, "serve_store", o->master_port, err) != 0) {
+    if (check_port_range(o, g, OPTION_serve_store, o->master_port, err) != 0) {
         return -1;
     }
     o->action = OPTIONS_SERVE_STORE;
@@ -55,7 +55,7 @@ static int read_serve_store(struct options *o, const struct given *g, const char
 /* --status [RUN_ID] [--json], in any order. */
 static int read_status(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
 {
-    const char *id = g->value[option_find("status")];
+    const char *id = g->value[OPTION_status];
     for (int i = first; i < argc; i++) {
         char shown[64];
         if (strcmp(argv[i], "--json") == 0) {
@@ -72,9 +72,8 @@ static int read_status(struct options *o, const struct given *g, int argc, char 
 }
 
 /* Sets *on when the flag is given and not 0; a variable that is no number is an error. */
-static int flag_on(const struct given *g, const char *name, bool *on, struct dt_error *err)
+static int flag_on(const struct given *g, enum option row, bool *on, struct dt_error *err)
 {
-    int row = option_find(name);
     long long value = 0;
     if (g->value[row] != NULL && !dt_parse_int64(g->value[row], &value)) {
         char shown[64];
@@ -87,13 +86,13 @@ static int flag_on(const struct given *g, const char *name, bool *on, struct dt_
 /* Parsers of all rows, in their order: given values, else defaults. The one place that refuses what is not there yet. */
 static int read_values(struct options *o, struct given *g, struct dt_error *err)
 {
-    for (int i = 0; i < option_row_count; i++) {
+    for (int i = 0; i < OPTION_COUNT; i++) {
         const struct option_row *row = &option_rows[i];
         const char *value = g->value[i];
         bool off = false; /* a flag that its variable switches off */
         if (value != NULL && row->arity == OPTION_FLAG) {
             bool on = false;
-            if (flag_on(g, row->name, &on, err) != 0) {
+            if (flag_on(g, (enum option)i, &on, err) != 0) {
                 return -1;
             }
             off = !on;
@@ -115,13 +114,13 @@ static int check_hosts(struct options *o, const struct given *g, struct dt_error
     if (o->nnodes_max > 1 && o->standalone) {
         return dt_fail(err, DT_INVALID, "--standalone: is for one host; leave it out, or use --nnodes=1");
     }
-    bool meets = is_static && !o->standalone && (has_endpoint || g->value[option_find("master_port")] != NULL); /* it would look for rank 0 there */
+    bool meets = is_static && !o->standalone && (has_endpoint || g->value[OPTION_master_port] != NULL); /* it would look for rank 0 there */
     if (o->nnodes_max == 1 && !meets && o->node_rank > 0) {
-        option_warn(o, "%s: %d: not used; the job has one host", g->spelled[option_find("node_rank")], o->node_rank);
+        option_warn(o, "%s: %d: not used; the job has one host", g->spelled[OPTION_node_rank], o->node_rank);
         o->node_rank = 0;
     }
     if ((o->nnodes_max == 1 || is_static) && o->node_rank >= o->nnodes_max) {
-        return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[option_find("node_rank")], o->node_rank, o->nnodes_max);
+        return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[OPTION_node_rank], o->node_rank, o->nnodes_max);
     }
     return 0;
 }
@@ -147,7 +146,7 @@ static const char *in_brackets(struct options *o, const char *address)
 /* --master_addr that was given and says another host than --rdzv_endpoint. used: which counts, in words. */
 static void warn_address(struct options *o, const struct given *g, const char *host, const char *used)
 {
-    int row = option_find("master_addr");
+    int row = OPTION_master_addr;
     char shown[64];
     if (host != NULL && g->value[row] != NULL && strcasecmp(in_brackets(o, o->master_addr), in_brackets(o, host)) != 0) {
         option_warn(o, "%s: %s: not used; %s", g->spelled[row], option_show(o->master_addr, shown), used);
@@ -156,7 +155,7 @@ static void warn_address(struct options *o, const struct given *g, const char *h
 
 static const char *endpoint_says(struct options *o, const struct given *g, const char *host)
 {
-    return dt_arena_printf(&o->arena, "%s says %s", g->spelled[option_find("rdzv_endpoint")], host);
+    return dt_arena_printf(&o->arena, "%s says %s", g->spelled[OPTION_rdzv_endpoint], host);
 }
 
 /* Where several hosts meet, into master_addr and master_port. host: of --rdzv_endpoint, or null. */
@@ -166,8 +165,8 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
     int ignored = -1;
     if (is_static && host == NULL) {
         const char *address = in_brackets(o, o->master_addr);
-        endpoint_port = g->value[option_find("master_port")] != NULL ? o->master_port : 29500;
-        if (g->value[option_find("master_addr")] == NULL) {
+        endpoint_port = g->value[OPTION_master_port] != NULL ? o->master_port : 29500;
+        if (g->value[OPTION_master_addr] == NULL) {
             const char *exported = options_getenv(env, "MASTER_ADDR"); /* torchrun does not read it either */
             char shown[64];
             if (exported != NULL && exported[0] != '\0') {
@@ -179,7 +178,7 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
             }
         }
         if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {
-            return dt_wrap(err, "%s", g->value[option_find("master_addr")] != NULL ? g->spelled[option_find("master_addr")] : "--master_addr");
+            return dt_wrap(err, "%s", g->value[OPTION_master_addr] != NULL ? g->spelled[OPTION_master_addr] : "--master_addr");
         }
     } else if (host != NULL) {
         warn_address(o, g, host, endpoint_says(o, g, host));
@@ -188,7 +187,7 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
     }
     if (endpoint_port < 0 && is_static) {
         return dt_fail(err, DT_INVALID, "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
-                       g->spelled[option_find("rdzv_endpoint")], in_brackets(o, host));
+                       g->spelled[OPTION_rdzv_endpoint], in_brackets(o, host));
     }
     o->master_addr = host;
     o->master_port = endpoint_port < 0 ? 29400 : endpoint_port;
@@ -203,7 +202,7 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
 static int choose_etcd(struct options *o, const struct given *g, struct dt_error *err)
 {
     struct options_etcd *e = &o->etcd;
-    const char *endpoint = g->spelled[option_find("rdzv_endpoint")], *conf = g->spelled[option_find("rdzv_conf")];
+    const char *endpoint = g->spelled[OPTION_rdzv_endpoint], *conf = g->spelled[OPTION_rdzv_conf];
     char *rest = dt_arena_strdup(&o->arena, o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0' ? o->rdzv_endpoint : "localhost");
     e->protocol = e->protocol != NULL ? e->protocol : dt_arena_strdup(&o->arena, "http");
     e->prefix = e->prefix != NULL ? e->prefix : dt_arena_strdup(&o->arena, "/dtrun");
@@ -235,10 +234,10 @@ static int choose_etcd(struct options *o, const struct given *g, struct dt_error
 /* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */
 static int choose_store(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
 {
-    int backend = option_find("rdzv_backend");
-    int endpoint = option_find("rdzv_endpoint");
-    int address = option_find("master_addr");
-    int port = option_find("master_port");
+    int backend = OPTION_rdzv_backend;
+    int endpoint = OPTION_rdzv_endpoint;
+    int address = OPTION_master_addr;
+    int port = OPTION_master_port;
     bool is_static = strcmp(o->rdzv_backend, "static") == 0;
     char shown[64];
     bool is_etcd = strcmp(o->rdzv_backend, "etcd-v3") == 0;
@@ -268,7 +267,7 @@ static int choose_store(struct options *o, const struct given *g, char *const *e
     if (o->standalone) {
         o->rdzv_backend = dt_arena_strdup(&o->arena, "c10d");
         o->rdzv_endpoint = dt_arena_strdup(&o->arena, "localhost:0");
-        if (o->run_id == NULL || g->value[option_find("rdzv_id")] == NULL) {
+        if (o->run_id == NULL || g->value[OPTION_rdzv_id] == NULL) {
             o->run_id = random_uuid(&o->arena);
         }
     }
@@ -303,7 +302,7 @@ static int count_workers(struct options *o, const struct given *g, char **env, s
     }
     if (gpu && o->nproc == 0) {
         return dt_fail(err, DT_INVALID, "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto",
-                       g->spelled[option_find("nproc_per_node")]);
+                       g->spelled[OPTION_nproc_per_node]);
     }
     if ((any && o->nproc == 0) || strcmp(o->nproc_text, "cpu") == 0) {
         o->nproc = options_cpu_count();
@@ -336,7 +335,7 @@ static int read_program(struct options *o, const struct given *g, int argc, char
 {
     bool module = false;
     bool no_python = false;
-    if (flag_on(g, "module", &module, err) != 0 || flag_on(g, "no_python", &no_python, err) != 0) {
+    if (flag_on(g, OPTION_module, &module, err) != 0 || flag_on(g, OPTION_no_python, &no_python, err) != 0) {
         return -1;
     }
     if (module && no_python) {
@@ -361,7 +360,7 @@ static int read_program(struct options *o, const struct given *g, int argc, char
         o->bundled = true;
         o->program = dt_arena_strdup(&o->arena, bundled); /* without a path that was given */
     }
-    if (o->bundled && strcmp(o->program, "train") == 0 && g->value[option_find("max_restarts")] == NULL) {
+    if (o->bundled && strcmp(o->program, "train") == 0 && g->value[OPTION_max_restarts] == NULL) {
         o->max_restarts = 3;
     }
     return 0;
@@ -379,8 +378,8 @@ static void scale_times(struct options *o)
 static int read_launching(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
 {
     bool dry = false;
-    if (flag_on(g, "dry_run", &dry, err) != 0 || hostfile_read(o, g, err) != 0 ||
-        check_port_range(o, g, "metrics_endpoint", o->metrics_port, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+    if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || hostfile_read(o, g, err) != 0 ||
+        check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
     o->own_word_count = first - 1 - (first > 1 && strcmp(argv[first - 1], "--") == 0);
@@ -399,8 +398,8 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     if (option_read_words(o, g, argc, argv, &first, err) != 0 || o->action != OPTIONS_RUN) {
         return o->action != OPTIONS_RUN ? 0 : -1;
     }
-    if (g->value[option_find("status")] != NULL) {
-        o->json = g->value[option_find("json")] != NULL;
+    if (g->value[OPTION_status] != NULL) {
+        o->json = g->value[OPTION_json] != NULL;
         return read_status(o, g, argc, argv, first, err);
     }
     option_read_variables(o, g, env);
@@ -419,22 +418,22 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     }
     if ((o->include != NULL || o->exclude != NULL) && o->hostfile == NULL && !o->leashed) {
         return dt_fail(err, DT_INVALID, "%s: chooses hosts of a file; add --hostfile=FILE",
-                       g->spelled[option_find(o->include != NULL ? "include" : "exclude")]);
+                       g->spelled[o->include != NULL ? OPTION_include : OPTION_exclude]);
     }
     if (o->hostfile != NULL && !o->leashed) {
         return read_launching(o, g, argc, argv, first, err);
     }
     bool dry = false;
-    if (flag_on(g, "dry_run", &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, env, err) != 0 ||
+    if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, env, err) != 0 ||
         count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
-    if (option_check_cluster(o, g, env, err) != 0 || check_port_range(o, g, "metrics_endpoint", o->metrics_port, err) != 0 ||
+    if (option_check_cluster(o, g, env, err) != 0 || check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 ||
         options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
         return -1;
     }
     if (o->nnodes_max == 1 && o->local_total == 0 && o->stdin_rank >= o->nproc) {
-        return dt_fail(err, DT_INVALID, "%s: %d: must be a rank of the job, 0 to %d", g->spelled[option_find("stdin")], o->stdin_rank, o->nproc - 1);
+        return dt_fail(err, DT_INVALID, "%s: %d: must be a rank of the job, 0 to %d", g->spelled[OPTION_stdin], o->stdin_rank, o->nproc - 1);
     }
     scale_times(o);
     o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_RUN;
@@ -462,11 +461,10 @@ void options_clear(struct options *o)
     memset(o, 0, sizeof *o);
 }
 
-const char *options_source(const struct options *o, const char *name)
+const char *options_source(const struct options *o, enum option row)
 {
     static _Thread_local char text[72];
-    int row = option_find(name);
-    if (row < 0 || o->sources[row] == OPTIONS_FROM_DEFAULT) {
+    if (o->sources[row] == OPTIONS_FROM_DEFAULT) {
         return "default";
     }
     if (o->source_variables[row] != NULL) {

@@ -15,7 +15,23 @@
 #define OPTIONS_MAX_LOCAL 4096  /* workers of one node */
 #define OPTIONS_MAX_NODES 10240 /* as many as a coordinator takes */
 #define OPTIONS_MAX_CODES 64
-#define OPTIONS_MAX_ROWS 96
+
+/* All options, by their names: a row of options_table.c for each. */
+/* clang-format off */
+#define OPTIONS_ALL(X) \
+    X(nproc_per_node) X(nnodes) X(node_rank) X(role) X(standalone) X(module) X(no_python) X(run_path) \
+    X(start_method) X(dry_run) X(max_restarts) X(monitor_interval) X(shutdown_timeout) X(exit_barrier) \
+    X(hang_timeout) X(exit_code) X(permanent_exit_codes) X(requeue_exit_code) X(requeue) X(signals_to_handle) \
+    X(time_scale) X(redirects) X(tee) X(log_dir) X(local_ranks_filter) X(ranks_filter) \
+    X(log_line_prefix_template) X(duplicate_stdout_filters) X(duplicate_stderr_filters) X(event_log_handler) \
+    X(logs_specs) X(stdin) X(rdzv_backend) X(rdzv_endpoint) X(rdzv_id) X(master_addr) X(master_port) \
+    X(local_addr) X(port_range) X(join_timeout) X(last_call) X(dead_after) X(rdzv_conf) X(key_file) X(hostfile) \
+    X(include) X(exclude) X(ssh) X(leash) X(status) X(json) X(metrics_endpoint) X(serve_store) \
+    X(virtual_local_rank) X(numa_binding) X(cluster) X(print_completion) X(help) X(version)
+/* clang-format on */
+#define OPTION_ID(name) OPTION_##name,
+enum option { OPTIONS_ALL(OPTION_ID) OPTION_COUNT };
+#undef OPTION_ID
 
 enum options_action {
     OPTIONS_RUN,
@@ -134,9 +150,9 @@ struct options {
     int metrics_port;   /* 0: any free one */
     char *serve_store;  /* --serve_store as written; its host and port are in master_addr and master_port */
 
-    struct dt_text warnings;                        /* one line each, ready to print on stderr */
-    enum options_source sources[OPTIONS_MAX_ROWS];  /* by row of the table; options_source reads it */
-    const char *source_variables[OPTIONS_MAX_ROWS]; /* which variable, where it is not the row's own: the cluster's, or torchrun's other one */
+    struct dt_text warnings;                    /* one line each, ready to print on stderr */
+    enum options_source sources[OPTION_COUNT];  /* options_source reads it */
+    const char *source_variables[OPTION_COUNT]; /* which variable, where it is not the row's own: the cluster's, or torchrun's other one */
     struct dt_arena arena;
 };
 
@@ -151,9 +167,9 @@ void options_help(struct dt_text *out, bool all);
 void options_completion(struct dt_text *out, const char *shell);
 /* What --dry_run prints: hosts, workers, store, restarts, where the values that matter came from, and the variables of a worker. */
 void options_describe(const struct options *o, char *const *env, struct dt_text *out);
-/* Where the value of an option (name with underscores) came from: "--nproc_per_node", "PET_NPROC_PER_NODE",
+/* Where the value of an option came from: "--nproc_per_node", "PET_NPROC_PER_NODE",
  * "SLURM_STEP_NUM_NODES" or "default". */
-const char *options_source(const struct options *o, const char *name);
+const char *options_source(const struct options *o, enum option option);
 
 /* Value of NAME in an environment, or null. */
 const char *options_getenv(char *const *env, const char *name);

@@ -6,9 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static void give_from_cluster(struct options *o, struct given *g, const char *name, const char *value, const char *variable)
+static void give_from_cluster(struct options *o, struct given *g, enum option row, const char *value, const char *variable)
 {
-    int row = option_find(name);
     g->value[row] = value;
     (void)snprintf(g->spelled[row], sizeof g->spelled[row], "%.70s", variable);
     o->sources[row] = OPTIONS_FROM_CLUSTER;
@@ -19,7 +18,7 @@ static void give_from_cluster(struct options *o, struct given *g, const char *na
 static char *cluster_endpoint(struct options *o, const struct given *g, const char **variable, struct dt_error *err)
 {
     struct hostlist hosts;
-    const char *asked = g->value[option_find("master_port")];
+    const char *asked = g->value[OPTION_master_port];
     int port = cluster_port(&o->here);
     const char *host = o->here.master_addr;
     *variable = o->here.from[host != NULL ? CLUSTER_MASTER_ADDR : CLUSTER_NODES];
@@ -56,7 +55,7 @@ static int check_place(const struct options *o, const struct given *g, char *con
     static const enum cluster_value counts[] = {CLUSTER_NODE_COUNT, CLUSTER_TASK_TOTAL}, numbers[] = {CLUSTER_NODE_RANK, CLUSTER_TASK_INDEX};
     const struct cluster *c = &o->here;
     enum cluster_value what = number_here(c);
-    bool counted = g->value[option_find("nnodes")] != NULL, numbered = g->value[option_find("node_rank")] != NULL;
+    bool counted = g->value[OPTION_nnodes] != NULL, numbered = g->value[OPTION_node_rank] != NULL;
     for (int i = 0; i < 2; i++) {
         const char *variable = !counted && c->unread[counts[i]] != NULL ? c->unread[counts[i]] : !numbered ? c->unread[numbers[i]] : NULL;
         char shown[64];
@@ -75,23 +74,23 @@ static int check_place(const struct options *o, const struct given *g, char *con
 int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err)
 {
     struct cluster *c = &o->here;
-    bool launching = g->value[option_find("hostfile")] != NULL; /* the file says all hosts */
-    const char *forced = launching ? "none" : g->value[option_find("cluster")];
-    const char *nnodes = g->value[option_find("nnodes")];
+    bool launching = g->value[OPTION_hostfile] != NULL; /* the file says all hosts */
+    const char *forced = launching ? "none" : g->value[OPTION_cluster];
+    const char *nnodes = g->value[OPTION_nnodes];
     char host_name[256] = "";
     if (cluster_read(c, env, forced, err) != 0) {
-        return dt_wrap(err, "%s", g->spelled[option_find("cluster")]);
+        return dt_wrap(err, "%s", g->spelled[OPTION_cluster]);
     }
     (void)gethostname(host_name, sizeof host_name - 1);
     if (cluster_place(c, host_name, err) != 0 && c->launched && nnodes == NULL) {
         return -1;
     }
-    const char *nproc = g->value[option_find("nproc_per_node")];
+    const char *nproc = g->value[OPTION_nproc_per_node];
     bool per_worker = cluster_task_per_worker(c);
     if (per_worker && nproc != NULL && strcmp(nproc, "1") != 0) {
         return 0; /* option_check_cluster says what is wrong with that */
     }
-    bool alone = g->value[option_find("standalone")] != NULL || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0));
+    bool alone = g->value[OPTION_standalone] != NULL || (nnodes != NULL && (strcmp(nnodes, "1") == 0 || strcmp(nnodes, "1:1") == 0));
     if (c->launched && !alone && check_place(o, g, env, err) != 0) {
         return -1;
     }
@@ -101,7 +100,7 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     }
     if (nnodes == NULL) {
         const char *variable = c->from[per_worker ? CLUSTER_TASK_TOTAL : CLUSTER_NODE_COUNT];
-        give_from_cluster(o, g, "nnodes", dt_arena_printf(&o->arena, "%d", agents), variable);
+        give_from_cluster(o, g, OPTION_nnodes, dt_arena_printf(&o->arena, "%d", agents), variable);
         if (per_worker && c->from[CLUSTER_TASK_COUNT] != NULL) { /* the workers of a host are one group, whoever started them */
             if (c->task_rank >= c->task_count) {
                 return dt_fail(err, DT_INVALID,
@@ -116,26 +115,26 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
         }
     }
     enum cluster_value rank = number_here(c);
-    if (g->value[option_find("node_rank")] == NULL && c->from[rank] != NULL) {
+    if (g->value[OPTION_node_rank] == NULL && c->from[rank] != NULL) {
         int number = rank == CLUSTER_TASK_INDEX ? c->task_index : c->node_rank;
-        give_from_cluster(o, g, "node_rank", dt_arena_printf(&o->arena, "%d", number), c->from[rank]);
+        give_from_cluster(o, g, OPTION_node_rank, dt_arena_printf(&o->arena, "%d", number), c->from[rank]);
     }
     const char *variable;
     char *endpoint = NULL;
     struct dt_error unread = {.status = DT_OK};
-    bool asked = g->value[option_find("rdzv_endpoint")] != NULL || g->value[option_find("master_addr")] != NULL;
+    bool asked = g->value[OPTION_rdzv_endpoint] != NULL || g->value[OPTION_master_addr] != NULL;
     if (!asked) {
         endpoint = cluster_endpoint(o, g, &variable, &unread);
     }
     bool no_port = c->unread[CLUSTER_MASTER_PORT] != NULL || c->master_port > 65535;
-    if (endpoint != NULL && no_port && g->value[option_find("master_port")] == NULL) {
+    if (endpoint != NULL && no_port && g->value[OPTION_master_port] == NULL) {
         char shown[64];
         const char *name = c->unread[CLUSTER_MASTER_PORT] != NULL ? c->unread[CLUSTER_MASTER_PORT] : c->from[CLUSTER_MASTER_PORT];
         return dt_fail(err, DT_INVALID, "%s: %s: must be a port, 1 to 65535; correct or unset it, or add --master_port=PORT", name,
                        option_show(options_getenv(env, name), shown));
     }
     if (endpoint != NULL) {
-        give_from_cluster(o, g, "rdzv_endpoint", endpoint, variable);
+        give_from_cluster(o, g, OPTION_rdzv_endpoint, endpoint, variable);
     } else if (!asked && unread.status == DT_INVALID) { /* the list of hosts is there, and cannot be read */
         return dt_fail(err, DT_INVALID, "%s: %.400s; or add --rdzv_endpoint=HOST:PORT", c->name, unread.text);
     } else if (!asked && c->from[CLUSTER_TASK_TOTAL] != NULL && c->task_total > c->task_count) {
@@ -145,8 +144,8 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
     struct dt_text id;
     dt_text_init(&id);
     cluster_run_id(c, &id);
-    if (id.size > 0 && g->value[option_find("rdzv_id")] == NULL) {
-        give_from_cluster(o, g, "rdzv_id", dt_arena_strdup(&o->arena, dt_text_str(&id)), c->from[CLUSTER_JOB_ID]);
+    if (id.size > 0 && g->value[OPTION_rdzv_id] == NULL) {
+        give_from_cluster(o, g, OPTION_rdzv_id, dt_arena_strdup(&o->arena, dt_text_str(&id)), c->from[CLUSTER_JOB_ID]);
     }
     dt_text_clear(&id);
     return 0;
@@ -154,8 +153,8 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
 
 int option_check_cluster(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
 {
-    int nnodes = option_find("nnodes");
-    int rank = option_find("node_rank");
+    int nnodes = OPTION_nnodes;
+    int rank = OPTION_node_rank;
     struct cluster_choice chosen = {.nnodes_max = o->nnodes_max,
                                     .node_rank = o->node_rank,
                                     .nproc = o->nproc,
@@ -170,8 +169,7 @@ int option_check_cluster(struct options *o, const struct given *g, char *const *
         return -1;
     }
     if (strcmp(o->requeue, "on") == 0 && o->here.requeue.program[0] == '\0') {
-        return dt_fail(err, DT_INVALID, "%s: on: there is no scheduler here that could run the job again (slurm, lsf)",
-                       g->spelled[option_find("requeue")]);
+        return dt_fail(err, DT_INVALID, "%s: on: there is no scheduler here that could run the job again (slurm, lsf)", g->spelled[OPTION_requeue]);
     }
     if (o->cluster == NULL || strcmp(o->cluster, "none") != 0) {
         cluster_warn(&o->here, &chosen, env, &o->warnings);

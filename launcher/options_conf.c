@@ -47,7 +47,7 @@ static int read_conf_key(struct options *o, const char *key, const char *value, 
     if (strcmp(key, "timeout") == 0 && is_static && !is_number) {
         return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", key, option_show(value, shown));
     }
-    if (strcmp(key, "timeout") == 0 && is_static && o->sources[option_find("join_timeout")] == OPTIONS_FROM_DEFAULT) {
+    if (strcmp(key, "timeout") == 0 && is_static && o->sources[OPTION_join_timeout] == OPTIONS_FROM_DEFAULT) {
         o->join_timeout_s = number;
     }
     if (strcmp(key, "is_host") == 0 && (o->is_host = truth_of(value)) < 0) {
@@ -89,10 +89,11 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
 {
     struct keep_alive alive = {0, 0};
     static const struct {
-        const char *key, *option; /* our own option for it wins when given */
+        const char *key;
+        enum option option; /* our own option for it wins when given */
         size_t offset;
-    } known[] = {{"join_timeout", "join_timeout", offsetof(struct options, join_timeout_s)},
-                 {"last_call_timeout", "last_call", offsetof(struct options, last_call_s)}};
+    } known[] = {{"join_timeout", OPTION_join_timeout, offsetof(struct options, join_timeout_s)},
+                 {"last_call_timeout", OPTION_last_call, offsetof(struct options, last_call_s)}};
     static const struct {
         const char *key;
         size_t offset;
@@ -136,14 +137,14 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
                     char shown[64];
                     return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", piece, option_show(value, shown));
                 }
-                if (o->sources[option_find(known[i].option)] == OPTIONS_FROM_DEFAULT) {
+                if (o->sources[known[i].option] == OPTIONS_FROM_DEFAULT) {
                     *(double *)(void *)((char *)o + known[i].offset) = seconds;
                 }
             }
         }
     }
     bool given = alive.interval_s > 0 || alive.attempts > 0;
-    if (given && o->sources[option_find("dead_after")] == OPTIONS_FROM_DEFAULT) {
+    if (given && o->sources[OPTION_dead_after] == OPTIONS_FROM_DEFAULT) {
         o->dead_after_s = (alive.interval_s > 0 ? alive.interval_s : 5) * (alive.attempts > 0 ? alive.attempts : 3);
     }
     return 0;

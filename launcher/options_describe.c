@@ -13,23 +13,23 @@ void options_quote(struct dt_text *out, const char *word)
 }
 
 /* Which of several options said it: the one that was not left out. */
-static const char *source_of(const struct options *o, const char *const *names)
+static const char *source_of(const struct options *o, const enum option *list)
 {
-    for (; names[1] != NULL && o->sources[option_find(*names)] == OPTIONS_FROM_DEFAULT; names++) {
+    for (; list[1] != OPTION_COUNT && o->sources[*list] == OPTIONS_FROM_DEFAULT; list++) {
     }
-    return options_source(o, *names);
+    return options_source(o, *list);
 }
 
 static void describe_meeting(const struct options *o, struct dt_text *out)
 {
-    static const char *const names[] = {"rdzv_endpoint", "master_addr", "master_port", NULL};
+    static const enum option list[] = {OPTION_rdzv_endpoint, OPTION_master_addr, OPTION_master_port, OPTION_COUNT};
     if (o->nnodes_max > 1) {
-        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv_backend, source_of(o, names));
+        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv_backend, source_of(o, list));
     } else if (o->master_port != 0) {
-        dt_text_printf(out, "store     %s port %d (%s)\n", o->master_addr, o->master_port, source_of(o, names));
+        dt_text_printf(out, "store     %s port %d (%s)\n", o->master_addr, o->master_port, source_of(o, list));
     } else if (o->port_hi != 0) {
         dt_text_printf(out, "store     %s, a free port from %d to %d (%s)\n", o->master_addr, o->port_lo, o->port_hi,
-                       options_source(o, "port_range"));
+                       options_source(o, OPTION_port_range));
     } else {
         dt_text_printf(out, "store     %s, any free port\n", o->master_addr);
     }
@@ -127,25 +127,25 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     if (o->nnodes_max > o->nnodes_min) {
         dt_text_printf(out, " to %d", o->nnodes_max);
     }
-    dt_text_printf(out, " (%s)\n", options_source(o, "nnodes"));
+    dt_text_printf(out, " (%s)\n", options_source(o, OPTION_nnodes));
     dt_text_printf(out, "workers   %d", o->nproc);
     if (!isdigit((unsigned char)o->nproc_text[0])) {
         dt_text_printf(out, ", %s", o->nproc_text);
     }
-    dt_text_printf(out, " (%s), role %s\n", options_source(o, "nproc_per_node"), o->role);
+    dt_text_printf(out, " (%s), role %s\n", options_source(o, OPTION_nproc_per_node), o->role);
     if (o->nnodes_max > 1 && strcmp(o->rdzv_backend, "static") == 0) {
-        dt_text_printf(out, "this host %d (%s)\n", o->node_rank, options_source(o, "node_rank"));
+        dt_text_printf(out, "this host %d (%s)\n", o->node_rank, options_source(o, OPTION_node_rank));
     }
     describe_hosts(o, out);
-    bool made = o->standalone && o->sources[option_find("rdzv_id")] == OPTIONS_FROM_DEFAULT;
-    dt_text_printf(out, "run id    %s (%s)\n", o->run_id, made ? "made up" : options_source(o, "rdzv_id"));
+    bool made = o->standalone && o->sources[OPTION_rdzv_id] == OPTIONS_FROM_DEFAULT;
+    dt_text_printf(out, "run id    %s (%s)\n", o->run_id, made ? "made up" : options_source(o, OPTION_rdzv_id));
     describe_meeting(o, out);
-    dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, "max_restarts"));
-    dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, "shutdown_timeout"));
+    dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, OPTION_max_restarts));
+    dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, OPTION_shutdown_timeout));
     if (o->metrics_host != NULL) {
         char port[16] = "a free port";
         (void)snprintf(port, sizeof port, o->metrics_port > 0 ? "port %d" : "a free port", o->metrics_port);
-        dt_text_printf(out, "metrics   %s %s (%s)\n", o->metrics_host, port, options_source(o, "metrics_endpoint"));
+        dt_text_printf(out, "metrics   %s %s (%s)\n", o->metrics_host, port, options_source(o, OPTION_metrics_endpoint));
     }
     if (o->numa_binding != NULL) {
         dt_text_printf(out, "binding   by %s (--numa_binding)\n", o->numa_binding);
@@ -158,7 +158,8 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
                    files                              ? "to log files as --redirects and --tee say"
                    : o->filtered || o->rank_count > 0 ? "of some ranks only"
                                                       : "inherited");
-    dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one", options_source(o, "log_dir"));
+    dt_text_printf(out, "logs      %s (%s)\n", o->log_dir != NULL ? o->log_dir : "a new folder in the temporary one",
+                   options_source(o, OPTION_log_dir));
     cluster_describe(&o->here, out);
     describe_worker(o, env, out);
 }

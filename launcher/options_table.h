@@ -28,13 +28,12 @@ struct option_row {
     double lo, hi; /* their range */
 };
 
-extern const struct option_row option_rows[];
-extern const int option_row_count;
+extern const struct option_row option_rows[OPTION_COUNT];
 
 /* The value of each row that was given, and where. */
 struct given {
-    const char *value[OPTIONS_MAX_ROWS];
-    char spelled[OPTIONS_MAX_ROWS][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
+    const char *value[OPTION_COUNT];
+    char spelled[OPTION_COUNT][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
 };
 
 /* The options before PROGRAM, into g; *first is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */
@@ -47,7 +46,7 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
 /* How what was chosen and what surrounds us fit together: warnings, and a refusal of a launcher with several workers per task. */
 int option_check_cluster(struct options *o, const struct given *g, char *const *env, struct dt_error *err);
 
-/* Row with this name (either spelling), or -1. */
+/* The option with this name (either spelling) on a command line, or -1. What is known here is named by its OPTION_... */
 int option_find(const char *name);
 /* PET_NAME or DTRUN_NAME into `out`; false for a row without a variable. */
 bool option_variable(const struct option_row *row, char *out, size_t out_bytes);

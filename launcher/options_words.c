@@ -28,7 +28,7 @@ static const char *called_elsewhere(const char *word)
 
 static int unknown(const char *name, struct dt_error *err)
 {
-    const char *names[OPTIONS_MAX_ROWS];
+    const char *names[OPTION_COUNT];
     char word[64];
     size_t n = 0;
     for (; n < sizeof word - 1 && name[n] != '\0'; n++) {
@@ -36,7 +36,7 @@ static int unknown(const char *name, struct dt_error *err)
     }
     word[n] = '\0';
     size_t count = 0;
-    for (int i = 0; i < option_row_count; i++) {
+    for (int i = 0; i < OPTION_COUNT; i++) {
         names[count] = option_rows[i].name;
         count += option_rows[i].help != NULL; /* not what is between dtrun and dtrun */
     }
@@ -64,7 +64,7 @@ static int ambiguous(const char *name, bool ours, int count, struct dt_error *er
 {
     struct dt_text names;
     dt_text_init(&names);
-    for (int i = 0, k = 0; i < option_row_count; i++) {
+    for (int i = 0, k = 0; i < OPTION_COUNT; i++) {
         if (begins(&option_rows[i], name) && (option_rows[i].family == OPTION_OURS) == ours) {
             k++;
             dt_text_printf(&names, "%s--%s", k == 1 ? "" : k == count ? " or " : ", ", option_rows[i].name);
@@ -83,7 +83,7 @@ static int find_row(const char *name, struct dt_error *err)
         return exact;
     }
     int found[2] = {-1, -1}, count[2] = {0, 0};
-    for (int i = 0; i < option_row_count; i++) {
+    for (int i = 0; i < OPTION_COUNT; i++) {
         int ours = option_rows[i].family == OPTION_OURS;
         if (begins(&option_rows[i], name)) {
             found[ours] = i;
@@ -146,7 +146,7 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
 {
     for (const char *p = words[0] + 1; *p != '\0'; p++) {
         int row = -1;
-        for (int i = 0; i < option_row_count; i++) {
+        for (int i = 0; i < OPTION_COUNT; i++) {
             row = option_rows[i].letter == *p ? i : row;
         }
         char spelled[4] = {'-', *p, 0, 0};
@@ -175,8 +175,8 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
 
 int option_read_words(struct options *o, struct given *g, int argc, char **argv, int *first, struct dt_error *err)
 {
-    int help = option_find("help");
-    int version = option_find("version");
+    int help = OPTION_help;
+    int version = OPTION_version;
     int i = 1;
     while (i < argc && argv[i][0] == '-' && argv[i][1] != '\0') {
         if (strcmp(argv[i], "--") == 0) {
@@ -207,7 +207,7 @@ int option_read_words(struct options *o, struct given *g, int argc, char **argv,
 
 void option_read_variables(struct options *o, struct given *g, char *const *env)
 {
-    for (int i = 0; i < option_row_count; i++) {
+    for (int i = 0; i < OPTION_COUNT; i++) {
         char name[64];
         const char *value = NULL;
         if (g->value[i] == NULL && option_variable(&option_rows[i], name, sizeof name)) {

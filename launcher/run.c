@@ -368,9 +368,9 @@ static void on_settle(void *user)
 static int explain_host(const struct options *o, struct dt_error *err)
 {
     bool local = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
-    bool endpoint = strcmp(options_source(o, "rdzv_endpoint"), "default") != 0;
+    bool endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
     err->status = DT_INVALID;
-    return dt_wrap(err, "%s", options_source(o, local ? "local_addr" : endpoint ? "rdzv_endpoint" : "master_addr"));
+    return dt_wrap(err, "%s", options_source(o, local ? OPTION_local_addr : endpoint ? OPTION_rdzv_endpoint : OPTION_master_addr));
 }
 
 /* The workers of one host need no name to meet, and one that a name server does not know yet, as that of a pod which has just begun, keeps nobody waiting. */
@@ -404,7 +404,7 @@ static int open_store(struct run *r, struct dt_error *err)
         return explain_host(o, err);
     }
     bool range = o->master_port == 0 && o->port_hi > 0 && err->status == DT_IO;
-    return range ? dt_wrap(err, "%s", options_source(o, "port_range")) : -1;
+    return range ? dt_wrap(err, "%s", options_source(o, OPTION_port_range)) : -1;
 }
 
 /* --metrics_endpoint. What only looks on costs no job: without it a line, and the job goes on. */
@@ -421,15 +421,15 @@ static void open_metrics(struct run *r)
         return;
     }
     if (exporter_open(&r->metrics, &r->loop, &m, &err) != 0) {
-        console_say("dtrun: warning: %s: %s; the job goes on without it\n", options_source(o, "metrics_endpoint"), err.text);
+        console_say("dtrun: warning: %s: %s; the job goes on without it\n", options_source(o, OPTION_metrics_endpoint), err.text);
     } else if (o->metrics_port == 0) { /* nobody could guess it */
         console_say("dtrun: metrics of host %s at %s\n", r->failures.host, exporter_url(r->metrics));
     }
 }
 
-static bool is_from_outside(const struct options *o, const char *name)
+static bool is_from_outside(const struct options *o, enum option option)
 {
-    const char *source = options_source(o, name);
+    const char *source = options_source(o, option);
     return strcmp(source, "default") != 0 && source[0] != '-';
 }
 
@@ -437,10 +437,10 @@ static bool is_from_outside(const struct options *o, const char *name)
  * the first one says it, where they are numbered; with --hostfile they have their sizes from there. */
 static void say_choices(const struct options *o)
 {
-    bool counted = !isdigit((unsigned char)o->nproc_text[0]), typed = options_source(o, "nproc_per_node")[0] == '-';
-    bool hosts = is_from_outside(o, "nnodes") && (o->nnodes_max > 1 || !typed);
+    bool counted = !isdigit((unsigned char)o->nproc_text[0]), typed = options_source(o, OPTION_nproc_per_node)[0] == '-';
+    bool hosts = is_from_outside(o, OPTION_nnodes) && (o->nnodes_max > 1 || !typed);
     bool first = o->here.node_rank == 0 && o->local_first == 0 && (strcmp(o->rdzv_backend, "static") != 0 || o->node_rank == 0);
-    if ((!counted && !hosts && !is_from_outside(o, "nproc_per_node")) || !first || o->leashed) {
+    if ((!counted && !hosts && !is_from_outside(o, OPTION_nproc_per_node)) || !first || o->leashed) {
         return;
     }
     struct dt_text text;

@@ -358,7 +358,7 @@ static void test_options_take_them(void **state)
     assert_true(o.nnodes_min == 2 && o.nnodes_max == 2 && o.node_rank == 1 && o.master_port == 16234 && o.local_total == 0);
     assert_string_equal(o.master_addr, "a07");
     assert_string_equal(o.run_id, "slurm-771234.0");
-    assert_string_equal(options_source(&o, "nnodes"), "SLURM_STEP_NUM_NODES");
+    assert_string_equal(options_source(&o, OPTION_nnodes), "SLURM_STEP_NUM_NODES");
     options_clear(&o);
 }
 

@@ -86,7 +86,7 @@ static void test_spellings(void **state)
         good(lines[i]);
         assert_int_equal(o.nproc, 4);
         assert_string_equal(o.program, "p");
-        assert_string_equal(options_source(&o, "nproc-per-node"), "--nproc_per_node");
+        assert_string_equal(options_source(&o, OPTION_nproc_per_node), "--nproc_per_node");
         options_clear(&o);
     }
     static const char *const masks[] = {"-r3 p", "-r 3 p", "-r=3 p", "--redirects=3 p", "--redirect 3 p", "-mr3 p", "--redirects 3 p"};
@@ -147,7 +147,7 @@ static void test_variables(void **state)
     assert_true(o.standalone && strcmp(o.run_id, "mine") != 0);
     assert_true(o.hang_timeout_s == 120 && o.shutdown_timeout_s == 7);
     assert_string_equal(o.prefix_template, "");
-    assert_string_equal(options_source(&o, "nproc_per_node"), "PET_NPROC_PER_NODE");
+    assert_string_equal(options_source(&o, OPTION_nproc_per_node), "PET_NPROC_PER_NODE");
     options_clear(&o);
     env[0] = "PET_SHUTDOWN_TIMEOUT=5";
     env[1] = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7";
@@ -479,12 +479,29 @@ static void test_help(void **state)
     options_clear(&o);
 }
 
+/* Each option has its row, and is found by its name in either spelling. */
+static void test_rows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        char name[64];
+        assert_non_null(option_rows[i].name);
+        assert_int_equal(option_find(option_rows[i].name), i);
+        (void)snprintf(name, sizeof name, "%s", option_rows[i].name);
+        for (char *c = name; *c != '\0'; c++) {
+            *c = *c == '_' ? '-' : *c;
+        }
+        assert_int_equal(option_find(name), i);
+    }
+    assert_int_equal(option_find("nproc_per_nod"), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),  cmocka_unit_test(test_spellings), cmocka_unit_test(test_program), cmocka_unit_test(test_variables),
         cmocka_unit_test(test_gpu_nodes), cmocka_unit_test(test_counts),    cmocka_unit_test(test_masks),   cmocka_unit_test(test_store),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_others),    cmocka_unit_test(test_help),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_others),    cmocka_unit_test(test_help),    cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
