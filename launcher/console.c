@@ -217,6 +217,17 @@ int console_fd(int side)
     return console.fds[side];
 }
 
+bool console_is_terminal(int side)
+{
+    return isatty(console.fds[side]) == 1;
+}
+
+bool console_wants_colours(void)
+{
+    const char *plain = getenv("NO_COLOR"), *kind = getenv("TERM");
+    return (plain == NULL || plain[0] == '\0') && (kind == NULL || strcmp(kind, "dumb") != 0);
+}
+
 bool console_is_one(void)
 {
     return console.writers[0] == console.writers[1];

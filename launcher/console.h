@@ -27,6 +27,9 @@ void console_write(const char *text, size_t size);
 
 /* The rest needs console_open. side: 0 standard output, 1 standard error. */
 int console_fd(int side);
+/* The side is a terminal: what others write is put there by log_safe, with colours where people want them (NO_COLOR, TERM). */
+bool console_is_terminal(int side);
+bool console_wants_colours(void);
 /* Both sides are one terminal, file or pipe. */
 bool console_is_one(void);
 /* Others' output: the caller looks at console_size first. */

@@ -585,10 +585,9 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struc
     l->timer = dt_alloc(sizeof *l->timer);
     l->timer->data = l;
     (void)uv_timer_init(loop, l->timer);
-    const char *plain = getenv("NO_COLOR"), *kind = getenv("TERM");
-    l->colours = (plain == NULL || plain[0] == '\0') && (kind == NULL || strcmp(kind, "dumb") != 0);
-    l->terminal[0] = isatty(console_fd(0)) == 1;
-    l->terminal[1] = isatty(console_fd(1)) == 1;
+    l->colours = console_wants_colours();
+    l->terminal[0] = console_is_terminal(0);
+    l->terminal[1] = console_is_terminal(1);
     l->same_console = console_is_one();
     if (gethostname(l->host, sizeof l->host - 1) == 0) {
         l->host[strcspn(l->host, ".")] = '\0';

@@ -57,8 +57,9 @@ struct starter {
     int judge;        /* the host that it came from; -1: none */
     char sign[LEASH_SIGN_BYTES];
     size_t dropped;
-    char *key_record; /* in memory of libsodium's, which no dump shows; null: all have it */
-    int key_uses;     /* writes that still need it, and one while hosts are being started */
+    bool terminal[2], colours; /* the console's sides */
+    char *key_record;          /* in memory of libsodium's, which no dump shows; null: all have it */
+    int key_uses;              /* writes that still need it, and one while hosts are being started */
 };
 
 /* ---- output ---- */
@@ -71,7 +72,8 @@ static size_t before_sign(struct remote *r, const char *line, size_t size)
     char words[sizeof LEASH_SIGN + LEASH_SIGN_BYTES];
     (void)snprintf(words, sizeof words, LEASH_SIGN "%s ", r->starter->sign);
     const char *at = memmem(line, size, words, strlen(words));
-    r->signed_code = at != NULL ? (int)strtol(at + strlen(words), NULL, 10) : r->signed_code; /* a line's end follows in memory, or a zero */
+    long code = at != NULL ? strtol(at + strlen(words), NULL, 10) : -1; /* a line's end follows in memory, or a zero */
+    r->signed_code = code >= 0 && code <= 255 ? (int)code : r->signed_code;
     return at != NULL ? (size_t)(at - line) : size;
 }
 
@@ -91,7 +93,11 @@ static void on_line(void *context, const char *line, size_t line_size)
     struct dt_text text;
     dt_text_init(&text);
     dt_text_printf(&text, "%s: ", s->remote->name);
-    dt_text_add(&text, line, size);
+    if (st->terminal[s->side]) {
+        log_safe(&text, line, size, st->colours);
+    } else {
+        dt_text_add(&text, line, size);
+    }
     dt_text_puts(&text, "\n");
     console_put(s->side, text.data, text.size);
     dt_text_clear(&text);
@@ -533,6 +539,9 @@ int starter_run(struct options *o, char *const *env)
         free(st);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
+    st->terminal[0] = console_is_terminal(0);
+    st->terminal[1] = console_is_terminal(1);
+    st->colours = console_wants_colours();
     unsigned char random[(LEASH_SIGN_BYTES - 1) / 2];
     randombytes_buf(random, sizeof random);
     (void)sodium_bin2hex(st->sign, sizeof st->sign, random, sizeof random);

@@ -7,6 +7,7 @@ run: timeout 300
 import contextlib
 import hashlib
 import os
+import pty
 import re
 import shutil
 import signal
@@ -485,6 +486,27 @@ def test_a_failure_that_ssh_does_not_pass_on_is_one(tmp_path):
     ssh = script(tmp_path, "reach", 'sh -c "$2"\nexit 0\n')
     result = run([f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "sh", "-c", "exit 3"], timeout_s=20)
     assert result.code == 1 and "exit code 3" in result.err and "no agent of dtrun" not in result.err, result
+
+
+def test_control_codes_of_a_worker_do_not_reach_a_terminal(tmp_path):
+    """They could take the host's name off a line, and put another one there. Colours may pass; a file gets what was written."""
+    (tmp_path / "hosts").write_text("localhost\ntwo\n")
+    ssh = script(tmp_path, "reach", 'exec sh -c "$2"\n')
+    text = r"printf 'one\n\033[1A\033[2K\033[31mred\033]0;title\007\302\2332J\342\200\256x\n'"
+    args = [f"--hostfile={tmp_path}/hosts", f"--ssh={ssh}", "bash", "-c", text]
+    master, slave = pty.openpty()
+    with subprocess.Popen([DTRUN, *args], env=support.clean_env({"TERM": "xterm", "NO_COLOR": None}), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as p:
+        os.close(slave)
+        out = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(master, 65536):
+                out += piece
+        os.close(master)
+        assert p.wait(support.DEADLINE_S) == 0
+    line = "^[[1A^[[2K\x1b[31mred^[]0;title^G<c2><9b>2J<e2><80><ae>x\x1b[0m"
+    assert sorted(x for x in out.decode().split("\r\n") if x.endswith((line, ": one"))) == sorted(f"{h}: {t}" for h in ("localhost", "two") for t in (line, "one")), out
+    result = subprocess.run([DTRUN, *args], env=support.clean_env({}), stdin=subprocess.DEVNULL, capture_output=True, timeout=support.DEADLINE_S)
+    assert result.stdout.count(b"\033[1A\033[2K\033[31mred\033]0;title\007\302\2332J\342\200\256x\n") == 2, result
 
 
 def test_output_may_come_after_the_end_of_ssh(tmp_path):
