@@ -133,14 +133,14 @@ static const cJSON *member_of(const cJSON *object, const char *snake, const char
     return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(object, camel);
 }
 
-/* 64-bit numbers come as strings; what is zero is left out. */
+/* 64-bit numbers come as strings; what is zero is left out, and so counts what is no whole number that a double holds. */
 static int64_t number_of(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     long long value = 0;
     if (cJSON_IsString(item)) {
         (void)dt_parse_int64(item->valuestring, &value);
-    } else if (cJSON_IsNumber(item)) {
+    } else if (cJSON_IsNumber(item) && fabs(item->valuedouble) <= 0x1p53) {
         value = (long long)item->valuedouble;
     }
     return value;
@@ -269,7 +269,8 @@ static void take_token(struct etcd *e, const cJSON *json)
 {
     struct dt_error err;
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(json, "token");
-    if (!cJSON_IsString(token)) {
+    if (!cJSON_IsString(token) ||
+        !dt_text_is_harmless(token->valuestring, strlen(token->valuestring), false)) { /* it becomes a line of our requests */
         (void)dt_fail(&err, DT_IO, "etcd %s: no token in its answer", e->options.endpoints[e->endpoint].host);
         finish_failed(e, &err);
         return;

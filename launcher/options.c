@@ -198,13 +198,34 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
     return 0;
 }
 
+/* Name and password of user_file are for whoever listens on the way. To another host they go so only where somebody says that it may be. */
+static int check_plain_password(struct options *o, const char *conf, bool said, struct dt_error *err)
+{
+    const struct options_etcd *e = &o->etcd;
+    const char *host = e->hosts[0];
+    bool away = false;
+    for (int i = 0; i < e->endpoint_count && !away; i++) {
+        away = strncmp(e->hosts[i], "127.", 4) != 0 && strcmp(e->hosts[i], "::1") != 0 && strcmp(e->hosts[i], "localhost") != 0;
+        host = away ? e->hosts[i] : host;
+    }
+    if (away && !said) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: user_file: without https name and password go to %.100s in plain text; add protocol=https, or protocol=http where the "
+                       "network is to be trusted",
+                       conf, host);
+    }
+    option_warn(o, "%s: user_file: name and password go to %.100s in plain text, without https", conf, host);
+    return 0;
+}
+
 /* --rdzv_endpoint=HOST[:PORT],... and what --rdzv_conf says of etcd. */
 static int choose_etcd(struct options *o, const struct given *g, struct dt_error *err)
 {
     struct options_etcd *e = &o->etcd;
     const char *endpoint = g->spelled[OPTION_rdzv_endpoint], *conf = g->spelled[OPTION_rdzv_conf];
     char *rest = dt_arena_strdup(&o->arena, o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0' ? o->rdzv_endpoint : "localhost");
-    e->protocol = e->protocol != NULL ? e->protocol : dt_arena_strdup(&o->arena, "http");
+    bool said = e->protocol != NULL;
+    e->protocol = said ? e->protocol : dt_arena_strdup(&o->arena, "http");
     e->prefix = e->prefix != NULL ? e->prefix : dt_arena_strdup(&o->arena, "/dtrun");
     bool tls = strcmp(e->protocol, "https") == 0;
     if (!tls && strcmp(e->protocol, "http") != 0) {
@@ -228,7 +249,7 @@ static int choose_etcd(struct options *o, const struct given *g, struct dt_error
     }
     o->master_addr = e->hosts[0];
     o->master_port = e->ports[0];
-    return 0;
+    return !tls && e->user_file != NULL ? check_plain_password(o, conf, said, err) : 0;
 }
 
 /* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */

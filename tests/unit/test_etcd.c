@@ -463,6 +463,18 @@ static struct etcd *open_as_ann(void)
     return e;
 }
 
+/* It becomes a line of our requests. */
+static void a_token_is_one_line(void **state)
+{
+    (void)state;
+    struct etcd *e = open_as_ann();
+    will_answer(200, "{\"token\":\"first\\r\\nX-Other: line\"}");
+    read_keys(e);
+    assert_true(got.failed);
+    assert_non_null(strstr(got.err.text, "no token in its answer"));
+    tear_down(e);
+}
+
 /* Each change of a user or a role makes a signed token (--auth-token=jwt) too old. */
 static void and_when_its_users_were_changed(void **state)
 {
@@ -512,6 +524,7 @@ int main(void)
         cmocka_unit_test_setup(a_silent_name_server_holds_nobody_up, set_up),
         cmocka_unit_test_setup(closes_amid_a_call, set_up),
         cmocka_unit_test_setup(proves_who_it_is_again_when_its_token_is_old, set_up),
+        cmocka_unit_test_setup(a_token_is_one_line, set_up),
         cmocka_unit_test_setup(and_when_its_users_were_changed, set_up),
         cmocka_unit_test_setup(a_token_that_is_never_taken_is_an_error, set_up),
     };

@@ -280,6 +280,11 @@ static void test_store(void **state)
         {"--master_addr=host p", "127.0.0.1", 0, true, ""},
         {"--local_addr=127.0.0.2 p", "127.0.0.2", 0, true, ""},
         {"--rdzv_backend=c10d --rdzv_conf=timeout=\"900\",is_host=1,x='y',join_timeout=5 p", "127.0.0.1", 0, false, ""},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=127.0.0.1,[::1] --rdzv_conf=user_file=u p", "127.0.0.1", 2379, false,
+         "dtrun: --rdzv_conf: user_file: name and password go to 127.0.0.1 in plain text, without https\n"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=h1:1 --rdzv_conf=user_file=u,protocol=http p", "h1", 1, false,
+         "dtrun: --rdzv_conf: user_file: name and password go to h1 in plain text, without https\n"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=h1 --rdzv_conf=protocol=https,user_file=u p", "h1", 2379, false, ""},
         {"--rdzv_backend=c10d --rdzv_conf=read_timeout=9,last_call_timout=5 p", "127.0.0.1", 0, false,
          "dtrun: --rdzv_conf: last_call_timout: unknown, without effect; did you mean last_call_timeout?\n"},
     };
@@ -353,6 +358,9 @@ static void test_errors(void **state)
          "--rdzv_endpoint: b:x: the port must be a number from 0 to 65535; example: localhost:29500"},
         {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=protocol=ftp p", "--rdzv_conf: protocol: ftp: must be http or https"},
         {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=cacert=f p", "--rdzv_conf: cacert, cert and key: need protocol=https"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=127.0.0.1,h1 --rdzv_conf=user_file=u p",
+         "--rdzv_conf: user_file: without https name and password go to h1 in plain text; add protocol=https, or protocol=http where the network is "
+         "to be trusted"},
         {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=protocol=https,cert=f p", "--rdzv_conf: cert and key: need each other"},
         {"--rdzv_endpoint=host p", "--rdzv_endpoint: host: needs a port with the static backend; example: --rdzv_endpoint=host:29500"},
         {"--rdzv_endpoint=fd00::1 p", "--rdzv_endpoint: fd00::1: an IPv6 address needs brackets; example: [::1]:29500"},
