@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+enum dt_status dt_status_of(long number)
+{
+    return number > DT_OK && number <= DT_USAGE ? (enum dt_status)number : DT_INTERNAL;
+}
+
 int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_list args)
 {
     if (err == NULL) {

@@ -20,6 +20,9 @@ enum dt_status {
     DT_USAGE      /* the start is wrong, which shows only when all ranks are there */
 };
 
+/* The status that a peer, a store or shared memory says: DT_INTERNAL for a number that is none, and for DT_OK, with which nothing fails. */
+enum dt_status dt_status_of(long number);
+
 struct dt_error {
     enum dt_status status;
     char text[512]; /* no newline; `where: what: cause; do this` */

@@ -310,7 +310,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
     int rc = nccl_hosts_run(c, DT_ALL_GATHER, "arena", &mine, all, sizeof mine, err);
     for (int r = 0; r < c->size && rc == 0; r++) {
         if (all[r].size_bytes < 0) {
-            rc = dt_fail(err, (enum dt_status)all[r].status, "rank %d: %.250s%s", shm_shown(c, r), all[r].why, nccl_told_by(c, r, teller));
+            rc = dt_fail(err, dt_status_of(all[r].status), "rank %d: %.*s%s", shm_shown(c, r), (int)sizeof all[r].why, all[r].why,
+                         nccl_told_by(c, r, teller));
         } else if (all[r].size_bytes != (int64_t)size_bytes) {
             rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld", shm_shown(c, c->rank),
                          size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);

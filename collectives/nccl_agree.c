@@ -66,7 +66,7 @@ static int compare_versions(const struct dt_comm *c, const struct fact *all, str
     char first[80], other[80], teller[40];
     for (int r = 0; r < c->size; r++) {
         if (all[r].version == 0) {
-            return dt_fail(err, (enum dt_status)all[r].status, "rank %d%s: %s%s", shm_shown(c, r), on_host(c, &all[r], other), all[r].why,
+            return dt_fail(err, dt_status_of(all[r].status), "rank %d%s: %s%s", shm_shown(c, r), on_host(c, &all[r], other), all[r].why,
                            nccl_told_by(c, r, teller));
         }
     }

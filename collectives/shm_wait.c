@@ -170,7 +170,7 @@ static int hear(struct dt_comm *c, struct dt_error *err)
         }
         relax();
     }
-    return dt_fail(err, (enum dt_status)h->failed_status, "%s (noticed by rank %d)", h->failed_text, h->failed_rank);
+    return dt_fail(err, dt_status_of(h->failed_status), "%.*s (noticed by rank %d)", (int)sizeof(h->failed_text), h->failed_text, h->failed_rank);
 }
 
 /* Fails when a rank that has not arrived never will. */

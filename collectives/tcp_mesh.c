@@ -358,7 +358,7 @@ int tcp_look(struct dt_comm *c, struct dt_error *err)
         struct tcp_word w;
         int said = j == t->here ? 0 : peek(&t->hosts[j], &w);
         if (said == 1 && w.status != DT_OK) {
-            return dt_fail(err, (enum dt_status)w.status, "%s (told by host %s)", w.text, t->hosts[j].key);
+            return dt_fail(err, dt_status_of(w.status), "%s (told by host %s)", w.text, t->hosts[j].key);
         }
         if (said < 0) {
             return fail_gone(c, &t->hosts[j], "its connection has ended", err);

@@ -38,6 +38,7 @@
 #define ALL_PAIRS 16 /* of more hosts, each calls those 1, 2, 4, ... before it */
 #define PINGS 51
 #define PIECE_BYTES ((size_t)600)
+#define PIECES_MAX 100000 /* 60 MB of lines */
 #define VALUE_BYTES ((size_t)1 << 20)
 
 struct doctor {
@@ -144,8 +145,9 @@ static int collect(struct doctor *d, const char *what, int number, double end_s,
     dt_text_init(&text);
     key_of(key, sizeof key, what, number);
     int rc = dt_store_get(d->store, key, &text, fmax(end_s - dt_now_s(), 0.01), err);
-    int pieces = rc == 0 ? atoi(dt_text_str(&text)) : 0;
-    for (int i = 0; i < pieces && rc == 0; i++) {
+    long long pieces = 0; /* one that is not there ends it, however many are said */
+    (void)(rc == 0 && dt_parse_int64(dt_text_str(&text), &pieces));
+    for (int i = 0; i < pieces && i < PIECES_MAX && rc == 0; i++) {
         (void)snprintf(piece, sizeof piece, "%s/%d", key, i);
         rc = dt_store_get(d->store, piece, &text, STORED_S, err);
         if (rc == 0) {

@@ -115,7 +115,7 @@ void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure)
 int trainer_hear(const char *said, struct dt_error *err)
 {
     const char *cause = said[0] == '!' ? strchr(said, ' ') : NULL;
-    return said[0] != '!' ? 0 : dt_fail(err, (enum dt_status)atoi(said + 1), "%s", cause != NULL ? cause + 1 : said);
+    return said[0] != '!' ? 0 : dt_fail(err, dt_status_of(strtol(said + 1, NULL, 10)), "%s", cause != NULL ? cause + 1 : said);
 }
 
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
@@ -380,6 +380,39 @@ static void say_for(struct trainer *t, int who, struct dt_error *why)
     trainer_say_cause(t, &said);
 }
 
+/* Which checkpoint rank 0 proposes. The words hold no path that is used: each rank makes it of its own job. */
+static void tell_path(const struct trainer *t, const char *path, struct dt_text *out)
+{
+    int64_t step = step_in(path);
+    char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
+    if (path[0] != '\0' && strcmp(own, path) == 0) {
+        dt_text_printf(out, "own %lld", (long long)step);
+    } else if (path[0] != '\0') {
+        dt_text_printf(out, "named %s", path);
+    }
+    free(own);
+}
+
+/* *path: what was said, in this rank's words; empty: nothing is left. */
+static int hear_path(const struct trainer *t, const char *said, struct dt_text *path, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    long long step = -1;
+    dt_text_reset(path);
+    if (strncmp(said, "own ", 4) == 0 && dt_parse_int64(said + 4, &step) && step >= 0) {
+        char *own = checkpoint_path(job->checkpoint_dir, step);
+        dt_text_puts(path, own);
+        free(own);
+    } else if (strncmp(said, "named ", 6) == 0 && is_name(job->resume) && strcmp(said + 6, job->resume) == 0) {
+        dt_text_puts(path, job->resume);
+    } else if (said[0] != '\0') {
+        return dt_fail(err, DT_INVALID,
+                       "rank %d: rank 0 continues from \"%.200s\", and checkpointing.resume is %.200s here; give all hosts the same job", t->rank,
+                       said, job->resume != NULL ? job->resume : "auto");
+    }
+    return 0;
+}
+
 /* One proposal: *path becomes what all ranks look at (empty: nothing is left), *good whether all of it is sound. */
 static int try_one(struct trainer *t, struct search *s, int try, struct dt_text *path, bool *good, struct dt_error *err)
 {
@@ -388,11 +421,14 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     if (s->failed) {
         trainer_say_cause(t, &s->why);
     }
-    if (trainer_share(t, key, path, s->failed ? &s->why : NULL, FOR_EVER_S, err) != 0) {
-        return -1;
-    }
-    if (path->size == 0) {
-        return 0;
+    struct dt_text said;
+    dt_text_init(&said);
+    tell_path(t, dt_text_str(path), &said);
+    int rc = trainer_share(t, key, &said, s->failed ? &s->why : NULL, FOR_EVER_S, err);
+    rc = rc == 0 && t->rank != 0 ? hear_path(t, dt_text_str(&said), path, err) : rc;
+    dt_text_clear(&said);
+    if (rc != 0 || path->size == 0) {
+        return rc;
     }
     struct dt_text vote, verdict;
     struct dt_error why;
@@ -400,7 +436,7 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     dt_text_init(&verdict);
     check_part(t, path->data, &vote);
     bool refused = false;
-    int rc = 0, who = 0;
+    int who = 0;
     if (t->rank == 0) {
         if (trainer_hear_all(t, key, &vote, &who, &why) == 0) {
             dt_text_puts(&verdict, "good");

@@ -92,19 +92,31 @@ static bool sees(struct trainer *t, const char *place, const char *name)
     return seen;
 }
 
+/* Is it a name that make_mark gives, and so no path? */
+static bool is_mark(const char *name)
+{
+    size_t size = strlen(MARK);
+    return strncmp(name, MARK, size) == 0 && strlen(name) == size + 32 && strspn(name + size, "0123456789abcdef") == 32;
+}
+
 /* Any other rank: "ok", or the error. */
 static void look(struct trainer *t, const char *said, struct dt_text *out)
 {
     const struct job *job = t->job;
     const char *dir = job->checkpointing.checkpoint_dir;
     char kind[3], name[64], there[256] = "?", here[256] = "?", theirs[DATA_BYTES] = "", ours[DATA_BYTES];
-    if (sscanf(said, "%2s %63s %255s %32s", kind, name, there, theirs) < 4) {
+    struct dt_error why;
+    if (said[0] == '\0') {
         dt_text_puts(out, "ok");
+        return;
+    }
+    if (sscanf(said, "%2s %63s %255s %32s", kind, name, there, theirs) < 4 || !is_mark(name)) {
+        (void)dt_fail(&why, DT_INTERNAL, "the store's train/shared names no mark of rank 0: %.100s", said);
+        trainer_tell_failure(out, &why);
         return;
     }
     hash_data(t, ours);
     (void)gethostname(here, sizeof here - 1);
-    struct dt_error why;
     char *place = place_of(dir, strcmp(kind, "in") == 0);
     if (strcmp(ours, theirs) != 0) {
         bool train = strncmp(ours, theirs, DATA_BYTES / 2) != 0;

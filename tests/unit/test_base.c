@@ -17,6 +17,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,19 @@ static void errors_hold_the_first_cause(void **state)
     (void)dt_fail(&err, DT_IO, "%s", large);
     (void)dt_wrap(&err, "%s", large);
     assert_int_equal(strlen(err.text), sizeof err.text - 1);
+}
+
+/* A peer's number is a status of ours or a failure: never DT_OK, with which nobody would end. */
+static void a_status_from_elsewhere_is_one(void **state)
+{
+    (void)state;
+    for (long i = DT_INVALID; i <= DT_USAGE; i++) {
+        assert_int_equal(dt_status_of(i), i);
+    }
+    const long none[] = {DT_OK, -1, DT_USAGE + 1, 1L << 32, (1L << 32) + DT_INVALID, LONG_MIN, LONG_MAX};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        assert_int_equal(dt_status_of(none[i]), DT_INTERNAL);
+    }
 }
 
 static void text_grows_and_quotes(void **state)
@@ -508,6 +522,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_hold_the_first_cause),
+        cmocka_unit_test(a_status_from_elsewhere_is_one),
         cmocka_unit_test(text_grows_and_quotes),
         cmocka_unit_test(byte_order_marks),
         cmocka_unit_test(text_is_harmless),

@@ -911,6 +911,34 @@ static void test_a_lost_proposal_is_a_failure(void **state)
     dt_arena_clear(&job.arena);
 }
 
+/* What comes through the store names a checkpoint and never a path of its own choice. */
+static void test_a_proposal_is_no_path(void **state)
+{
+    (void)state;
+    static const char *const said[] = {"=/etc",         "=named /etc",        "=named ", "=own -1", "=own 1x", "=own 99999999999999999999",
+                                       "=named runs/b", "=named runs/a/../b", "=own",    "!0 no",   "!-7 no",  "!4294967296 no"};
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+        struct job job;
+        struct dt_page page = {0};
+        struct dt_store *store = NULL;
+        struct dt_store_local *local = dt_store_local_open();
+        struct dt_error err = {0};
+        bool found = false;
+        set(&job, "ddp", 2);
+        job.checkpointing.resume = "runs/a";
+        assert_int_equal(dt_store_open_local(&store, local, &page, &err), 0);
+        assert_int_equal(dt_store_set(store, "train/resume/0", said[i], strlen(said[i]), &err), 0);
+        struct world w = {.rank = 1, .size = 2, .store = store, .page = &page};
+        struct trainer t = {.job = &job, .world = &w, .rank = 1, .size = 2, .hold = -1};
+        assert_int_equal(trainer_resume(&t, &found, &err), -1);
+        assert_int_equal(err.status, said[i][0] == '!' ? DT_INTERNAL : DT_INVALID);
+        assert_false(found);
+        dt_store_close(store);
+        dt_store_local_close(local);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 /* What rank 0 tells all is its own failure, or that of the rank it names: who hears it on another host says so, and the mark stays at the end. */
 static void test_who_only_heard_it_says_so(void **state)
 {
@@ -975,6 +1003,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_folder_named_like_a_failure, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_copy_under_another_name, ranks_setup, folder_teardown),
         cmocka_unit_test(test_who_only_heard_it_says_so),
+        cmocka_unit_test_setup_teardown(test_a_proposal_is_no_path, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_ones_alone_are_refused, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_later_round_makes_up_for_the_beginning, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_named_beginning_is_one_course, ranks_setup, folder_teardown),
