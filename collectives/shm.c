@@ -27,9 +27,10 @@ struct op {
     const struct dt_collective *x;
     struct shm_call call;
     struct shm_what *mine;
-    size_t width;                /* bytes of an element */
-    const struct shm_what **all; /* what each rank does */
-    const void **in;             /* room for dt_tree_reduce's inputs */
+    size_t width;               /* bytes of an element */
+    size_t in_bytes, out_bytes; /* of each rank's buffers */
+    struct shm_places *places;  /* where each rank has its buffers: checked copies of what lies in shared memory */
+    const void **in;            /* room for dt_tree_reduce's inputs */
 };
 
 /* The arena that holds all of p, here or in a parent. */
@@ -51,6 +52,20 @@ static bool find_arena(const struct dt_comm *c, const void *p, size_t size_bytes
     return false;
 }
 
+/* Does `place` of some rank hold a buffer of so many bytes? Peers write it, so it is checked once, and only a copy is used. */
+static bool holds(const struct dt_comm *c, const struct shm_place *place, size_t size_bytes)
+{
+    for (int32_t i = 0; i < place->level && c != NULL; i++) {
+        c = c->parent;
+    }
+    if (place->level < 0 || c == NULL || c->ops != &dt_comm_shm) {
+        return place->level == -1;
+    }
+    const struct shm *s = c->state;
+    return place->arena >= 0 && place->arena < s->arena_count && place->offset <= s->arenas[place->arena].stride &&
+           size_bytes <= s->arenas[place->arena].stride - place->offset;
+}
+
 /* Where `rank` has the buffer that it calls `place`. */
 static char *address(const struct op *o, int rank, const struct shm_place *place)
 {
@@ -67,7 +82,7 @@ static char *address(const struct op *o, int rank, const struct shm_place *place
 }
 
 /* Says what this rank is about to do. */
-static void publish(struct op *o, int64_t number, size_t in_bytes, size_t out_bytes)
+static void publish(struct op *o, int64_t number)
 {
     const struct dt_collective *x = o->x;
     struct shm_slot *slot = shm_slot(o->s, o->c->rank);
@@ -90,8 +105,8 @@ static void publish(struct op *o, int64_t number, size_t in_bytes, size_t out_by
     atomic_store_explicit(&w->type, (uint32_t)x->type, memory_order_relaxed);
     atomic_store_explicit(&w->root, x->root, memory_order_relaxed);
     w->digest = h;
-    (void)find_arena(o->c, x->in, in_bytes, &w->in);
-    (void)find_arena(o->c, x->out, out_bytes, &w->out);
+    (void)find_arena(o->c, x->in, o->in_bytes, &w->at.in);
+    (void)find_arena(o->c, x->out, o->out_bytes, &w->at.out);
     atomic_store_explicit(&slot->shown, o->call.number, memory_order_relaxed);
     atomic_store_explicit(&slot->number, number, memory_order_relaxed);
     o->mine = w;
@@ -120,17 +135,21 @@ static void describe(const struct shm_what *w, struct dt_text *out)
 static int compare(struct op *o, int64_t number, struct dt_error *err)
 {
     for (int r = 0; r < o->c->size; r++) {
-        o->all[r] = &shm_slot(o->s, r)->what[number & 1];
-    }
-    for (int r = 0; r < o->c->size; r++) {
-        if (o->all[r]->digest == o->mine->digest) {
-            continue;
+        const struct shm_what *what = &shm_slot(o->s, r)->what[number & 1];
+        o->places[r] = what->at;
+        if (what->digest == o->mine->digest) {
+            if (holds(o->c, &o->places[r].in, o->in_bytes) && holds(o->c, &o->places[r].out, o->out_bytes)) {
+                continue;
+            }
+            (void)dt_fail(err, DT_INTERNAL, "communicator %s: rank %d says that its buffers lie where no arena is", o->c->name, shm_shown(o->c, r));
+            shm_fail(o->c, err);
+            return -1;
         }
         struct dt_text ours, theirs;
         dt_text_init(&ours);
         dt_text_init(&theirs);
         describe(o->mine, &ours);
-        describe(o->all[r], &theirs);
+        describe(what, &theirs);
         (void)dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s", o->c->name,
                       (long long)o->call.number, shm_shown(o->c, o->c->rank), dt_text_str(&ours), shm_shown(o->c, r), dt_text_str(&theirs));
         dt_text_clear(&ours);
@@ -154,8 +173,8 @@ static int first_step(struct op *o, int64_t number, struct dt_error *err)
 int shm_begin(struct dt_comm *c, const struct dt_collective *outer, const struct shm_call *call, struct dt_error *err)
 {
     struct shm *s = c->state;
-    struct op o = {.c = c, .s = s, .x = outer, .call = *call, .all = s->all, .in = s->in};
-    publish(&o, ++c->number, SIZE_MAX, SIZE_MAX);
+    struct op o = {.c = c, .s = s, .x = outer, .call = *call, .in_bytes = SIZE_MAX, .out_bytes = SIZE_MAX, .places = s->places, .in = s->in};
+    publish(&o, ++c->number);
     return first_step(&o, c->number, err);
 }
 
@@ -189,7 +208,7 @@ static int run_small(struct op *o, int64_t number, size_t in_bytes, struct dt_er
 /* Elements at..at + n of each slice (of the whole for all_reduce and broadcast); input and output of rank r for them. */
 static const char *input(const struct op *o, int r, int64_t at, int64_t n, int slice)
 {
-    const struct shm_place *p = &o->all[r]->in;
+    const struct shm_place *p = &o->places[r].in;
     bool sliced = o->x->kind == DT_REDUCE_SCATTER;
     int64_t before = p->level < 0 ? (sliced ? slice * n : 0) : (sliced ? slice * o->x->count : 0) + at;
     return address(o, r, p) + (size_t)before * o->width;
@@ -197,7 +216,7 @@ static const char *input(const struct op *o, int r, int64_t at, int64_t n, int s
 
 static char *output(const struct op *o, int r, int64_t at)
 {
-    const struct shm_place *p = &o->all[r]->out;
+    const struct shm_place *p = &o->places[r].out;
     return address(o, r, p) + (p->level < 0 ? 0 : (size_t)at * o->width);
 }
 
@@ -255,12 +274,12 @@ static void work(struct op *o, int64_t at, int64_t n)
 /* Must peers reach this rank's input (output) for the collective? */
 static bool staged_in(const struct op *o, int r)
 {
-    return o->all[r]->in.level < 0 && (o->x->kind != DT_BROADCAST || r == o->x->root);
+    return o->places[r].in.level < 0 && (o->x->kind != DT_BROADCAST || r == o->x->root);
 }
 
 static bool staged_out(const struct op *o, int r)
 {
-    return o->all[r]->out.level < 0 && o->x->kind == DT_ALL_REDUCE;
+    return o->places[r].out.level < 0 && o->x->kind == DT_ALL_REDUCE;
 }
 
 static void copy_in(struct op *o, int64_t at, int64_t n)
@@ -279,8 +298,8 @@ static int run_large(struct op *o, int64_t number, struct dt_error *err)
     int64_t slices = x->kind == DT_REDUCE_SCATTER ? o->c->size : 1;
     int64_t chunk = (int64_t)(SHM_BOUNCE_BYTES / o->width) / slices;
     int64_t n = x->count < chunk ? x->count : chunk;
-    bool in_bounces = o->mine->in.level < 0 && (x->kind != DT_BROADCAST || x->root == o->c->rank);
-    bool out_bounces = o->mine->out.level < 0 && x->kind == DT_ALL_REDUCE;
+    bool in_bounces = o->mine->at.in.level < 0 && (x->kind != DT_BROADCAST || x->root == o->c->rank);
+    bool out_bounces = o->mine->at.out.level < 0 && x->kind == DT_ALL_REDUCE;
     if (in_bounces) {
         copy_in(o, 0, n);
     }
@@ -319,13 +338,13 @@ static int run_large(struct op *o, int64_t number, struct dt_error *err)
 static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err)
 {
     struct shm *s = c->state;
-    struct op o = {.c = c, .s = s, .x = x, .call = {dt_coll_name(x->kind), x->name, number, timeout_s}, .all = s->all, .in = s->in};
+    struct op o = {.c = c, .s = s, .x = x, .call = {dt_coll_name(x->kind), x->name, number, timeout_s}, .places = s->places, .in = s->in};
     o.width = dt_dtype_size(x->type);
     size_t part = x->kind == DT_BARRIER ? 0 : (size_t)x->count * o.width;
-    size_t in_bytes = x->kind == DT_REDUCE_SCATTER ? part * (size_t)c->size : part;
-    size_t out_bytes = x->kind == DT_ALL_GATHER ? part * (size_t)c->size : part;
-    publish(&o, number, in_bytes, out_bytes);
-    return in_bytes <= SHM_SMALL_BYTES ? run_small(&o, number, in_bytes, err) : run_large(&o, number, err);
+    o.in_bytes = x->kind == DT_REDUCE_SCATTER ? part * (size_t)c->size : part;
+    o.out_bytes = x->kind == DT_ALL_GATHER ? part * (size_t)c->size : part;
+    publish(&o, number);
+    return o.in_bytes <= SHM_SMALL_BYTES ? run_small(&o, number, o.in_bytes, err) : run_large(&o, number, err);
 }
 
 /* Rank 0 makes one file for all; its ticket travels by a broadcast. */
@@ -355,7 +374,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
             rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: from %lld to %lld bytes, rank %d for %zu", (long long)-sizes[1],
                          (long long)sizes[0], shm_shown(c, c->rank), size_bytes);
         } else if (rc == 0 && i == 1 && c->rank != 0) {
-            rc = shm_map_take(&a.map, ticket, err);
+            ticket[sizeof(ticket) - 1] = '\0';
+            rc = shm_map_take(&a.map, ticket, a.stride * (size_t)c->size, err);
             if (rc != 0) {
                 shm_fail(c, err);
             }
@@ -379,7 +399,7 @@ static int open_shm(struct dt_comm *c, const char *ticket, struct dt_error *err)
         return -1;
     }
     struct shm *s = c->state;
-    s->all = dt_alloc((size_t)c->size * sizeof(*s->all));
+    s->places = dt_alloc((size_t)c->size * sizeof(*s->places));
     s->in = dt_alloc((size_t)c->size * sizeof(*s->in));
     return 0;
 }
@@ -395,7 +415,7 @@ static void close_shm(struct dt_comm *c)
 {
     struct shm *s = c->state;
     if (s != NULL) {
-        free(s->all);
+        free(s->places);
         free(s->in);
     }
     shm_close(c);

@@ -27,10 +27,15 @@ struct shm_place {
     uint64_t offset;
 };
 
+/* A rank's buffers of one collective. */
+struct shm_places {
+    struct shm_place in, out;
+};
+
 /* What a rank is about to do; the first line is what its peers need. Two, used in turn: a peer may still read the last one. */
 struct shm_what {
     alignas(64) uint64_t digest; /* of everything that must be alike */
-    struct shm_place in, out;
+    struct shm_places at;
     alignas(64) _Atomic int64_t count; /* atomic from here on: also read for messages, while it changes */
     _Atomic uint32_t kind, op, type;
     _Atomic int32_t root;
@@ -63,15 +68,16 @@ struct shm_header {
 struct shm_front {
     uint32_t magic;
     uint64_t nonce, size_bytes;
-    _Atomic int32_t users; /* ranks that use the maker's mapping: its own threads */
 };
+
+struct shm_made; /* shm_segment.c: a mapping of the process that made the file */
 
 /* A shared file, mapped. */
 struct shm_map {
     struct shm_front *front;
     char *base; /* after the front page */
     size_t size_bytes;
-    bool shared; /* the maker's mapping is used, others may use it too */
+    struct shm_made *made; /* the maker's mapping is used, others of its threads may use it too; null: one of our own */
 };
 
 struct shm_arena {
@@ -91,7 +97,7 @@ struct shm {
     uint32_t step;
     double spin_s, spin_now_s; /* how long to spin before sleeping: at most, and as experience goes */
     uint32_t wait_count;
-    const struct shm_what **all; /* room for one collective, per rank */
+    struct shm_places *places; /* room for one collective, per rank */
     const void **in;
 };
 
@@ -139,7 +145,9 @@ int shm_open_segment(struct dt_comm *c, const char *ticket, struct dt_error *err
 void shm_close(struct dt_comm *c);
 /* Makes a zeroed shared file and maps it; the ticket says where it is. The caller closes *fd when all have it. */
 int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err);
-int shm_map_take(struct shm_map *m, const char *ticket, struct dt_error *err);
+/* Maps the file of `size_bytes` that a ticket names. The ticket may be anybody's words: it is taken only when it names a file that shm_map_make has made, of this
+ * user and of that size. DT_INVALID: it says something else, or lies; DT_PEER: the file is not there any more. */
+int shm_map_take(struct shm_map *m, const char *ticket, size_t size_bytes, struct dt_error *err);
 void shm_map_drop(struct shm_map *m);
 /* Cores that the given CPUs and the cgroup's quota allow; at least 1. */
 int shm_core_count(const uint64_t cpus[SHM_CPU_WORDS]);

@@ -6,9 +6,12 @@
 #include "base/clock.h"
 #include "base/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +23,8 @@
 #include <unistd.h>
 
 #define PAGE ((size_t)4096)
+#define MEMFD "dtrun-comm"
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* what is mapped stays there */
 
 /* One name space of process ids on one running host: the boot, and the pid namespace. */
 static void identity(char *out, size_t out_bytes)
@@ -37,14 +42,79 @@ static void identity(char *out, size_t out_bytes)
     (void)snprintf(out, out_bytes, "%s/%s", boot, space);
 }
 
+/* What a ticket says. It comes through a store or from a peer, so each part is checked before it is used. */
+struct ticket {
+    char where[112];
+    int pid, fd;
+    uintptr_t address; /* of the maker's mapping: for threads of its process */
+    uint64_t nonce;
+    size_t size_bytes;
+};
+
+/* A mapping of a file that this process has made. Threads are given an address of the list only, never the one that a ticket says. */
+struct shm_made {
+    struct shm_front *front;
+    uint64_t nonce;
+    size_t size_bytes;
+    int users; /* ranks: threads of this process */
+    struct shm_made *next;
+};
+
+static pthread_mutex_t made_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct shm_made *made_first; /* under the lock */
+
+static void made_add(struct shm_map *m, uint64_t nonce)
+{
+    m->made = dt_alloc(sizeof(*m->made));
+    (void)pthread_mutex_lock(&made_lock);
+    *m->made = (struct shm_made){m->front, nonce, m->size_bytes, 1, made_first};
+    made_first = m->made;
+    (void)pthread_mutex_unlock(&made_lock);
+}
+
+/* One more rank uses the mapping that a ticket of our own process names; false: there is none. */
+static bool made_take(struct shm_map *m, const struct ticket *t)
+{
+    (void)pthread_mutex_lock(&made_lock);
+    struct shm_made *x = made_first;
+    while (x != NULL && ((uintptr_t)x->front != t->address || x->nonce != t->nonce || x->size_bytes != t->size_bytes)) {
+        x = x->next;
+    }
+    if (x != NULL) {
+        x->users++;
+        *m = (struct shm_map){x->front, (char *)x->front + PAGE, x->size_bytes, x};
+    }
+    (void)pthread_mutex_unlock(&made_lock);
+    return x != NULL;
+}
+
+/* One rank less; true: it was the last, and the mapping goes. */
+static bool made_drop(struct shm_made *made)
+{
+    (void)pthread_mutex_lock(&made_lock);
+    bool last = --made->users == 0;
+    struct shm_made **at = &made_first;
+    while (last && *at != made) {
+        at = &(*at)->next;
+    }
+    if (last) {
+        *at = made->next;
+    }
+    (void)pthread_mutex_unlock(&made_lock);
+    if (last) {
+        free(made);
+    }
+    return last;
+}
+
 int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err)
 {
-    int memory = memfd_create("dtrun-comm", MFD_CLOEXEC);
+    int memory = memfd_create(MEMFD, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memory < 0) {
         return dt_fail_errno(err, "memfd for a communicator");
     }
     void *p = MAP_FAILED;
-    if (ftruncate(memory, (off_t)(size_bytes + PAGE)) == 0) {
+    if (ftruncate(memory, (off_t)(size_bytes + PAGE)) == 0 && fcntl(memory, F_ADD_SEALS, SEALS) == 0) {
         p = mmap(NULL, size_bytes + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     }
     uint64_t nonce = 0;
@@ -61,8 +131,8 @@ int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_C
     front->magic = SHM_MAGIC;
     front->nonce = nonce;
     front->size_bytes = size_bytes;
-    atomic_store(&front->users, 1);
-    *m = (struct shm_map){front, (char *)p + PAGE, size_bytes, true};
+    *m = (struct shm_map){front, (char *)p + PAGE, size_bytes, NULL};
+    made_add(m, nonce);
     *fd = memory;
     char where[112];
     identity(where, sizeof(where));
@@ -71,29 +141,64 @@ int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_C
     return 0;
 }
 
-int shm_map_take(struct shm_map *m, const char *ticket, struct dt_error *err)
+/* A whole number in base 10 or 16 up to `most`, and what follows: a blank, or the end. */
+static bool read_number(const char **text, int base, uint64_t most, uint64_t *out)
 {
-    char theirs[112], ours[112], path[48];
-    int pid = 0, fd = 0;
-    uintptr_t address = 0;
-    uint64_t nonce = 0;
-    size_t size_bytes = 0;
-    if (sscanf(ticket, "shm1 %111s %d %d %" SCNxPTR " %" SCNx64 " %zu", theirs, &pid, &fd, &address, &nonce, &size_bytes) != 6) {
-        return dt_fail(err, DT_INVALID, "\"%.60s\" says nothing about shared memory", ticket);
+    char *end;
+    errno = 0;
+    *out = isxdigit((unsigned char)**text) ? strtoull(*text, &end, base) : 0;
+    if (!isxdigit((unsigned char)**text) || errno != 0 || *out > most || end == *text || (*end != ' ' && *end != '\0')) {
+        return false;
     }
-    identity(ours, sizeof(ours));
-    if (strcmp(ours, theirs) != 0) {
-        return dt_fail(err, DT_INVALID, "rank 0 is on another host or in another container: shared memory does not reach it");
+    *text = *end == ' ' ? end + 1 : end;
+    return true;
+}
+
+/* False: no ticket of this kind for a file of `size_bytes`. */
+static bool read_ticket(struct ticket *out, const char *text, size_t size_bytes)
+{
+    static const char mark[] = "shm1 ";
+    uint64_t pid, fd, address, size;
+    *out = (struct ticket){.pid = 0};
+    if (strncmp(text, mark, sizeof(mark) - 1) != 0) {
+        return false;
     }
-    if (pid == getpid()) {
-        struct shm_front *front = (struct shm_front *)address; // NOLINT: our own mapping, told by another thread
-        atomic_fetch_add(&front->users, 1);
-        *m = (struct shm_map){front, (char *)front + PAGE, size_bytes, true};
-        return 0;
+    text += sizeof(mark) - 1;
+    size_t n = strcspn(text, " ");
+    if (n == 0 || n >= sizeof(out->where) || text[n] != ' ') {
+        return false;
     }
-    (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
-    int memory = open(path, O_RDWR | O_CLOEXEC);
-    if (memory < 0) {
+    memcpy(out->where, text, n);
+    text += n + 1;
+    if (!read_number(&text, 10, INT_MAX, &pid) || !read_number(&text, 10, INT_MAX, &fd) || !read_number(&text, 16, UINTPTR_MAX, &address) ||
+        !read_number(&text, 16, UINT64_MAX, &out->nonce) || !read_number(&text, 10, SIZE_MAX, &size) || *text != '\0' || pid == 0) {
+        return false;
+    }
+    out->pid = (int)pid;
+    out->fd = (int)fd;
+    out->address = (uintptr_t)address;
+    out->size_bytes = (size_t)size;
+    return size == size_bytes && size_bytes <= (size_t)INT64_MAX - PAGE;
+}
+
+/* Is what `path` names shared memory of ours, of this size for good? Asked by a descriptor that opens nothing: a device or a pipe is left alone. */
+static bool is_shared_memory(int fd, const char *path, size_t size_bytes)
+{
+    static const char name[] = "/memfd:" MEMFD " (deleted)";
+    char target[sizeof(name)];
+    struct stat st;
+    ssize_t n = readlink(path, target, sizeof(target));
+    return n == (ssize_t)sizeof(name) - 1 && memcmp(target, name, sizeof(name) - 1) == 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+           st.st_uid == geteuid() && st.st_size == (off_t)(size_bytes + PAGE);
+}
+
+/* The file of another process, open for reading and writing; -1 with an error. */
+static int open_theirs(const struct ticket *t, struct dt_error *err)
+{
+    char path[48], here[48];
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", t->pid, t->fd);
+    int named = open(path, O_PATH | O_CLOEXEC), memory = -1;
+    if (named < 0) {
         int cause = errno;
         (void)dt_fail_errno(err, "%s: the shared memory of rank 0", path);
         if (err != NULL && cause == ENOENT) {
@@ -101,27 +206,56 @@ int shm_map_take(struct shm_map *m, const char *ticket, struct dt_error *err)
         }
         return -1;
     }
-    struct stat st;
-    void *p = MAP_FAILED;
-    if (fstat(memory, &st) == 0 && st.st_size == (off_t)(size_bytes + PAGE)) {
-        p = mmap(NULL, size_bytes + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    (void)snprintf(here, sizeof(here), "/proc/self/fd/%d", named);
+    if (is_shared_memory(named, here, t->size_bytes)) {
+        memory = open(here, O_RDWR | O_CLOEXEC);
     }
+    (void)close(named);
+    if (memory >= 0 && (fcntl(memory, F_GET_SEALS) & SEALS) != SEALS) { /* its maker could cut it off under us */
+        (void)close(memory);
+        memory = -1;
+    }
+    return memory >= 0 ? memory : dt_fail(err, DT_PEER, "%s: is not the shared memory that rank 0 told of", path);
+}
+
+int shm_map_take(struct shm_map *m, const char *text, size_t size_bytes, struct dt_error *err)
+{
+    struct ticket t;
+    char ours[112];
+    if (!read_ticket(&t, text, size_bytes)) {
+        return dt_fail(err, DT_INVALID,
+                       "\"%.120s\" names no shared memory of %zu bytes; rank 0 opens a communicator of another size, or somebody else "
+                       "writes to the store",
+                       text, size_bytes);
+    }
+    identity(ours, sizeof(ours));
+    if (strcmp(ours, t.where) != 0) {
+        return dt_fail(err, DT_INVALID, "rank 0 is on another host or in another container: shared memory does not reach it");
+    }
+    if (t.pid == getpid()) {
+        return made_take(m, &t) ? 0 : dt_fail(err, DT_PEER, "\"%.120s\" names memory that this process has not made, or has no more", text);
+    }
+    int memory = open_theirs(&t, err);
+    if (memory < 0) {
+        return -1;
+    }
+    void *p = mmap(NULL, size_bytes + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     (void)close(memory);
     if (p == MAP_FAILED) {
-        return dt_fail(err, DT_PEER, "%s: is not the shared memory that rank 0 told of", path);
+        return dt_fail_errno(err, "%zu bytes of the shared memory of rank 0", size_bytes);
     }
     struct shm_front *front = p;
-    if (front->magic != SHM_MAGIC || front->nonce != nonce) {
+    if (front->magic != SHM_MAGIC || front->nonce != t.nonce) {
         (void)munmap(p, size_bytes + PAGE);
-        return dt_fail(err, DT_PEER, "%s: belongs to another round", path);
+        return dt_fail(err, DT_PEER, "the shared memory of process %d belongs to another round", t.pid);
     }
-    *m = (struct shm_map){front, (char *)p + PAGE, size_bytes, false};
+    *m = (struct shm_map){front, (char *)p + PAGE, size_bytes, NULL};
     return 0;
 }
 
 void shm_map_drop(struct shm_map *m)
 {
-    if (m->front != NULL && (!m->shared || atomic_fetch_sub(&m->front->users, 1) == 1)) {
+    if (m->front != NULL && (m->made == NULL || made_drop(m->made))) {
         (void)munmap(m->front, m->size_bytes + PAGE);
     }
     *m = (struct shm_map){0};
@@ -200,11 +334,8 @@ int shm_open_segment(struct dt_comm *c, const char *ticket, struct dt_error *err
         s = dt_alloc(sizeof(*s));
         s->fd = -1;
         c->state = s;
-        if (shm_map_take(&s->map, ticket, err) != 0) {
+        if (shm_map_take(&s->map, ticket, segment_bytes(c->size), err) != 0) {
             return -1;
-        }
-        if (s->map.size_bytes != segment_bytes(c->size)) {
-            return dt_fail(err, DT_INVALID, "rank 0 opens a communicator of another size");
         }
     }
     s->header = (struct shm_header *)(void *)s->map.base;
@@ -251,9 +382,7 @@ void shm_close(struct dt_comm *c)
     if (s->fd >= 0) {
         (void)close(s->fd);
     }
-    if (s->open || !s->map.shared) { /* otherwise a thread may be about to use it, and the program is about to end */
-        shm_map_drop(&s->map);
-    }
+    shm_map_drop(&s->map);
     free(s->pidfds);
     free(s);
     c->state = NULL;
