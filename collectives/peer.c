@@ -132,12 +132,12 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
     int rc = gather(c, "arena", &mine, all, sizeof mine, err);
     for (int r = 0; r < c->size && rc == 0; r++) {
         if (all[r].size_bytes < 0) {
-            rc = dt_fail(err, DT_NO_MEMORY, "rank %d: %.190s", shm_shown(c, r), all[r].why);
+            rc = dt_fail(err, DT_NO_MEMORY, "rank %d: %.*s", shm_shown(c, r), (int)sizeof all[r].why, all[r].why);
         } else if (all[r].size_bytes != (int64_t)size_bytes) {
             rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld", shm_shown(c, c->rank),
                          size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);
         } else if (r != c->rank) {
-            rc = dt_device_import(c->device, all[r].handle, (void **)&a->base[r], err);
+            rc = dt_device_import(c->device, all[r].handle, size_bytes, (void **)&a->base[r], err);
             rc = rc == 0 ? 0 : dt_wrap(err, "rank %d's memory", shm_shown(c, r));
         }
     }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/timer.h"
 #endif
+#include "base/text.h"
 #include "kernels/kernels.h"
 #include "kernels/timer.h"
 
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(DT_SANITIZED)
 #define GUARD_ALWAYS true
@@ -150,9 +152,67 @@ int dt_device_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes,
     return d->ops->alloc(d, kind, size_bytes, out, err);
 }
 
+/* What a handle begins with; what the device itself says of the memory follows. */
+struct head {
+    pid_t process;
+    void *base;
+    size_t size_bytes;
+};
+_Static_assert(sizeof(struct head) + DT_DEVICE_OWN_BYTES <= DT_DEVICE_HANDLE_BYTES, "a handle fits");
+
+/* Memory of this process that was exported: ranks that are its threads are given an address of this list only, whatever a handle says. */
+struct exported {
+    void *base;
+    size_t size_bytes;
+    struct exported *next;
+};
+
+static pthread_mutex_t exports_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct exported *exports; /* under the lock */
+
+/* Where memory at `base` is, or would be added. Under the lock. */
+static struct exported **exports_find(const void *base)
+{
+    struct exported **at = &exports;
+    while (*at != NULL && (*at)->base != base) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static void exports_add(void *base, size_t size_bytes)
+{
+    struct exported *x = dt_alloc(sizeof *x);
+    *x = (struct exported){base, size_bytes, NULL};
+    (void)pthread_mutex_lock(&exports_lock);
+    *exports_find(NULL) = x; /* none is at null: the end */
+    (void)pthread_mutex_unlock(&exports_lock);
+}
+
+static bool exports_have(const void *base, size_t size_bytes)
+{
+    (void)pthread_mutex_lock(&exports_lock);
+    const struct exported *x = *exports_find(base);
+    bool have = x != NULL && x->size_bytes == size_bytes;
+    (void)pthread_mutex_unlock(&exports_lock);
+    return have;
+}
+
+static void exports_remove(const void *base)
+{
+    (void)pthread_mutex_lock(&exports_lock);
+    struct exported **at = exports_find(base), *x = *at;
+    if (x != NULL) {
+        *at = x->next;
+        free(x);
+    }
+    (void)pthread_mutex_unlock(&exports_lock);
+}
+
 void dt_device_free(struct dt_device *d, enum dt_memory kind, void *p, size_t size_bytes)
 {
     if (p != NULL) {
+        exports_remove(p);
         d->ops->free(d, kind, p, size_bytes);
     }
 }
@@ -258,12 +318,38 @@ static int no_sharing(const struct dt_device *d, struct dt_error *err)
 
 int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err)
 {
-    return d->ops->sharing != NULL ? d->ops->sharing->export_memory(d, base, size_bytes, handle, err) : no_sharing(d, err);
+    struct head head;
+    memset(&head, 0, sizeof head);
+    head.process = getpid();
+    head.base = base;
+    head.size_bytes = size_bytes;
+    memset(handle, 0, DT_DEVICE_HANDLE_BYTES);
+    memcpy(handle, &head, sizeof head);
+    if (d->ops->sharing == NULL) {
+        return no_sharing(d, err);
+    }
+    if (d->ops->sharing->export_memory(d, base, handle + DT_DEVICE_HANDLE_BYTES - DT_DEVICE_OWN_BYTES, err) != 0) {
+        return -1;
+    }
+    exports_add(base, size_bytes);
+    return 0;
 }
 
-int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err)
+int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], size_t size_bytes, void **out, struct dt_error *err)
 {
-    return d->ops->sharing != NULL ? d->ops->sharing->import_memory(d, handle, out, err) : no_sharing(d, err);
+    struct head head;
+    memcpy(&head, handle, sizeof head);
+    if (d->ops->sharing == NULL) {
+        return no_sharing(d, err);
+    }
+    if (head.size_bytes != size_bytes || (head.process == getpid() && !exports_have(head.base, size_bytes))) {
+        return dt_fail(err, DT_INVALID, "device %s: a handle that names no memory of %zu bytes of another rank", d->ops->name, size_bytes);
+    }
+    if (head.process == getpid()) {
+        *out = head.base;
+        return 0;
+    }
+    return d->ops->sharing->import_memory(d, handle + DT_DEVICE_HANDLE_BYTES - DT_DEVICE_OWN_BYTES, out, err);
 }
 
 bool dt_device_has_graphs(const struct dt_device *d)

@@ -53,9 +53,10 @@ typedef int dt_stream_fn(struct dt_stream *s, void *args, struct dt_error *err);
 
 /* What ranks that compute side by side on one host need to reach each other's memory; a device that has none of it says null. */
 #define DT_DEVICE_HANDLE_BYTES 128
+#define DT_DEVICE_OWN_BYTES 96 /* of a handle: what the device itself puts there */
 struct dt_device_sharing {
-    int (*export_memory)(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err);
-    int (*import_memory)(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err);
+    int (*export_memory)(struct dt_device *d, void *base, char own[DT_DEVICE_OWN_BYTES], struct dt_error *err);
+    int (*import_memory)(struct dt_device *d, const char own[DT_DEVICE_OWN_BYTES], void **out, struct dt_error *err); /* of another process */
     void (*release)(struct dt_device *d, void *p);
     int (*pin)(struct dt_device *d, void *host, size_t size_bytes, struct dt_error *err);
     void (*unpin)(struct dt_device *d, void *host);
@@ -221,9 +222,10 @@ void dt_graph_launch(struct dt_graph *g);
 void dt_graph_close(struct dt_graph *g);
 
 /* Ranks that share a device, or devices that reach each other. A handle names a whole allocation of dt_device_alloc (no text; copied as bytes) and is good
- * for as long as that lives; another rank's import is device memory to all kernels and copies. On the CPU both must be threads of one process. */
+ * for as long as that lives; another rank's import is device memory to all kernels and copies. On the CPU both must be threads of one process. A handle of this process is taken only for
+ * memory that was exported here, with that size, and was not freed: DT_INVALID otherwise. */
 int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err);
-int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err);
+int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], size_t size_bytes, void **out, struct dt_error *err);
 void dt_device_release(struct dt_device *d, void *imported);
 /* Host memory that ranks share, so that streams write words there and wait for them. size_bytes: whole pages. */
 int dt_device_pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_error *err);

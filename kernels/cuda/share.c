@@ -1,5 +1,5 @@
-/* Sharing between ranks: memory by the runtime's IPC handles (between threads of one process by its address: the runtime opens no handle where it
- * was made), words by the driver's stream operations on host memory that all ranks have mapped and pinned. */
+/* Sharing between ranks: memory by the runtime's IPC handles (between threads of one process by its address, kernels/device.c: the runtime opens no handle
+ * where it was made), words by the driver's stream operations on host memory that all ranks have mapped and pinned. */
 #include "kernels/cuda/stream.h"
 
 #include <cuda.h>
@@ -7,12 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct handle {
-    pid_t process;
-    void *base;
-    cudaIpcMemHandle_t memory;
-};
-_Static_assert(sizeof(struct handle) <= DT_DEVICE_HANDLE_BYTES, "a handle fits");
+_Static_assert(sizeof(cudaIpcMemHandle_t) <= DT_DEVICE_OWN_BYTES, "a handle fits");
 
 enum { IMPORTS = 1024, PINS = 16 }; /* ranks of a host times their arenas; communicators */
 
@@ -60,36 +55,27 @@ void cuda_shares_close(struct cuda_device *c)
     c->shares = NULL;
 }
 
-static int export_memory(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err)
+static int export_memory(struct dt_device *d, void *base, char own[DT_DEVICE_OWN_BYTES], struct dt_error *err)
 {
     struct cuda_device *c = d->impl;
-    struct handle h;
-    (void)size_bytes;
-    memset(&h, 0, sizeof h);
-    h.process = getpid();
-    h.base = base;
+    cudaIpcMemHandle_t memory;
     cuda_device_use(c);
-    cudaError_t rc = cudaIpcGetMemHandle(&h.memory, base);
+    cudaError_t rc = cudaIpcGetMemHandle(&memory, base);
     if (rc != cudaSuccess) {
         return cuda_fail(c, err, rc, "sharing memory");
     }
-    memset(handle, 0, DT_DEVICE_HANDLE_BYTES);
-    memcpy(handle, &h, sizeof h);
+    memcpy(own, &memory, sizeof memory);
     return 0;
 }
 
-static int import_memory(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], void **out, struct dt_error *err)
+static int import_memory(struct dt_device *d, const char own[DT_DEVICE_OWN_BYTES], void **out, struct dt_error *err)
 {
     struct cuda_device *c = d->impl;
-    struct handle h;
-    memcpy(&h, handle, sizeof h);
-    if (h.process == getpid()) {
-        *out = h.base;
-        return 0;
-    }
+    cudaIpcMemHandle_t memory;
+    memcpy(&memory, own, sizeof memory);
     cuda_device_use(c);
     struct cuda_shares *x = c->shares;
-    cudaError_t rc = cudaIpcOpenMemHandle(out, h.memory, cudaIpcMemLazyEnablePeerAccess);
+    cudaError_t rc = cudaIpcOpenMemHandle(out, memory, cudaIpcMemLazyEnablePeerAccess);
     if (rc != cudaSuccess) {
         return cuda_fail(c, err, rc, "memory of another rank");
     }

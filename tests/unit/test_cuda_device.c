@@ -281,7 +281,7 @@ static int share(void)
     memset(words, 0, 4096);
     device_case_open(&d, &gpu);
     int rc = dt_stream_open(&d, 0, &s, &err) != 0 || dt_device_alloc(&d, DT_MEMORY_DEVICE, 1000, &p, &err) != 0 ||
-             dt_device_export(&d, p, 1000, handle, &err) != 0 || dt_device_import(&d, handle, &other, &err) != 0 || other != p ||
+             dt_device_export(&d, p, 1000, handle, &err) != 0 || dt_device_import(&d, handle, 1000, &other, &err) != 0 || other != p ||
              dt_device_pin(&d, words, 4096, &err) != 0;
     if (rc == 0) {
         dt_device_release(&d, other);

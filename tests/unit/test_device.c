@@ -59,6 +59,41 @@ static void test_timer(void **unused)
     run_cases(device_case_timer);
 }
 
+/* A handle of this process is good for memory that was exported here, whole, until that is freed; whatever its bytes say. */
+static void test_handles_name_what_was_exported(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    struct dt_error err = {0};
+    char handle[DT_DEVICE_HANDLE_BYTES], forged[DT_DEVICE_HANDLE_BYTES];
+    void *p = NULL, *other = NULL, *bait = NULL;
+    device_case_open(&d, &cases[2]);
+    assert_int_equal(dt_device_alloc(&d, DT_MEMORY_DEVICE, 4096, &p, &err), 0);
+    assert_int_equal(dt_device_alloc(&d, DT_MEMORY_DEVICE, 4096, &bait, &err), 0);
+    assert_int_equal(dt_device_export(&d, p, 4096, handle, &err), 0);
+    assert_int_equal(dt_device_import(&d, handle, 4096, &other, &err), 0);
+    assert_ptr_equal(other, p);
+    assert_int_equal(dt_device_import(&d, handle, 8192, &other, &err), -1); /* larger than it is */
+    for (size_t at = 0; at < 32; at++) {                                    /* another process, address or size */
+        memcpy(forged, handle, sizeof forged);
+        forged[at] ^= 0x40;
+        other = NULL;
+        if (dt_device_import(&d, forged, 4096, &other, &err) == 0) {
+            assert_ptr_equal(other, p); /* bytes between the parts say nothing */
+        }
+    }
+    void *address = bait;
+    memcpy(forged, handle, sizeof forged);
+    char *where = memmem(forged, sizeof forged, &p, sizeof p);
+    assert_non_null(where);
+    memcpy(where, &address, sizeof address);
+    assert_int_equal(dt_device_import(&d, forged, 4096, &other, &err), -1);
+    dt_device_free(&d, DT_MEMORY_DEVICE, p, 4096);
+    assert_int_equal(dt_device_import(&d, handle, 4096, &other, &err), -1);
+    dt_device_free(&d, DT_MEMORY_DEVICE, bait, 4096);
+    dt_device_close(&d);
+}
+
 static void test_options(void **unused)
 {
     (void)unused;
@@ -108,10 +143,15 @@ static void test_pool(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),           cmocka_unit_test(test_event_orders_streams),
-        cmocka_unit_test(test_failure_travels), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_options),         cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_guard),           cmocka_unit_test(test_timer),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_event_orders_streams),
+        cmocka_unit_test(test_failure_travels),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_handles_name_what_was_exported),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_timer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
