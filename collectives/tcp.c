@@ -87,6 +87,27 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return rc;
 }
 
+/* What a ticket says; it may be anybody's words. */
+struct ticket {
+    char key[64], address[64];
+    int port;
+    uint64_t nonce;
+    const char *inside; /* the rest: the ticket of the inner communicator */
+};
+
+static bool read_ticket(struct ticket *out, const char *text)
+{
+    unsigned long long nonce = 0;
+    int used = 0;
+    if (sscanf(text, "tcp1 %63s %63s %5d %16llx %n", out->key, out->address, &out->port, &nonce, &used) != 4 || used == 0 || out->port < 0 ||
+        out->port > 65535) {
+        return false;
+    }
+    out->nonce = nonce;
+    out->inside = text + used;
+    return true;
+}
+
 /* Learns from everybody's tickets which ranks lie where. */
 static int read_tickets(struct dt_comm *c, const char *tickets, const char **inside, struct dt_error *err)
 {
@@ -97,27 +118,26 @@ static int read_tickets(struct dt_comm *c, const char *tickets, const char **ins
     t->hosts = dt_alloc(size * sizeof(*t->hosts));
     for (int r = 0; r < c->size; r++) {
         const char *ticket = tickets + (size_t)r * DT_COMM_TICKET_BYTES;
-        char key[64], address[64];
-        int port = 0, used = 0, j = 0;
-        unsigned long long nonce = 0;
-        if (sscanf(ticket, "tcp1 %63s %63s %d %llx %n", key, address, &port, &nonce, &used) != 4 || port < 0 || port > 65535) {
+        struct ticket x;
+        int j = 0;
+        if (memchr(ticket, '\0', DT_COMM_TICKET_BYTES) == NULL || !read_ticket(&x, ticket)) {
             return dt_fail(err, DT_INVALID, "\"%.80s\" of rank %d does not say where it is", ticket, r);
         }
         if (above != NULL) {
-            (void)snprintf(key, sizeof(key), "%s", above->hosts[above->host_of[c->members[r]]].key);
+            (void)snprintf(x.key, sizeof(x.key), "%s", above->hosts[above->host_of[c->members[r]]].key);
         }
-        t->nonce = r == 0 ? nonce : t->nonce;
-        while (j < t->host_count && strcmp(t->hosts[j].key, key) != 0) {
+        t->nonce = r == 0 ? x.nonce : t->nonce;
+        while (j < t->host_count && strcmp(t->hosts[j].key, x.key) != 0) {
             j++;
         }
         struct tcp_host *h = &t->hosts[j];
         if (j == t->host_count) {
             t->host_count++;
             h->data = h->control = -1;
-            h->port = port;
+            h->port = x.port;
             h->ranks = dt_alloc(size * sizeof(int));
-            (void)snprintf(h->key, sizeof(h->key), "%s", key);
-            (void)snprintf(h->address, sizeof(h->address), "%s", address);
+            (void)snprintf(h->key, sizeof(h->key), "%s", x.key);
+            (void)snprintf(h->address, sizeof(h->address), "%s", x.address);
         }
         t->host_of[r] = j;
         t->local_of[r] = h->rank_count;
@@ -129,10 +149,9 @@ static int read_tickets(struct dt_comm *c, const char *tickets, const char **ins
     t->here = t->host_of[c->rank];
     t->leader = t->hosts[t->here].ranks[0] == c->rank;
     if (above != NULL) {
-        int used = 0;
-        const char *first = tickets + (size_t)t->hosts[t->here].ranks[0] * DT_COMM_TICKET_BYTES;
-        (void)sscanf(first, "tcp1 %*s %*s %*d %*x %n", &used);
-        *inside = first + used;
+        struct ticket first;
+        (void)read_ticket(&first, tickets + (size_t)t->hosts[t->here].ranks[0] * DT_COMM_TICKET_BYTES); /* it was read above */
+        *inside = first.inside;
     }
     return 0;
 }
