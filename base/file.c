@@ -1,4 +1,3 @@
-#define _XOPEN_SOURCE 700
 #include "base/file.h"
 
 #include "base/clock.h"
@@ -6,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
 #include <poll.h>
@@ -23,6 +21,8 @@
 #define WRITER_S 5.0
 #define FILE_MODE 0644 /* whatever the umask: others never write */
 #define FOLDER_MODE 0755
+#define LOCK_MODE 0600 /* whoever may open a file for reading may lock it */
+#define PASSES 4       /* over a folder that is being emptied */
 
 /* An errno of a path; what only a person can take out of the way is no failure of the disk, and another try fails the same way. */
 static int fail_path(struct dt_error *err, const char *path)
@@ -44,10 +44,10 @@ int dt_file_create(const char *path, struct dt_error *err)
     return fd >= 0 ? fd : fail_path(err, path);
 }
 
-int dt_file_open_own(const char *path, int flags, struct dt_error *err)
+static int open_own(const char *path, int flags, mode_t mode, struct dt_error *err)
 {
     struct stat st;
-    int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, FILE_MODE); /* a FIFO would hold us up otherwise */
+    int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode); /* a FIFO would hold us up otherwise */
     if (fd < 0 && errno != ELOOP && errno != ENXIO) {
         return fail_path(err, path);
     }
@@ -60,6 +60,21 @@ int dt_file_open_own(const char *path, int flags, struct dt_error *err)
     return fd;
 }
 
+int dt_file_open_own(const char *path, int flags, struct dt_error *err)
+{
+    return open_own(path, flags, FILE_MODE, err);
+}
+
+int dt_file_open_lock(const char *path, struct dt_error *err)
+{
+    struct stat st;
+    int fd = open_own(path, O_RDWR, LOCK_MODE, err);
+    if (fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 077) != 0) {
+        (void)fchmod(fd, LOCK_MODE); /* of a version before; a file system without modes has nobody to keep away */
+    }
+    return fd;
+}
+
 void dt_file_strip(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -68,43 +83,6 @@ void dt_file_strip(char *path)
     } else {
         slash[slash == path] = '\0';
     }
-}
-
-/* The folder that an entry lies in; the caller frees. */
-static char *parent_of(const char *path)
-{
-    if (strcmp(path, ".") == 0 || strcmp(path, "..") == 0) {
-        return dt_format("%s/..", path);
-    }
-    char *parent = dt_strdup(path);
-    dt_file_strip(parent);
-    return parent;
-}
-
-int dt_file_check_owner(const char *path, struct dt_error *err)
-{
-    char *at = dt_strdup(*path != '\0' ? path : ".");
-    struct stat st, above;
-    bool there;
-    for (;;) {
-        for (size_t n = strlen(at); n > 1 && at[n - 1] == '/'; n--) {
-            at[n - 1] = '\0'; /* a link is to be seen as one */
-        }
-        there = lstat(at, &st) == 0;
-        if (there || strcmp(at, ".") == 0 || strcmp(at, "/") == 0) {
-            break;
-        }
-        dt_file_strip(at);
-    }
-    char *parent = parent_of(at);
-    int rc = 0;
-    if (there && st.st_uid != geteuid() && st.st_uid != 0 && stat(parent, &above) == 0 && (above.st_mode & S_IWOTH) != 0) {
-        rc = dt_fail(err, DT_INVALID, "%s: belongs to user %u, and anybody could have put it into %s; choose another folder, or run: chown %u %s", at,
-                     (unsigned)st.st_uid, parent, (unsigned)geteuid(), at);
-    }
-    free(parent);
-    free(at);
-    return rc;
 }
 
 int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *out, struct dt_error *err)
@@ -286,7 +264,7 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "the name of the folder is empty");
     }
     char *copy = dt_strdup(path);
-    int result = 0;
+    int result = dt_file_check_owner(path, err);
     for (char *p = copy + 1; result == 0; p++) {
         if (*p != '/' && *p != 0) {
             continue;
@@ -312,20 +290,108 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
     return result;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *where)
+/* Removal goes from one open folder to the next, never by a path: whoever exchanges a part meanwhile, by a link say, changes nothing. */
+struct removal {
+    const char *path; /* for messages */
+    bool (*keeps)(const void *context, const char *name);
+    const void *context;
+};
+
+static int remove_at(int above, const char *name, const char *path, struct dt_error *err);
+
+/* Removes what is in an open folder, but what `keeps` says; closes it. */
+static int empty(int fd, const struct removal *r, struct dt_error *err)
 {
-    (void)st;
-    (void)type;
-    (void)where;
-    return remove(path) == 0 || errno == ENOENT ? 0 : -1;
+    DIR *d = fdopendir(fd);
+    int rc = d != NULL ? 0 : dt_fail_errno(err, "%s", r->path);
+    bool removed = d != NULL;
+    if (d == NULL) {
+        (void)close(fd);
+    }
+    for (int pass = 0; removed && pass < PASSES; pass++) { /* a folder that shrinks while it is read may leave names out */
+        removed = false;
+        rewinddir(d);
+        for (struct dirent *e; rc == 0 && (e = readdir(d)) != NULL;) {
+            bool stays = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || (r->keeps != NULL && r->keeps(r->context, e->d_name));
+            rc = stays ? 0 : remove_at(dirfd(d), e->d_name, r->path, err);
+            removed = removed || !stays;
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return rc;
+}
+
+/* A folder of this user below an open one; -1 with errno. Root may open all. */
+static int open_ours(int above, const char *name)
+{
+    struct stat st;
+    int fd = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &st) != 0 || (st.st_uid != geteuid() && geteuid() != 0))) {
+        (void)close(fd);
+        fd = -1;
+        errno = EPERM;
+    }
+    return fd;
+}
+
+static int remove_at(int above, const char *name, const char *path, struct dt_error *err)
+{
+    struct stat st;
+    if (fstatat(above, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        return errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        return unlinkat(above, name, 0) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+    }
+    int fd = open_ours(above, name);
+    if (fd < 0) {
+        return errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+    }
+    if (empty(fd, &(struct removal){.path = path}, err) != 0) {
+        return -1;
+    }
+    return unlinkat(above, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+}
+
+/* The folder that an entry lies in, open, and its name there; -1 with errno. */
+static int open_above(const char *path, char **name)
+{
+    char *parent = dt_strdup(path);
+    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--) {
+        parent[n - 1] = '\0';
+    }
+    const char *slash = strrchr(parent, '/');
+    *name = dt_strdup(slash != NULL ? slash + 1 : parent);
+    dt_file_strip(parent);
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(parent);
+    return fd;
 }
 
 int dt_file_remove_tree(const char *path, struct dt_error *err)
 {
-    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT) {
-        return dt_fail_errno(err, "%s: cannot remove", path);
+    char *name;
+    int above = open_above(path, &name);
+    int rc = above >= 0 ? remove_at(above, name, path, err) : errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+    if (above >= 0) {
+        (void)close(above);
     }
-    return 0;
+    free(name);
+    return rc;
+}
+
+int dt_file_remove_others(const char *folder, bool (*keeps)(const void *context, const char *name), const void *context, struct dt_error *err)
+{
+    char *name;
+    int above = open_above(folder, &name), fd = above >= 0 ? open_ours(above, name) : -1;
+    int rc = fd >= 0 ? empty(fd, &(struct removal){folder, keeps, context}, err) : dt_fail_errno(err, "%s", folder);
+    if (above >= 0) {
+        (void)close(above);
+    }
+    free(name);
+    return rc;
 }
 
 /* NAME.tmp-PID of one of these names: PID, else 0. */

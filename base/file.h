@@ -21,8 +21,12 @@ int dt_file_create(const char *path, struct dt_error *err);
 /* A file that stays and grows, made if it is not there; flags: how to open it (O_RDWR, O_WRONLY | O_APPEND). DT_INVALID for a symbolic link and for
  * whatever is not a regular file. Returns the descriptor, or -1. */
 int dt_file_open_own(const char *path, int flags, struct dt_error *err);
-/* DT_INVALID when path, or the nearest folder above it that is there, belongs to another user (root aside) and lies where everybody may make one:
- * in /tmp, say, somebody may have put it there first. */
+/* A file to lock, made if it is not there. Nobody else may open it (mode 0600, also when an older version has made it), since whoever reads a file may lock it.
+ * Otherwise as dt_file_open_own with O_RDWR. */
+int dt_file_open_lock(const char *path, struct dt_error *err);
+/* DT_INVALID when somebody else may change where path leads: each part of it that is there, links followed, up to the last folder itself. Refused is a folder
+ * that all may write to without the sticky bit (DTRUN_TRUST_FOLDERS=1 allows that), and, in one with it, a part of another user (root aside): in /tmp, say, he may
+ * have put it there first. A folder that a group may write to, or that belongs to somebody else where not all may write, is trusted. */
 int dt_file_check_owner(const char *path, struct dt_error *err);
 /* Shortens a path to its parent; what is left of "a" is ".", of "/a" "/". */
 void dt_file_strip(char *path);
@@ -35,12 +39,15 @@ int dt_file_write_all(int fd, const void *data, size_t size, const char *path, s
 int dt_file_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path, struct dt_error *err);
 /* Appends one line (newline added) by a single O_APPEND write; makes the file (dt_file_open_own). Allocates nothing. */
 int dt_file_append_line(const char *path, const char *line, size_t size, struct dt_error *err);
-/* mkdir -p. DT_INVALID for an empty name, a file in the place of a folder, or a file system without folders that people make. */
+/* mkdir -p, after dt_file_check_owner: all folders that we write to are made, or found, by this. DT_INVALID for an empty name, a file in the place of a folder, or a file system without folders that people make. */
 int dt_file_mkdirs(const char *path, struct dt_error *err);
 /* fsync of a folder. */
 int dt_file_sync_dir(const char *path, struct dt_error *err);
-/* Removes a file or a whole folder; 0 when it is not there. Does not follow links. */
+/* Removes a file or a whole folder; 0 when it is not there. Follows no link, nor one that takes a folder's place meanwhile, and enters no folder of another user
+ * (unless this is root). */
 int dt_file_remove_tree(const char *path, struct dt_error *err);
+/* The same of all that is in a folder of this user, but what `keeps` says. */
+int dt_file_remove_others(const char *folder, bool (*keeps)(const void *context, const char *name), const void *context, struct dt_error *err);
 /* Removes the NAME.tmp-PID files in dir that a dt_file_write left when it was killed: those of `names` (ends with null) whose process this machine does
  * not have. A process of another machine looks gone: only where none writes. */
 void dt_file_remove_cut(const char *dir, const char *const *names);

@@ -120,7 +120,7 @@ out:
 static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
-    int fd = dt_file_open_own(path, O_RDWR, err);
+    int fd = dt_file_open_lock(path, err);
     if (fd >= 0) {
         double until_s = dt_now_s() + wait_s;
         while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -296,26 +296,10 @@ static void listing_clear(struct listing *l)
 }
 
 /* Files of another number of ranks, from a try that was cut short, do not belong to this checkpoint. */
-static int remove_strangers(const char *folder, int ranks, struct dt_error *err)
+static bool is_of_this_try(const void *context, const char *name)
 {
-    DIR *d = opendir(folder);
-    if (d == NULL) {
-        return dt_fail_errno(err, "%s", folder);
-    }
-    int result = 0;
-    for (struct dirent *e; result == 0 && (e = readdir(d)) != NULL;) {
-        int rank, of, used = 0;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) {
-            continue;
-        }
-        if (sscanf(e->d_name, "slices-%d-of-%d.safetensors%n", &rank, &of, &used) != 2 || e->d_name[used] != 0 || of != ranks || rank >= ranks) {
-            char *path = dt_format("%s/%s", folder, e->d_name);
-            result = dt_file_remove_tree(path, err);
-            free(path);
-        }
-    }
-    (void)closedir(d);
-    return result;
+    int ranks = *(const int *)context, rank, of, used = 0;
+    return sscanf(name, "slices-%5d-of-%5d.safetensors%n", &rank, &of, &used) == 2 && name[used] == '\0' && of == ranks && rank >= 0 && rank < ranks;
 }
 
 /* Bytes of a regular file; -1: there is none. Opened, because a file server then asks again what it remembers of it. */
@@ -484,9 +468,9 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     dt_text_init(&text);
     bool swapped;
     int result = -1, lock = lock_owner(dir, LOCK_S, err);
-    if (lock >= 0 && check_owner(dir, state, err) == 0 && remove_strangers(from, ranks, err) == 0 && check_slices(from, entries, ranks, err) == 0 &&
-        manifest_text(&text, state, entries, ranks, err) == 0 && dt_file_write(manifest, text.data, text.size, err) == 0 &&
-        put_in_place(from, to, &swapped, err) == 0) {
+    if (lock >= 0 && check_owner(dir, state, err) == 0 && dt_file_remove_others(from, is_of_this_try, &ranks, err) == 0 &&
+        check_slices(from, entries, ranks, err) == 0 && manifest_text(&text, state, entries, ranks, err) == 0 &&
+        dt_file_write(manifest, text.data, text.size, err) == 0 && put_in_place(from, to, &swapped, err) == 0) {
         result = dt_file_sync_dir(dir, err);
         if (result != 0 && check_owner(dir, state, NULL) == 0) {
             take_back(from, to, swapped);

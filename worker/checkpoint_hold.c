@@ -87,7 +87,7 @@ static bool is_at(int fd, const char *path)
 static int take_over(const char *path, const char *run_id, const char *launch)
 {
     char *fresh = dt_format("%s.new", path);
-    int fd = dt_file_open_own(fresh, O_RDWR, NULL);
+    int fd = dt_file_open_lock(fresh, NULL);
     if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) != 0 || (write_holder(fd, run_id, launch), rename(fresh, path)) != 0)) {
         (void)close(fd);
         fd = -1;
@@ -103,7 +103,7 @@ int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int
     dt_file_strip(parent);
     int result = dt_file_mkdirs(parent, err), fd = -1;
     if (result == 0) {
-        fd = dt_file_open_own(path, O_RDWR, err);
+        fd = dt_file_open_lock(path, err);
         result = fd >= 0 ? 0 : -1;
     }
     double begin_s = dt_now_s();
@@ -115,7 +115,7 @@ int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int
         }
         if (locked) { /* its holder had lost it to another round */
             (void)close(fd);
-            fd = dt_file_open_own(path, O_RDWR, err);
+            fd = dt_file_open_lock(path, err);
             result = fd >= 0 ? 0 : -1;
             continue;
         }
@@ -149,7 +149,7 @@ int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, st
 {
     char *path = dt_format("%s.lock", dir);
     struct holder h;
-    int result = 0, fd = dt_file_exists(path) ? dt_file_open_own(path, O_RDONLY, err) : -1;
+    int result = 0, fd = dt_file_exists(path) ? dt_file_open_lock(path, err) : -1;
     if (fd < 0) {
         result = dt_file_exists(path) && err->status == DT_INVALID ? -1 : 0; /* what cannot be read now says so when it is locked */
     }

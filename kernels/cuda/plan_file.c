@@ -210,10 +210,10 @@ int dt_plan_file_lock(struct dt_plan_file *f, void (*tick)(void *context), void 
         return dt_fail(err, DT_INVALID, "plan file: no folder for it; set DTRUN_CACHE");
     }
     char *in = folder(), *name = dt_format("%s.lock", f->path);
-    int rc = dt_file_mkdirs(in, err) != 0 || dt_file_check_owner(in, err) != 0 ? -1 : 0;
-    f->lock = rc == 0 ? dt_file_open_own(name, O_RDWR, err) : -1;
+    f->lock = dt_file_mkdirs(in, err) == 0 ? dt_file_open_lock(name, err) : -1;
     double until_s = dt_now_s() + LOCK_WAIT_S;
-    for (rc = f->lock; rc >= 0 && flock(f->lock, LOCK_EX | LOCK_NB) != 0;) { /* who holds it measures for a second or two */
+    int rc = f->lock;
+    while (rc >= 0 && flock(f->lock, LOCK_EX | LOCK_NB) != 0) { /* who holds it measures for a second or two */
         if (errno != EWOULDBLOCK && errno != EINTR) {
             rc = dt_fail_errno(err, "%s", name);
         } else if (dt_now_s() > until_s) {

@@ -367,6 +367,54 @@ def test_output_that_somebody_else_put_there(place):
     assert os.listdir(shared / "run") == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user needs root")
+def test_output_below_what_somebody_else_put_there(place):
+    """One part higher, or where a link leads through it: its owner could exchange it all the same. And a folder that all may write to."""
+    scratch, opened = place[0] / "scratch", place[0] / "opened"
+    (scratch / "runs" / "demo").mkdir(parents=True)
+    os.chmod(scratch, 0o1777)
+    os.chown(scratch / "runs", 65534, 65534)
+    os.symlink(scratch / "runs" / "demo", place[0] / "way")
+    opened.mkdir()
+    os.chmod(opened, 0o777)
+    for out, why in ((scratch / "runs" / "demo", f"{scratch}/runs: belongs to user 65534, and anybody could have put it into {scratch}"),
+                     (place[0] / "way" / "new", f"{scratch}/runs: belongs to user 65534, and anybody could have put it into {scratch}"),
+                     (opened / "new", f"{opened}: anybody may write to it (mode 0777), and so exchange what lies in it")):
+        for line in both_ways(place[1], out):
+            assert line.startswith(f"train: output_dir: {why}; choose another folder"), line
+        for line in both_ways(place[1], place[0] / "fine", options=f"--set checkpointing.checkpoint_dir={out}"):
+            assert line.startswith(f"train: checkpointing.checkpoint_dir: {why}; choose another folder"), line
+        result = support.run([f"--log_dir={out}", "-r", "3", "/bin/true"])
+        assert result.code == 2 and result.err.startswith(f"dtrun: --log_dir: {why}; ") and result.err.count("\n") == 1, result
+        words = [support.program("dtdata"), "tokenize", "-o", out, place[1]]
+        p = subprocess.run(words, env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S)
+        assert p.returncode == 1 and why in p.stderr, p
+    assert os.listdir(scratch / "runs" / "demo") == [] and os.listdir(opened) == []
+    result = support.run([f"--log_dir={opened}", "-r", "3", "/bin/true"], env={"DTRUN_TRUST_FOLDERS": "1"})
+    assert result.code == 0, result
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becoming another user needs root and setpriv")
+def test_a_reader_of_the_folder_locks_nothing(place):
+    """Whoever may open a file may lock it, also for reading only. Also a lock that an older version has left open to all."""
+    folder, job, _ = place
+    out = folder / "read-by-all"
+    assert training.train(job, out).code == 0
+    for path in [folder, *folder.parents]:  # pytest's folders are for their owner alone
+        if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/"):
+            os.chmod(path, 0o755)
+    locks = [out / "checkpoints.lock", out / "checkpoints" / "owner.lock"]
+    opens = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", 'for x; do exec 3<"$x" || exit 7; done', "sh"]
+    for older in False, True:
+        for lock in locks:
+            if older:
+                os.chmod(lock, 0o644)
+        assert training.train(job, out).code == 0
+        for lock in locks:
+            assert subprocess.run([*opens, lock], stderr=subprocess.DEVNULL, timeout=support.DEADLINE_S).returncode != 0, lock
+    assert subprocess.run([*opens, out / "job.json"], timeout=support.DEADLINE_S).returncode == 0  # which it may read
+
+
 def test_links_that_somebody_put_there_first(place):
     """What a run appends to is never another file: its lines are lost, with one warning, and training goes on."""
     folder, job, expected = place

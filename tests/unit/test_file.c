@@ -172,6 +172,10 @@ static void modes_have_a_limit(void **state)
             if ((st.st_mode & (S_ISDIR(st.st_mode) ? 022 : 0133)) != 0) {
                 fail_msg("%s: mode %03o", path, (unsigned)st.st_mode & 0777);
             }
+            const char *end = strrchr(path, '.');
+            if (end != NULL && strcmp(end, ".lock") == 0 && (st.st_mode & 0777) != 0600) { /* whoever may read it may lock it */
+                fail_msg("%s: mode %03o", path, (unsigned)st.st_mode & 0777);
+            }
         }
         free(names[i]);
     }
@@ -196,9 +200,9 @@ static void a_folder_that_somebody_else_put_there(void **state)
     } cases[] = {{0777, 65534, false, true}, {01777, 65534, false, true}, {01777, 65534, true, true},
                  {01777, 0, false, false},   {01777, 0, true, false},     {0755, 65534, false, false}};
     struct dt_error err;
-    char it[160], below[200], target[160], *base = NULL;
+    char it[160], deeper[200], target[160], *base = NULL;
     (void)snprintf(it, sizeof it, "%s/it", place);
-    (void)snprintf(below, sizeof below, "%s/new/run", it);
+    (void)snprintf(deeper, sizeof deeper, "%s/new/run", it);
     (void)snprintf(target, sizeof target, "%s/target", folder);
     assert_int_equal(dt_file_mkdirs(target, &err), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -208,7 +212,7 @@ static void a_folder_that_somebody_else_put_there(void **state)
         assert_int_equal(lchown(it, cases[i].owner, (gid_t)-1), 0);
         for (int deep = 0; deep < 2; deep++) {
             err.text[0] = '\0';
-            int rc = dt_file_check_owner(deep ? below : it, &err);
+            int rc = dt_file_check_owner(deep ? deeper : it, &err);
             if (rc != (cases[i].refused ? -1 : 0) || (rc != 0 && (err.status != DT_INVALID || strstr(err.text, "belongs to user 65534") == NULL))) {
                 fail_msg("case %zu, %s: %s", i, deep ? "below" : "itself", err.text);
             }
@@ -220,6 +224,189 @@ static void a_folder_that_somebody_else_put_there(void **state)
         assert_int_equal(dt_file_remove_tree(place, &err), 0);
     }
     assert_int_equal(dt_file_check_owner(".", &err), 0);
+}
+
+/* "FOLDER/PARTS"; the caller frees. */
+static char *below(const char *parts)
+{
+    return dt_format("%s/%s", folder, parts);
+}
+
+static void make_part(const char *parts, unsigned mode, uid_t owner)
+{
+    char *path = below(parts);
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_int_equal(chmod(path, mode), 0);
+    assert_int_equal(chown(path, owner, (gid_t)-1), 0);
+    free(path);
+}
+
+static void make_link(const char *target, const char *parts, uid_t owner)
+{
+    char *path = below(parts), *to = target[0] == '/' ? below(target + 1) : dt_strdup(target);
+    assert_int_equal(symlink(to, path), 0);
+    assert_int_equal(lchown(path, owner, (gid_t)-1), 0);
+    free(to);
+    free(path);
+}
+
+/* Every part counts, wherever a stranger could have changed the way: not only the last one, and also what links lead through. */
+static void every_part_of_a_path(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("giving a folder to somebody else needs root\n");
+        skip();
+    }
+    static const struct {
+        const char *path, *why; /* null: taken */
+    } cases[] = {{"sticky/theirs", "/sticky/theirs: belongs to user 65534"},
+                 {"sticky/theirs/deep", "/sticky/theirs: belongs to user 65534"}, /* which is ours, and not below all */
+                 {"sticky/theirs/deep/new/run", "/sticky/theirs: belongs to user 65534"},
+                 {"sticky/mine/new", NULL},
+                 {"sticky/new/run", NULL},
+                 {"sticky", NULL},
+                 {"open/mine", "/open: anybody may write to it (mode 0777)"},
+                 {"open/new/run", "/open: anybody may write to it (mode 0777)"},
+                 {"open", "/open: anybody may write to it (mode 0777)"},
+                 {"open/../mine", NULL}, /* nobody can change what .. is */
+                 {"group/mine/new", NULL},
+                 {"project/new", NULL}, /* of somebody whom the administrator gave it */
+                 {"link-to-sticky/new", NULL},
+                 {"link-through/new", "/sticky/theirs: belongs to user 65534"},
+                 {"sticky/link-of-theirs/new", "/sticky/link-of-theirs: belongs to user 65534"},
+                 {"sticky/link-of-mine/new", NULL},
+                 {"relative/new", "/open: anybody may write to it (mode 0777)"},
+                 {"loop/new", NULL}, /* whoever opens it says so */
+                 {"file/new", NULL},
+                 {"./mine//./../mine/new", NULL}};
+    struct dt_error err;
+    make_part("sticky", 01777, 0);
+    make_part("sticky/theirs", 0755, 65534);
+    make_part("sticky/theirs/deep", 0755, 0);
+    make_part("sticky/mine", 0755, 0);
+    make_part("open", 0777, 0);
+    make_part("open/mine", 0755, 0);
+    make_part("group", 02775, 0);
+    make_part("group/mine", 0755, 0);
+    make_part("project", 02775, 65534);
+    make_part("mine", 0755, 0);
+    make_link("/sticky", "link-to-sticky", 0);
+    make_link("/sticky/theirs/deep", "link-through", 0);
+    make_link("/mine", "sticky/link-of-theirs", 65534);
+    make_link("../mine", "sticky/link-of-mine", 0);
+    make_link("mine/../open/mine", "relative", 0);
+    make_link("/loop", "loop", 0);
+    char *file = below("file"), *here = getcwd(NULL, 0);
+    assert_int_equal(dt_file_write(file, "x", 1, &err), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *whole = below(cases[i].path);
+        for (int relative = 0; relative < 2; relative++) {
+            assert_int_equal(chdir(relative ? folder : "/"), 0);
+            err.text[0] = '\0';
+            int rc = dt_file_check_owner(relative ? cases[i].path : whole, &err);
+            if (rc != (cases[i].why != NULL ? -1 : 0) || (rc != 0 && (err.status != DT_INVALID || strstr(err.text, cases[i].why) == NULL))) {
+                fail_msg("%s: %d %s", cases[i].path, rc, err.text);
+            }
+        }
+        assert_int_equal(cases[i].why != NULL ? dt_file_mkdirs(whole, &err) : 0, cases[i].why != NULL ? -1 : 0);
+        free(whole);
+    }
+    char *mine = below("open/mine"), *theirs = below("sticky/theirs");
+    assert_int_equal(setenv("DTRUN_TRUST_FOLDERS", "1", 1), 0);
+    assert_int_equal(dt_file_check_owner(mine, &err), 0);
+    assert_int_equal(dt_file_check_owner(theirs, &err), -1);
+    assert_int_equal(unsetenv("DTRUN_TRUST_FOLDERS"), 0);
+    assert_int_equal(chdir(mine), 0);
+    assert_int_equal(dt_file_check_owner("run", &err), -1); /* the folder that one is in has parts, too */
+    assert_int_equal(chdir(here), 0);
+    free(theirs);
+    free(mine);
+    free(file);
+    free(here);
+}
+
+/* ---- removal ---- */
+
+/* Asked of the first name, it puts a link to somebody else's folder in the place of the one that is being emptied. */
+static bool exchange(const void *context, const char *name)
+{
+    const char *const *paths = context;
+    if (rename(paths[0], paths[1]) == 0) {
+        assert_int_equal(symlink(paths[2], paths[0]), 0);
+    }
+    return strcmp(name, "kept") == 0;
+}
+
+static void a_removal_follows_nothing(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    char *tree = below("tree"), *moved = below("moved"), *other = below("other"), *deep = below("tree/a/b/c"), *kept = below("tree/kept"),
+         *link = below("tree/link"), *precious = below("other/a"), *there = below("moved/kept"), *gone = below("moved/a");
+    assert_int_equal(dt_file_mkdirs(deep, &err), 0);
+    assert_int_equal(dt_file_mkdirs(other, &err), 0);
+    assert_int_equal(dt_file_write(precious, "theirs", 6, &err), 0);
+    assert_int_equal(dt_file_write(kept, "ours", 4, &err), 0);
+    assert_int_equal(symlink(other, link), 0);
+    const char *paths[] = {tree, moved, other};
+    assert_int_equal(dt_file_remove_others(tree, exchange, paths, &err), 0);
+    assert_true(holds(precious, "theirs") && holds(there, "ours") && !dt_file_exists(gone));
+    assert_int_equal(dt_file_remove_others(tree, NULL, NULL, &err), -1); /* a link by now */
+    assert_true(holds(precious, "theirs"));
+    assert_int_equal(dt_file_remove_tree(tree, &err), 0); /* the link itself */
+    assert_true(holds(precious, "theirs"));
+    assert_int_equal(dt_file_remove_tree(moved, &err), 0);
+    assert_int_equal(dt_file_remove_tree(moved, &err), 0); /* it is not there */
+    assert_false(dt_file_exists(moved));
+    char *names[] = {tree, moved, other, deep, kept, link, precious, there, gone};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        free(names[i]);
+    }
+}
+
+/* More names than one read of a folder gives, and folders in folders. */
+static void a_removal_is_whole(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    char *tree = below("tree");
+    for (int i = 0; i < 3000; i++) {
+        char *path = dt_format("%s/%d/a-name-that-takes-some-room-%d", tree, i % 3, i);
+        if (i < 3) {
+            assert_int_equal(dt_file_mkdirs(path, &err), 0);
+        } else {
+            assert_int_equal(close(dt_file_create(path, &err)), 0);
+        }
+        free(path);
+    }
+    assert_int_equal(dt_file_remove_tree(tree, &err), 0);
+    assert_false(dt_file_exists(tree));
+    free(tree);
+}
+
+/* A lock that an older version has made, and one that is there as something else. */
+static void locks_are_for_their_owner(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct stat st;
+    char *path = below("some.lock");
+    for (int old = 0; old < 2; old++) {
+        mode_t before = umask(0);
+        int fd = dt_file_open_lock(path, &err);
+        (void)umask(before);
+        assert_int_equal(fstat(fd, &st), 0);
+        assert_int_equal(st.st_mode & 07777, 0600);
+        assert_int_equal(fchmod(fd, 0666), 0);
+        (void)close(fd);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(victim, path), 0);
+    assert_int_equal(dt_file_open_lock(path, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_int_equal(unlink(path), 0);
+    free(path);
 }
 
 static int setup(void **state)
@@ -235,11 +422,11 @@ static void what_only_a_person_can_remove(void **state)
 {
     (void)state;
     struct dt_error err;
-    char path[200], below[220], loop[200];
+    char path[200], in_it[220], loop[200];
     (void)snprintf(path, sizeof path, "%s/taken", folder);
-    (void)snprintf(below, sizeof below, "%s/taken/below", folder);
+    (void)snprintf(in_it, sizeof in_it, "%s/taken/below", folder);
     (void)snprintf(loop, sizeof loop, "%s/loop", folder);
-    assert_int_equal(dt_file_mkdirs(below, &err), 0);
+    assert_int_equal(dt_file_mkdirs(in_it, &err), 0);
     assert_int_equal(dt_file_write(path, "x", 1, &err), -1);
     assert_int_equal(err.status, DT_INVALID);
     assert_non_null(strstr(err.text, "/taken: is a folder; remove it"));
@@ -250,16 +437,16 @@ static void what_only_a_person_can_remove(void **state)
     assert_int_equal(err.status, DT_INVALID);
     assert_int_equal(dt_file_remove_tree(path, &err), 0);
     assert_int_equal(dt_file_write(path, "x", 1, &err), 0);
-    assert_int_equal(dt_file_write(below, "x", 1, &err), -1);
+    assert_int_equal(dt_file_write(in_it, "x", 1, &err), -1);
     assert_int_equal(err.status, DT_INVALID);
     assert_non_null(strstr(err.text, ": a part of this path is a file; remove it"));
-    assert_int_equal(dt_file_mkdirs(below, &err), -1);
+    assert_int_equal(dt_file_mkdirs(in_it, &err), -1);
     assert_int_equal(err.status, DT_INVALID);
     assert_non_null(strstr(err.text, "/taken: is not a folder; remove it"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(symlink(loop, loop), 0);
-    (void)snprintf(below, sizeof below, "%s/below", loop);
-    assert_int_equal(dt_file_write(below, "x", 1, &err), -1);
+    (void)snprintf(in_it, sizeof in_it, "%s/below", loop);
+    assert_int_equal(dt_file_write(in_it, "x", 1, &err), -1);
     assert_int_equal(err.status, DT_INVALID);
     assert_non_null(strstr(err.text, ": its symbolic links go round; remove it"));
     assert_int_equal(unlink(loop), 0);
@@ -322,6 +509,10 @@ int main(void)
         cmocka_unit_test(what_only_a_person_can_remove),
         cmocka_unit_test(modes_have_a_limit),
         cmocka_unit_test(a_folder_that_somebody_else_put_there),
+        cmocka_unit_test(every_part_of_a_path),
+        cmocka_unit_test(a_removal_follows_nothing),
+        cmocka_unit_test(a_removal_is_whole),
+        cmocka_unit_test(locks_are_for_their_owner),
     };
     return cmocka_run_group_tests(tests, setup, folder_teardown);
 }
