@@ -66,8 +66,8 @@ static int write_slice(struct st_writer *writer, const struct checkpoint_slice *
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
                             int slice_count, struct dt_text *out_entry, struct dt_error *err)
 {
-    char file_name[64];
-    (void)snprintf(file_name, sizeof file_name, "slices-%05d-of-%05d.safetensors", rank, ranks);
+    char file_name[MANIFEST_FILE_NAME_BYTES];
+    manifest_file_name(file_name, rank, ranks);
     char *folder = temporary_path(dir, state), *path = dt_format("%s/%s", folder, file_name);
     struct st_entry *entries = dt_alloc((size_t)(slice_count + 1) * sizeof *entries);
     struct dt_arena arena;
@@ -319,11 +319,12 @@ static int check_slices(const char *folder, const char *const *entries, int rank
 {
     double until_s = dt_now_s() + SEEN_S;
     for (int r = 0; r < ranks; r++) {
-        char name[128];
-        int64_t expected, size;
-        if (!manifest_entry_file(entries[r], name, &expected)) {
-            continue; /* manifest_text says so */
+        char name[MANIFEST_FILE_NAME_BYTES];
+        int64_t expected = 0, size;
+        if (manifest_entry_check(entries[r], r, ranks, &expected, err) != 0) {
+            return -1;
         }
+        manifest_file_name(name, r, ranks);
         char *path = dt_format("%s/%s", folder, name);
         while ((size = size_of(path)) != expected && dt_now_s() < until_s) {
             dt_sleep_s(0.05);
@@ -468,9 +469,12 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     dt_text_init(&text);
     bool swapped;
     int result = -1, lock = lock_owner(dir, LOCK_S, err);
-    if (lock >= 0 && check_owner(dir, state, err) == 0 && dt_file_remove_others(from, is_of_this_try, &ranks, err) == 0 &&
-        check_slices(from, entries, ranks, err) == 0 && manifest_text(&text, state, entries, ranks, err) == 0 &&
-        dt_file_write(manifest, text.data, text.size, err) == 0 && put_in_place(from, to, &swapped, err) == 0) {
+    bool whole = lock >= 0 && check_owner(dir, state, err) == 0 && dt_file_remove_others(from, is_of_this_try, &ranks, err) == 0 &&
+                 check_slices(from, entries, ranks, err) == 0;
+    if (whole) {
+        manifest_text(&text, state, entries, ranks);
+    }
+    if (whole && dt_file_write(manifest, text.data, text.size, err) == 0 && put_in_place(from, to, &swapped, err) == 0) {
         result = dt_file_sync_dir(dir, err);
         if (result != 0 && check_owner(dir, state, NULL) == 0) {
             take_back(from, to, swapped);

@@ -159,44 +159,31 @@ void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void
     c->context = context;
 }
 
-static int find_tensor(const struct checkpoint *c, const char *name)
-{
-    for (int i = 0; i < c->manifest.tensor_count; i++) {
-        if (strcmp(c->manifest.tensors[i].name, name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out,
                     struct dt_error *err)
 {
     const struct manifest *m = &c->manifest;
-    int tensor = find_tensor(c, name);
+    int tensor = manifest_find(m, name);
     if (tensor < 0) {
         return dt_fail(err, DT_NOT_FOUND, "%s: has no tensor %s", c->path, name);
     }
     if (m->tensors[tensor].numel != numel || first < 0 || count < 0 || first > numel - count) {
         return dt_fail(err, DT_INVALID, "%s: %s has %" PRId64 " elements, expected %" PRId64, c->path, name, m->tensors[tensor].numel, numel);
     }
-    bool seen = false;
-    for (int i = 0; i < m->slice_count; i++) {
+    int64_t begin = first < numel ? first : numel - 1;
+    int i = manifest_slice_at(m, purpose, tensor, begin);
+    if (!manifest_slice_is(m, i, purpose, tensor)) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: has no %s of %s", c->path, purpose, name);
+    }
+    for (; manifest_slice_is(m, i, purpose, tensor) && m->slices[i].first < first + count; i++) {
         const struct manifest_slice *s = &m->slices[i];
-        if (s->tensor != tensor || strcmp(s->purpose, purpose) != 0) {
-            continue;
-        }
-        seen = true;
         int64_t from = first > s->first ? first : s->first, to = first + count < s->first + s->count ? first + count : s->first + s->count;
-        if (from >= to) {
-            continue;
-        }
         if (check_blocks(c, i, from - s->first, to - from, err) != 0) {
             return -1;
         }
         memcpy(out + (from - first), (const float *)c->data[i]->data + (from - s->first), (size_t)(to - from) * sizeof(float));
     }
-    return seen ? 0 : dt_fail(err, DT_NOT_FOUND, "%s: has no %s of %s", c->path, purpose, name);
+    return 0;
 }
 
 int checkpoint_tensor_count(const struct checkpoint *c)
@@ -238,29 +225,15 @@ int checkpoint_verify(struct checkpoint *c, struct dt_error *err)
     return checkpoint_verify_part(c, 0, 1, err);
 }
 
-struct named {
-    const char *name;
-    int tensor;
-};
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
-}
-
 int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err)
 {
     const struct manifest *m = &c->manifest;
-    struct named *order = dt_alloc((size_t)m->tensor_count * sizeof *order);
     XXH3_state_t *state = XXH3_createState();
     int result = -1;
-    for (int i = 0; i < m->tensor_count; i++) {
-        order[i] = (struct named){m->tensors[i].name, i};
-    }
-    qsort(order, (size_t)m->tensor_count, sizeof *order, by_name);
     (void)XXH3_128bits_reset(state);
     for (int i = 0; i < m->tensor_count; i++) {
-        const struct manifest_tensor *t = &m->tensors[order[i].tensor];
+        const struct manifest_tensor *t = m->by_name[i];
+        int tensor = (int)(t - m->tensors);
         struct dt_text head;
         dt_text_init(&head);
         dt_text_printf(&head, "%s F32", t->name);
@@ -269,10 +242,7 @@ int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err)
         }
         (void)XXH3_128bits_update(state, head.data, head.size + 1);
         dt_text_clear(&head);
-        for (int s = 0; s < m->slice_count; s++) { /* sorted by first within a tensor */
-            if (m->slices[s].tensor != order[i].tensor || strcmp(m->slices[s].purpose, "weight") != 0) {
-                continue;
-            }
+        for (int s = manifest_slice_at(m, "weight", tensor, 0); manifest_slice_is(m, s, "weight", tensor); s++) {
             if (check_blocks(c, s, 0, m->slices[s].count, err) != 0) {
                 goto out;
             }
@@ -284,6 +254,5 @@ int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err)
     result = 0;
 out:
     (void)XXH3_freeState(state);
-    free(order);
     return result;
 }

@@ -13,7 +13,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, TENSORS_MAX = 1 << 20, SLICES_MAX = 1 << 24, DATA_FILES_MAX = 1 << 20 };
+enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, SLICES_MAX = 1 << 24, DATA_FILES_MAX = 1 << 20 };
+
+/* Parsed, a value takes a hundred bytes. Ours have ten bytes of text and more; short ones are in the job and in shapes. */
+enum { VALUE_LEAST_BYTES = 8, SHORT_VALUES = 1 << 16 };
 
 static const char hash_mark[] = ",\n\"hash\":\"";
 
@@ -56,12 +59,27 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
     dt_text_puts(out, "]}");
 }
 
-bool manifest_entry_file(const char *entry, char name[128], int64_t *size_bytes)
+void manifest_file_name(char out[MANIFEST_FILE_NAME_BYTES], int rank, int ranks)
 {
-    return entry != NULL && sscanf(entry, "{\"name\":\"%127[^\"]\",\"size\":%" SCNd64, name, size_bytes) == 2;
+    (void)snprintf(out, MANIFEST_FILE_NAME_BYTES, "slices-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-int manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count, struct dt_error *err)
+static int read_count(const cJSON *object, const char *key, int64_t *out, struct dt_error *err);
+static const char *read_string(const cJSON *object, const char *key);
+
+int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_bytes, struct dt_error *err)
+{
+    char expected[MANIFEST_FILE_NAME_BYTES];
+    manifest_file_name(expected, rank, ranks);
+    cJSON *root = entry != NULL && entry[0] == '{' ? cJSON_ParseWithOpts(entry, NULL, true) : NULL;
+    const char *name = read_string(root, "name");
+    bool right = name != NULL && strcmp(name, expected) == 0 && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(root, "slices")) &&
+                 read_count(root, "size", size_bytes, err) == 0;
+    cJSON_Delete(root);
+    return right ? 0 : dt_fail(err, DT_INTERNAL, "checkpoint: rank %d of %d sent no list of its slices", rank, ranks);
+}
+
+void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count)
 {
     dt_text_printf(
         out,
@@ -90,15 +108,29 @@ int manifest_text(struct dt_text *out, const struct checkpoint_state *state, con
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
                    state->model_config != NULL ? state->model_config : "null");
     for (int i = 0; i < entry_count; i++) {
-        if (entries[i] == NULL || entries[i][0] != '{') {
-            return dt_fail(err, DT_INTERNAL, "checkpoint: rank %d of %d sent no list of its slices", i, entry_count);
-        }
         dt_text_printf(out, "%s%s", i > 0 ? ",\n" : "", entries[i]);
     }
     dt_text_puts(out, "]");
     uint64_t hash = XXH3_64bits(out->data, out->size);
     dt_text_printf(out, "%s%016" PRIx64 "\"}\n", hash_mark, hash);
-    return 0;
+}
+
+/* At most so many values are in a text: what separates them, and what begins arrays and objects, outside of strings. */
+static size_t count_values(const struct dt_text *text)
+{
+    size_t count = 1;
+    bool string = false;
+    for (size_t i = 0; i < text->size; i++) {
+        char c = text->data[i];
+        if (string && c == '\\') {
+            i++;
+        } else if (c == '"') {
+            string = !string;
+        } else if (!string) {
+            count += c == ',' || c == '[' || c == '{';
+        }
+    }
+    return count;
 }
 
 /* Finds the hash at the end and checks it against the text before it. */
@@ -393,6 +425,69 @@ static int check_cover(struct manifest *m, struct dt_error *err)
     return 0;
 }
 
+static int compare_file_names(const void *a, const void *b)
+{
+    return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
+}
+
+/* No file twice. */
+static int check_files(const struct manifest *m, struct dt_error *err)
+{
+    size_t size = (size_t)m->file_count * sizeof *m->files;
+    struct manifest_file *sorted = dt_alloc(size);
+    int rc = 0;
+    memcpy(sorted, m->files, size);
+    qsort(sorted, (size_t)m->file_count, sizeof *sorted, compare_file_names);
+    for (int i = 1; i < m->file_count && rc == 0; i++) {
+        rc = strcmp(sorted[i - 1].name, sorted[i].name) != 0 ? 0 : dt_fail(err, DT_INVALID, "%s: listed twice", sorted[i].name);
+    }
+    free(sorted);
+    return rc;
+}
+
+static int compare_tensor_names(const void *a, const void *b)
+{
+    return strcmp((*(const struct manifest_tensor *const *)a)->name, (*(const struct manifest_tensor *const *)b)->name);
+}
+
+static void index_tensors(struct manifest *m)
+{
+    m->by_name = dt_arena_alloc(&m->arena, (size_t)m->tensor_count * sizeof *m->by_name);
+    for (int i = 0; i < m->tensor_count; i++) {
+        m->by_name[i] = &m->tensors[i];
+    }
+    qsort(m->by_name, (size_t)m->tensor_count, sizeof *m->by_name, compare_tensor_names);
+}
+
+int manifest_find(const struct manifest *m, const char *name)
+{
+    const struct manifest_tensor wanted = {.name = name}, *key = &wanted;
+    const struct manifest_tensor **found = bsearch(&key, m->by_name, (size_t)m->tensor_count, sizeof *m->by_name, compare_tensor_names);
+    return found != NULL ? (int)(*found - m->tensors) : -1;
+}
+
+int manifest_slice_at(const struct manifest *m, const char *purpose, int tensor, int64_t element)
+{
+    int low = 0, high = m->slice_count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const struct manifest_slice *s = &m->slices[middle];
+        int order = strcmp(s->purpose, purpose);
+        order = order != 0 ? order : (s->tensor > tensor) - (s->tensor < tensor);
+        if (order < 0 || (order == 0 && s->first + s->count <= element)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+bool manifest_slice_is(const struct manifest *m, int slice, const char *purpose, int tensor)
+{
+    return slice < m->slice_count && m->slices[slice].tensor == tensor && strcmp(m->slices[slice].purpose, purpose) == 0;
+}
+
 static int read_files(struct manifest *m, const cJSON *root, struct dt_error *err)
 {
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(root, "files"), *file, *slice;
@@ -402,7 +497,7 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
         slices += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(file, "slices"));
         m->file_count++;
     }
-    if (!cJSON_IsArray(files) || slices < 1 || slices > SLICES_MAX) {
+    if (!cJSON_IsArray(files) || slices < 1 || slices > SLICES_MAX || m->file_count > m->state.ranks) { /* each rank writes one */
         return dt_fail(err, DT_INVALID, "files: missing or out of range");
     }
     m->files = dt_arena_alloc(&m->arena, (size_t)m->file_count * sizeof *m->files);
@@ -421,11 +516,6 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
             return dt_fail(err, DT_INVALID, "a file name that is not plain");
         }
         m->files[i].name = dt_arena_strdup(&m->arena, name);
-        for (int j = 0; j < i; j++) {
-            if (strcmp(m->files[j].name, name) == 0) {
-                return dt_fail(err, DT_INVALID, "%s: listed twice", name);
-            }
-        }
         if (read_count(file, "size", &m->files[i].size_bytes, err) != 0) {
             return dt_wrap(err, "%s", name);
         }
@@ -437,43 +527,49 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
         }
         i++;
     }
-    return check_cover(m, err);
+    if (check_files(m, err) != 0 || check_cover(m, err) != 0) {
+        return -1;
+    }
+    index_tensors(m);
+    return 0;
+}
+
+int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_error *err)
+{
+    *m = (struct manifest){0};
+    dt_arena_init(&m->arena);
+    cJSON *root = NULL;
+    int result = check_hash(text, err);
+    if (result == 0 && count_values(text) > text->size / VALUE_LEAST_BYTES + SHORT_VALUES) {
+        result = dt_fail(err, DT_INVALID, "more values than a checkpoint's has in so much text");
+    }
+    if (result == 0) {
+        root = cJSON_ParseWithLength(text->data, text->size);
+        result = root != NULL ? 0 : dt_fail(err, DT_INVALID, "not JSON");
+    }
+    if (result == 0) {
+        m->state.model_config = member_of(&m->arena, text, "model_config");
+        result = read_state(m, root, err) == 0 && read_files(m, root, err) == 0 ? 0 : -1;
+    }
+    cJSON_Delete(root);
+    if (result != 0) {
+        manifest_clear(m);
+    }
+    return result;
 }
 
 int manifest_read(struct manifest *m, const char *path, struct dt_error *err)
 {
-    *m = (struct manifest){0};
-    dt_arena_init(&m->arena);
     char *file = dt_format("%s/manifest.json", path);
     struct dt_text text;
     dt_text_init(&text);
-    cJSON *root = NULL;
-    int result = -1;
-    if (dt_file_read_own(file, MANIFEST_MAX_BYTES, &text, err) != 0) {
-        goto out;
+    *m = (struct manifest){0};
+    int result = dt_file_read_own(file, MANIFEST_MAX_BYTES, &text, err);
+    if (result == 0 && manifest_parse(m, &text, err) != 0) {
+        result = dt_wrap(err, "%s", file);
     }
-    if (check_hash(&text, err) != 0) {
-        (void)dt_wrap(err, "%s", file);
-        goto out;
-    }
-    root = cJSON_ParseWithLength(text.data, text.size);
-    if (root == NULL) {
-        (void)dt_fail(err, DT_INVALID, "%s: not JSON", file);
-        goto out;
-    }
-    m->state.model_config = member_of(&m->arena, &text, "model_config");
-    if (read_state(m, root, err) != 0 || read_files(m, root, err) != 0) {
-        (void)dt_wrap(err, "%s", file);
-        goto out;
-    }
-    result = 0;
-out:
-    cJSON_Delete(root);
     dt_text_clear(&text);
     free(file);
-    if (result != 0) {
-        manifest_clear(m);
-    }
     return result;
 }
 

@@ -856,6 +856,10 @@ static void cut_missing_and_swapped_files_are_found(void **unused)
     }
 }
 
+#define SLICES_OF(file)                                                                                                                              \
+    "{\"name\":\"" file "\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"" file                                                         \
+    "\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}"
+
 /* A manifest with a right hash may still lie. */
 static void lying_manifests_are_refused(void **unused)
 {
@@ -891,6 +895,7 @@ static void lying_manifests_are_refused(void **unused)
         {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"thing\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":["
          "\"0000000000000000\"]}]}",
          "without purpose"},
+        {SLICES_OF("x") "," SLICES_OF("y"), "files: missing or out of range"}, /* of one rank */
     };
     struct dt_error err;
     fresh_dir();
@@ -899,7 +904,7 @@ static void lying_manifests_are_refused(void **unused)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct dt_text t;
         dt_text_init(&t);
-        assert_int_equal(manifest_text(&t, &state, &bad[i].entry, 1, &err), 0);
+        manifest_text(&t, &state, &bad[i].entry, 1);
         assert_int_equal(dt_file_write(path, t.data, t.size, &err), 0);
         dt_text_clear(&t);
         struct manifest m;
@@ -909,6 +914,86 @@ static void lying_manifests_are_refused(void **unused)
         }
     }
     free(path);
+}
+
+/* What a foreign manifest costs grows with its text: names that are compared in pairs, or values that take fifty times the room of their text, would not
+ * end before the alarm, or with the memory there is. */
+static void a_manifest_costs_what_its_text_does(void **unused)
+{
+    (void)unused;
+    enum { FILES = 300000 };
+    struct dt_error err;
+    struct manifest m;
+    struct dt_text entry, t;
+    struct checkpoint_state state = state_at(1, 1 << 20, 0);
+    dt_text_init(&entry);
+    dt_text_init(&t);
+    for (int twice = 0; twice < 2; twice++) {
+        dt_text_reset(&entry);
+        for (int i = 0; i < FILES; i++) {
+            dt_text_printf(&entry, "{\"name\":\"f%d\",\"size\":1,\"slices\":[]},", i);
+        }
+        dt_text_printf(&entry, "%s", twice ? "{\"name\":\"f7\",\"size\":1,\"slices\":[]}," SLICES_OF("x") : SLICES_OF("x"));
+        const char *entries[] = {dt_text_str(&entry)};
+        dt_text_reset(&t);
+        manifest_text(&t, &state, entries, 1);
+        (void)alarm(60);
+        assert_int_equal(manifest_parse(&m, &t, &err), twice ? -1 : 0);
+        (void)alarm(0);
+        if (twice) {
+            assert_non_null(strstr(err.text, "f7: listed twice"));
+        } else {
+            assert_int_equal(m.file_count, FILES + 1);
+            manifest_clear(&m);
+        }
+    }
+    dt_text_reset(&entry);
+    dt_text_puts(&entry, SLICES_OF("x") ",");
+    for (int i = 0; i < 1 << 20; i++) {
+        dt_text_puts(&entry, "0,");
+    }
+    dt_text_puts(&entry, "0");
+    const char *numbers[] = {dt_text_str(&entry)};
+    dt_text_reset(&t);
+    manifest_text(&t, &state, numbers, 1);
+    assert_int_equal(manifest_parse(&m, &t, &err), -1);
+    assert_non_null(strstr(err.text, "more values than a checkpoint's has in so much text"));
+    dt_text_clear(&entry);
+    dt_text_clear(&t);
+}
+
+/* Each rank's entry came through the store: what is no list of that rank's own file never becomes part of a manifest. */
+static void an_entry_is_of_its_rank(void **unused)
+{
+    (void)unused;
+    static const char own[] = "slices-00001-of-00002.safetensors";
+    char *const bad[] = {dt_strdup(""),
+                         dt_strdup("{"),
+                         dt_strdup("{}"),
+                         dt_strdup("[]"),
+                         dt_strdup(SLICES_OF("../x")),
+                         dt_strdup(SLICES_OF("slices-00000-of-00002.safetensors")),
+                         dt_format("{\"name\":\"%s\",\"size\":-1,\"slices\":[]}", own),
+                         dt_format("{\"name\":\"%s\",\"size\":1}", own),
+                         dt_format("{\"name\":\"%s\",\"size\":1,\"slices\":[]},{\"name\":\"x\",\"size\":1,\"slices\":[]}", own),
+                         dt_format("{\"name\":\"%s\",\"size\":1,\"slices\":[]}],\"job\":[{}", own)};
+    struct checkpoint_state state = state_at(7, 2, 1);
+    struct dt_error err;
+    fresh_dir();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct dt_text entry;
+        const struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL};
+        dt_text_init(&entry);
+        assert_int_equal(checkpoint_write_slices(dir, &state, 0, 2, &slice, 1, &entry, &err), 0);
+        const char *entries[] = {dt_text_str(&entry), bad[i]};
+        assert_int_equal(checkpoint_commit(dir, &state, entries, 2, &(struct checkpoint_keep){.named_step = -1}, &err), -1);
+        if (err.status != DT_INTERNAL || strstr(err.text, "rank 1 of 2 sent no list of its slices") == NULL) {
+            fail_msg("%s\nsays: %s", bad[i], err.text);
+        }
+        assert_int_equal(newest(NULL, 0), -1);
+        dt_text_clear(&entry);
+        free(bad[i]);
+    }
 }
 
 static int cleanup(void **unused)
@@ -979,6 +1064,8 @@ int main(void)
         cmocka_unit_test(parts_make_a_whole),
         cmocka_unit_test(very_many_old_ones),
         cmocka_unit_test(lying_manifests_are_refused),
+        cmocka_unit_test(a_manifest_costs_what_its_text_does),
+        cmocka_unit_test(an_entry_is_of_its_rank),
         cmocka_unit_test(one_job_at_a_time_holds_the_folder),
         cmocka_unit_test(the_lock_of_a_frozen_round_is_taken_over),
         cmocka_unit_test(a_frozen_round_keeps_nobody_away),
