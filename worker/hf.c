@@ -169,18 +169,39 @@ static int check_same(const struct source *a, const struct st_file *f, const str
     return rc;
 }
 
-static int find(const struct chain *c, const char *name)
+static int compare_tensors(const void *a, const void *b, void *chain)
 {
+    const struct tensor *t = ((const struct chain *)chain)->tensors;
+    return strcmp(t[*(const int *)a].name, t[*(const int *)b].name);
+}
+
+/* The chain's tensors sorted by name; the caller frees. */
+static int *sort_tensors(const struct chain *c)
+{
+    int *sorted = dt_alloc((size_t)c->tensor_count * sizeof *sorted);
     for (int i = 0; i < c->tensor_count; i++) {
-        if (strcmp(c->tensors[i].name, name) == 0) {
-            return i;
+        sorted[i] = i;
+    }
+    qsort_r(sorted, (size_t)c->tensor_count, sizeof *sorted, compare_tensors, (void *)(uintptr_t)c);
+    return sorted;
+}
+
+static int find(const struct chain *c, const int *sorted, const char *name)
+{
+    int low = 0, high = c->tensor_count;
+    while (low < high) {
+        int middle = low + (high - low) / 2, order = strcmp(c->tensors[sorted[middle]].name, name);
+        if (order == 0) {
+            return sorted[middle];
         }
+        low = order < 0 ? middle + 1 : low;
+        high = order > 0 ? middle : high;
     }
     return -1;
 }
 
 /* Gives every tensor of the files its place in the chain. */
-static int match(struct hf *h, struct dt_error *err)
+static int match(struct hf *h, const int *sorted, struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);
     for (int i = 0; i < h->file_count; i++) {
@@ -191,7 +212,7 @@ static int match(struct hf *h, struct dt_error *err)
             if (!ops->canonical_name(t->name, name, sizeof name)) {
                 continue;
             }
-            int at = find(h->chain, name);
+            int at = find(h->chain, sorted, name);
             if (at < 0) {
                 return dt_fail(err, DT_INVALID, "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f), t->name,
                                ops->name);
@@ -235,7 +256,9 @@ int hf_open(struct hf **out, const char *folder, const struct chain *chain, stru
         rc = dt_fail(err, DT_NOT_FOUND, "%s: neither model.safetensors nor model.safetensors.index.json", folder);
     }
     if (rc == 0) {
-        rc = match(h, err);
+        int *sorted = sort_tensors(chain);
+        rc = match(h, sorted, err);
+        free(sorted);
     }
     free(index);
     free(single);
