@@ -481,7 +481,8 @@ int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_err
         qsort(c->problems, count, sizeof *c->problems, by_place);
     }
     for (size_t i = 0; i < count && problems != NULL; i++) {
-        dt_text_printf(problems, "%s\n", c->problems[i].text);
+        dt_text_add_visible(problems, c->problems[i].text, strlen(c->problems[i].text), false); /* keys of the file are in it */
+        dt_text_puts(problems, "\n");
     }
     if (count == 1) {
         (void)dt_fail(err, DT_INVALID, "%s", c->problems[0].text);

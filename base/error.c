@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +18,7 @@ int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_l
     }
     err->status = status;
     (void)vsnprintf(err->text, sizeof err->text, fmt, args);
+    dt_text_make_visible(err->text, sizeof err->text); /* names of files, tensors and peers are in it, and it goes to terminals and logs */
     return -1;
 }
 
@@ -59,5 +62,6 @@ int dt_wrap(struct dt_error *err, const char *fmt, ...)
     va_end(args);
     size_t used = strlen(err->text);
     (void)snprintf(err->text + used, sizeof err->text - used, ": %s", inner);
+    dt_text_make_visible(err->text, sizeof err->text);
     return -1;
 }

@@ -25,7 +25,7 @@ enum dt_status dt_status_of(long number);
 
 struct dt_error {
     enum dt_status status;
-    char text[512]; /* no newline; `where: what: cause; do this` */
+    char text[512]; /* no newline, nothing that a terminal does not show (base/text.h); `where: what: cause; do this` */
 };
 
 /* Sets status and text (err may be null). Returns -1, so that callers can `return dt_fail(...)`. */

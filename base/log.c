@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -77,12 +78,10 @@ void dt_log(enum dt_log_level level, const char *module, const char *fmt, ...)
     int used = snprintf(line, sizeof line, "%s %s%s %s: ", when, name_of(level), rank, module);
     va_list args;
     va_start(args, fmt);
-    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);
+    (void)vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);
     va_end(args);
-    size_t size = (size_t)used + (more > 0 ? (size_t)more : 0);
-    if (size > sizeof line - 2) {
-        size = sizeof line - 2;
-    }
+    dt_text_make_visible(line, sizeof line - 1);
+    size_t size = strlen(line);
     line[size++] = '\n';
     void (*to)(const char *, size_t) = atomic_load(&writer);
     if (to != NULL) {

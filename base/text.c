@@ -180,6 +180,65 @@ void dt_text_make_harmless(char *s, bool lines)
     }
 }
 
+void dt_text_add_visible(struct dt_text *t, const char *s, size_t size, bool lines)
+{
+    for (size_t i = 0, length; i < size; i += length) {
+        length = lines && s[i] == '\n' ? 1 : dt_text_visible(s + i, size - i);
+        if (length > 0) {
+            dt_text_add(t, s + i, length);
+        } else if (s[i] == '\n' || s[i] == '\t') {
+            dt_text_puts(t, s[i] == '\n' ? "\\n" : "\\t");
+        } else {
+            dt_text_printf(t, "\\x%02x", (unsigned char)s[i]);
+        }
+        length = length > 0 ? length : 1;
+    }
+}
+
+/* Bytes of s without the beginning of a character at its end. */
+static size_t whole_characters(const char *s, size_t size)
+{
+    size_t begin = size;
+    while (begin > 0 && size - begin < 3 && ((unsigned char)s[begin - 1] & 0xc0) == 0x80) {
+        begin--;
+    }
+    unsigned char first = begin > 0 ? (unsigned char)s[begin - 1] : 0;
+    return first >= 0xc2 && size - begin + 1 < (first >= 0xf0 ? 4U : first >= 0xe0 ? 3U : 2U) ? begin - 1 : size;
+}
+
+void dt_text_make_visible(char *out, size_t out_bytes)
+{
+    size_t size = strlen(out);
+    size = size + 1 == out_bytes ? whole_characters(out, size) : size;
+    out[size] = '\0';
+    if (dt_text_is_harmless(out, size, false)) {
+        return;
+    }
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_add_visible(&t, out, size, false);
+    size = t.size < out_bytes ? t.size : whole_characters(t.data, out_bytes - 1);
+    memcpy(out, t.data, size);
+    out[size] = '\0';
+    dt_text_clear(&t);
+}
+
+void dt_text_say(FILE *to, const char *fmt, ...)
+{
+    struct dt_text line, shown;
+    va_list args;
+    dt_text_init(&line);
+    dt_text_init(&shown);
+    va_start(args, fmt);
+    dt_text_vprintf(&line, fmt, args);
+    va_end(args);
+    dt_text_add_visible(&shown, dt_text_str(&line), line.size, false);
+    dt_text_puts(&shown, "\n");
+    (void)fwrite(shown.data, 1, shown.size, to);
+    dt_text_clear(&shown);
+    dt_text_clear(&line);
+}
+
 void dt_text_json(struct dt_text *t, const char *s, size_t size)
 {
     const unsigned char *bytes = (const unsigned char *)s;

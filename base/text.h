@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 struct dt_text {
     char *data;            /* null while empty and never used; use dt_text_str for a string that is never null */
@@ -28,6 +29,12 @@ size_t dt_text_visible(const char *s, size_t size);
 bool dt_text_is_harmless(const char *s, size_t size, bool lines);
 /* Each byte that is no such character becomes a '?'. s ends with NUL. */
 void dt_text_make_harmless(char *s, bool lines);
+/* Appends s; what is not visible is shown as an escape: \n, \t, \x1b. With `lines` newlines stay. For text of files, peers and workers on its way to a person. */
+void dt_text_add_visible(struct dt_text *t, const char *s, size_t size, bool lines);
+/* The same in place, for a text in a buffer of out_bytes; what was cut there, or does not fit any more, ends with a whole character. */
+void dt_text_make_visible(char *out, size_t out_bytes);
+/* Prints one line: what is formatted, made visible, and a newline. Names from anywhere may be in it. */
+void dt_text_say(FILE *to, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Appends s as a JSON string with quotes; invalid UTF-8 becomes U+FFFD, what is not visible (see above) an escape. */
 void dt_text_json(struct dt_text *t, const char *s, size_t size);
 /* Appends s as one word of a shell's command line: as it is, or in single quotes. */

@@ -149,13 +149,13 @@ static enum standing list_one(const char *folder, const char *name)
     const char *cut = cut_short(name);
     if (cut != NULL || standing == STANDING_FOREIGN) {
         standing = cut != NULL ? STANDING_WHOLE : standing;
-        printf("%-20s %10s %6s %14s  %s\n", name, "-", "-", "-", cut != NULL ? cut : foreign);
+        dt_text_say(stdout, "%-20s %10s %6s %14s  %s", name, "-", "-", "-", cut != NULL ? cut : foreign);
     } else if (checkpoint_open(&c, full, &err) != 0 && !is_our_name(name)) {
         standing = STANDING_FOREIGN;
-        printf("%-20s %10s %6s %14s  not a checkpoint of dtrun: %s\n", name, "-", "-", "-", err.text);
+        dt_text_say(stdout, "%-20s %10s %6s %14s  not a checkpoint of dtrun: %s", name, "-", "-", "-", err.text);
     } else if (c == NULL) {
         standing = STANDING_DAMAGED;
-        printf("%-20s %10s %6s %14s  damaged%s: %s\n", name, "-", "-", "-", is_aside(name) ? ", set aside" : "", err.text);
+        dt_text_say(stdout, "%-20s %10s %6s %14s  damaged%s: %s", name, "-", "-", "-", is_aside(name) ? ", set aside" : "", err.text);
     } else {
         const struct checkpoint_state *s = checkpoint_get_state(c);
         int64_t parameters = 0;
@@ -171,8 +171,8 @@ static enum standing list_one(const char *folder, const char *name)
             parameters += numel;
         }
         /* a wrong checksum may be why it was set aside, and list reads no data */
-        printf("%-20s %10" PRId64 " %6d %14" PRId64 "  %s\n", name, s->step, s->ranks, parameters,
-               is_aside(name) ? "set aside, data not verified" : "complete");
+        dt_text_say(stdout, "%-20s %10" PRId64 " %6d %14" PRId64 "  %s", name, s->step, s->ranks, parameters,
+                    is_aside(name) ? "set aside, data not verified" : "complete");
     }
     checkpoint_close(c);
     free(full);
@@ -186,7 +186,7 @@ static bool verify_whole(const char *path)
     struct checkpoint *c = NULL;
     bool sound = checkpoint_open(&c, path, &err) == 0 && checkpoint_verify(c, &err) == 0;
     if (sound) {
-        printf("%s: step %" PRId64 ": every checksum is right\n", path, checkpoint_get_state(c)->step);
+        dt_text_say(stdout, "%s: step %" PRId64 ": every checksum is right", path, checkpoint_get_state(c)->step);
     } else {
         (void)fprintf(stderr, "dtckpt: damaged: %s\n", err.text);
     }
@@ -202,13 +202,13 @@ static enum standing verify_one(const char *folder, const char *name)
     const char *cut = cut_short(name);
     enum standing standing = STANDING_WHOLE;
     if (cut != NULL) {
-        printf("%s: %s\n", path, cut);
+        dt_text_say(stdout, "%s: %s", path, cut);
     } else if (is_foreign(path, name)) {
         standing = STANDING_FOREIGN;
-        printf("%s: %s\n", path, foreign);
+        dt_text_say(stdout, "%s: %s", path, foreign);
     } else if (!is_our_name(name) && checkpoint_open(&c, path, &err) != 0) {
         standing = STANDING_FOREIGN;
-        printf("%s: not a checkpoint of dtrun: %s\n", path, err.text);
+        dt_text_say(stdout, "%s: not a checkpoint of dtrun: %s", path, err.text);
     } else {
         standing = verify_whole(path) ? STANDING_WHOLE : STANDING_DAMAGED;
     }
@@ -302,7 +302,7 @@ static int hash(const char *path, bool show_path)
     char text[33] = "";
     int result = checkpoint_hash(c, text, &err);
     if (result == 0) {
-        printf(show_path ? "%s  %s\n" : "%s\n", text, path);
+        dt_text_say(stdout, show_path ? "%s  %s" : "%s", text, path);
     }
     checkpoint_close(c);
     return result == 0 ? 0 : fail(&err, 1);
@@ -383,7 +383,7 @@ static int refuse(const char *command)
     static const char *const takes[] = {"PATH", "PATH...", "PATH...", "PATH PATH", "PATH FOLDER", "PATH [PROMPT [COUNT]]"};
     const char *near = dt_text_nearest(command, names, 6);
     if (near != NULL && strcmp(near, command) != 0) {
-        (void)fprintf(stderr, "dtckpt: %s: unknown command; did you mean %s?\n", command, near);
+        dt_text_say(stderr, "dtckpt: %s: unknown command; did you mean %s?", command, near);
         return 2;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -392,7 +392,7 @@ static int refuse(const char *command)
             return 2;
         }
     }
-    (void)fprintf(stderr, "dtckpt: %s%s; see dtckpt --help\n", command, *command != 0 ? ": unknown command" : "no command");
+    dt_text_say(stderr, "dtckpt: %s%s; see dtckpt --help", command, *command != 0 ? ": unknown command" : "no command");
     return 2;
 }
 

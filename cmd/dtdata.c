@@ -137,8 +137,8 @@ static int open_writer(struct shard_writer **w, const char *prefix, const struct
 
 static void say(const char *what, size_t files, const struct shard_writer *w, const char *dir)
 {
-    (void)printf("%s: %zu file%s, %" PRId64 " tokens in %d shard%s: %s/%s-*.bin\n", what, files, files == 1 ? "" : "s", shard_writer_tokens(w),
-                 shard_writer_shards(w), shard_writer_shards(w) == 1 ? "" : "s", dir, what);
+    dt_text_say(stdout, "%s: %zu file%s, %" PRId64 " tokens in %d shard%s: %s/%s-*.bin", what, files, files == 1 ? "" : "s", shard_writer_tokens(w),
+                shard_writer_shards(w), shard_writer_shards(w) == 1 ? "" : "s", dir, what);
 }
 
 static int write_all(const struct corpus *c, const struct tokenize_options *o, struct left_out *left_out, struct dt_error *err)
@@ -178,18 +178,18 @@ out:
 static void say_left_out(const struct corpus *c, const struct tokenize_options *o, const struct left_out *x)
 {
     if (c->binary_count + c->empty_count > 0) {
-        (void)fprintf(stderr, "dtdata: left out %zu binary and %zu empty files\n", c->binary_count, c->empty_count);
+        dt_text_say(stderr, "dtdata: left out %zu binary and %zu empty files", c->binary_count, c->empty_count);
     }
     if (c->output_met) {
-        (void)fprintf(stderr, "dtdata: left out %s, where the shards go\n", o->dir);
+        dt_text_say(stderr, "dtdata: left out %s, where the shards go", o->dir);
     }
     if (x->marks.count > 0) {
-        (void)fprintf(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s\n", x->marks.count, x->marks.count == 1 ? "" : "s",
-                      x->marks.first);
+        dt_text_say(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s", x->marks.count, x->marks.count == 1 ? "" : "s",
+                    x->marks.first);
     }
     if (x->records.count > 0) {
-        (void)fprintf(stderr, "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s\n",
-                      x->records.count, x->records.count == 1 ? "" : "s", x->records.first);
+        dt_text_say(stderr, "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s", x->records.count,
+                    x->records.count == 1 ? "" : "s", x->records.first);
     }
 }
 
@@ -301,15 +301,15 @@ static int inspect(const char *path)
     shard_measure(&s, &max_id, &hash);
     bool same = !s.info.has_hash || s.info.hash == hash, fits = s.info.vocabulary == 0 || max_id < s.info.vocabulary;
     char size[32];
-    (void)printf("%s: %" PRId64 " tokens of %d bytes (%s), largest id %" PRId64 "\n", path, s.token_count, s.width,
-                 dt_text_bytes((double)s.map_bytes, size, sizeof size), max_id);
+    dt_text_say(stdout, "%s: %" PRId64 " tokens of %d bytes (%s), largest id %" PRId64, path, s.token_count, s.width,
+                dt_text_bytes((double)s.map_bytes, size, sizeof size), max_id);
     if (s.has_info) {
-        (void)printf("  tokenizer %s, vocabulary %" PRId64 ", from %" PRId64 " files\n", s.info.tokenizer[0] != 0 ? s.info.tokenizer : "unknown",
-                     s.info.vocabulary, s.info.source_count);
+        dt_text_say(stdout, "  tokenizer %s, vocabulary %" PRId64 ", from %" PRId64 " files", s.info.tokenizer[0] != 0 ? s.info.tokenizer : "unknown",
+                    s.info.vocabulary, s.info.source_count);
     } else {
-        (void)printf("  no %s.json: tokenizer and vocabulary unknown\n", path);
+        dt_text_say(stdout, "  no %s.json: tokenizer and vocabulary unknown", path);
     }
-    (void)printf("  xxh3 %016" PRIx64 "%s\n", hash, !s.info.has_hash ? ", nothing to compare with" : same ? ", as written" : "");
+    dt_text_say(stdout, "  xxh3 %016" PRIx64 "%s", hash, !s.info.has_hash ? ", nothing to compare with" : same ? ", as written" : "");
     if (!same) {
         (void)dt_fail(&err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", path, hash,
                       s.info.hash);

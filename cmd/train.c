@@ -182,7 +182,7 @@ static void free_options(struct options *o)
 static int add_job(struct options *o, const char *path)
 {
     if (o->job.path) {
-        fprintf(stderr, "train: %s: one job file, please, and %s is given already; see train --help\n", path, o->job.path);
+        dt_text_say(stderr, "train: %s: one job file, please, and %s is given already; see train --help", path, o->job.path);
         return -1;
     }
     o->job.path = path;
@@ -199,17 +199,17 @@ static void say_wrong(bool lacks_value, const char *word)
     const char *stem = name + strspn(name, "-");
     for (const struct option *x = long_options; x->name; x++) {
         if (strcmp(x->name, stem) == 0) {
-            fprintf(stderr, "train: %s: %s; see train --help\n", name, x->has_arg == no_argument ? "takes no value" : "needs a value");
+            dt_text_say(stderr, "train: %s: %s; see train --help", name, x->has_arg == no_argument ? "takes no value" : "needs a value");
             return;
         }
         names[count++] = x->name;
     }
     const char *near = lacks_value ? NULL : dt_text_nearest(stem, names, count);
-    fprintf(stderr, "train: %s: %s%s%s\n", name,
-            near          ? "unknown option; did you mean --"
-            : lacks_value ? "needs a value"
-                          : "unknown option",
-            near ? near : "; see train --help", near ? "?" : "");
+    dt_text_say(stderr, "train: %s: %s%s%s", name,
+                near          ? "unknown option; did you mean --"
+                : lacks_value ? "needs a value"
+                              : "unknown option",
+                near ? near : "; see train --help", near ? "?" : "");
 }
 
 /* -1: go on; otherwise the exit code. */

@@ -35,27 +35,31 @@ void report_failure_clear(struct report_failure *f)
     report_failure_init(f);
 }
 
-/* Appends at most max_bytes of text: newline becomes newline and indent (or a blank without indent), tabs stay, other control characters
- * (also the two-byte ones, U+0080 to U+009F) become '?'. */
+/* Appends at most max_bytes of text: newline becomes newline and indent (or a blank without indent), tabs stay, each other character that is not visible
+ * becomes '?'. */
 static void add_safe(struct dt_text *out, const char *text, size_t max_bytes, const char *indent)
 {
-    size_t n = strlen(text);
+    size_t n = strlen(text), size;
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' ')) {
         n--;
     }
     bool cut = n > max_bytes;
-    for (size_t i = 0; i < (cut ? max_bytes : n); i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == '\n') {
+    n = cut ? max_bytes : n;
+    for (size_t i = 0; i < n; i += size) {
+        size = text[i] == '\t' ? 1 : dt_text_visible(text + i, n - i);
+        if (size > 0) {
+            dt_text_add(out, text + i, size);
+            continue;
+        }
+        if (text[i] == '\n') {
             dt_text_puts(out, indent != NULL ? "\n" : " ");
             dt_text_puts(out, indent != NULL ? indent : "");
-        } else if (c == '\t' || (c >= 32 && c != 127 && c != 0xc2)) {
-            dt_text_add(out, text + i, 1);
-        } else if (c == 0xc2 && (unsigned char)text[i + 1] >= 0xa0) {
-            dt_text_add(out, text + i, 1);
-        } else if (c != '\r') {
+        } else if (text[i] != '\r') {
             dt_text_puts(out, "?");
-            i += c == 0xc2 && text[i + 1] != '\0';
+        }
+        size = 1;
+        while ((unsigned char)text[i] >= 0xc2 && i + size < n && (text[i + size] & 0xc0) == 0x80) {
+            size++; /* the rest of that character */
         }
     }
     if (cut) {

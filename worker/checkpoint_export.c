@@ -127,6 +127,13 @@ bool checkpoint_is_exported(struct checkpoint *c, const char *folder)
     return is;
 }
 
+/* "NAME: " */
+static void put_name(struct dt_text *out, const char *name)
+{
+    dt_text_add_visible(out, name, strlen(name), false);
+    dt_text_puts(out, ": ");
+}
+
 static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const struct view *v, float *x, float *y, struct dt_text *out, int *differing,
                           struct dt_error *err)
 {
@@ -151,8 +158,8 @@ static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const stru
     }
     if (unequal > 0) {
         (*differing)++;
-        dt_text_printf(out, "%s: %" PRId64 " of %" PRId64 " elements differ, most at %" PRId64 ": %.9g\n", v->name, unequal, v->numel, where,
-                       largest);
+        put_name(out, v->name);
+        dt_text_printf(out, "%" PRId64 " of %" PRId64 " elements differ, most at %" PRId64 ": %.9g\n", unequal, v->numel, where, largest);
     }
     return 0;
 }
@@ -167,10 +174,12 @@ int checkpoint_diff(struct checkpoint *a, struct checkpoint *b, struct dt_text *
         int order = i == a_count ? 1 : j == b_count ? -1 : strcmp(x[i].name, y[j].name);
         if (order != 0) {
             (*differing)++;
-            dt_text_printf(out, "%s: only in the %s\n", order < 0 ? x[i].name : y[j].name, order < 0 ? "first" : "second");
+            put_name(out, order < 0 ? x[i].name : y[j].name);
+            dt_text_printf(out, "only in the %s\n", order < 0 ? "first" : "second");
         } else if (x[i].dims != y[j].dims || memcmp(x[i].shape, y[j].shape, (size_t)x[i].dims * sizeof(int64_t)) != 0) {
             (*differing)++;
-            dt_text_printf(out, "%s: shapes differ\n", x[i].name);
+            put_name(out, x[i].name);
+            dt_text_puts(out, "shapes differ\n");
         } else {
             result = compare_tensor(a, b, &x[i], buffer, buffer + CHUNK, out, differing, err);
         }

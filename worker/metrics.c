@@ -252,12 +252,22 @@ void metrics_event(struct metrics *m, const char *name, const char *fields)
     append(m, m->events_path);
 }
 
+/* One line of words: paths and names are in it, so it is made visible. */
+static void put_words(struct metrics *m, const char *fmt, va_list args)
+{
+    struct dt_text words;
+    dt_text_init(&words);
+    dt_text_vprintf(&words, fmt, args);
+    dt_text_reset(&m->line);
+    dt_text_add_visible(&m->line, dt_text_str(&words), words.size, false);
+    dt_text_clear(&words);
+}
+
 void metrics_say(struct metrics *m, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    dt_text_reset(&m->line);
-    dt_text_vprintf(&m->line, fmt, args);
+    put_words(m, fmt, args);
     va_end(args);
     log_line(m);
     if (m->active) {
@@ -272,8 +282,7 @@ void metrics_log(struct metrics *m, const char *fmt, ...)
     }
     va_list args;
     va_start(args, fmt);
-    dt_text_reset(&m->line);
-    dt_text_vprintf(&m->line, fmt, args);
+    put_words(m, fmt, args);
     va_end(args);
     log_line(m);
 }

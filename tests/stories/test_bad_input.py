@@ -415,6 +415,58 @@ def test_a_reader_of_the_folder_locks_nothing(place):
     assert subprocess.run([*opens, out / "job.json"], timeout=support.DEADLINE_S).returncode == 0  # which it may read
 
 
+HOSTILE = "\x1b]0;owned\x07\u202e\u009b2J\nforged"
+
+
+def test_names_from_somewhere_are_shown_as_escapes(place, tmp_path):
+    """A tensor, a file of an index, a model type, a key, a tokenizer, a folder: what a terminal would obey, or what begins a line, never reaches one."""
+    folder, job, _ = place
+    hf, runs = tmp_path / "hf", tmp_path / "runs"
+    hf.mkdir()
+    config = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 256, "activation_function": "gelu_new"}
+    header = json.dumps({HOSTILE: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    tensors = struct.pack("<Q", len(header)) + header + b"\0\0\0\0"
+    index = json.dumps({"weight_map": {"t": HOSTILE}}).encode()
+    foreign = [("model.safetensors", tensors, config), ("model.safetensors.index.json", index, config),
+               ("model.safetensors", tensors, {**config, "model_type": HOSTILE})]
+    said = []
+
+    def ask(code, program, *args):
+        p = subprocess.run([support.program(program), *map(str, args)], env=support.clean_env(), capture_output=True, timeout=support.DEADLINE_S)
+        assert p.returncode == code, p
+        said.append(p.stdout + p.stderr)
+
+    with open(job) as f:
+        text = json.load(f)
+    loads = tmp_path / "loads.json"
+    loads.write_text(json.dumps({**text, "model": {"load": str(hf)}}))
+    for name, data, c in foreign:
+        for old in hf.iterdir():
+            old.unlink()
+        (hf / name).write_bytes(data)
+        (hf / "config.json").write_text(json.dumps(c))
+        ask(100 if c is config else 2, "train", loads, "--output_dir", tmp_path / "out")
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({**text, HOSTILE: 1}))
+    ask(2, "train", keys)
+    out = tmp_path / f"out{HOSTILE}"
+    ask(0, "train", job, "--output_dir", out)
+    ask(0, "train", job, "--output_dir", out)  # which is finished
+    said.append(b"".join(p.read_bytes() for p in (out / "logs").iterdir()))
+    ask(0, "dtckpt", "list", out)
+    ask(0, "dtckpt", "verify", out)
+    steps = runs / f"step-00000001{HOSTILE}"
+    steps.mkdir(parents=True)
+    ask(2, "dtckpt", "list", runs)
+    shard = next((folder / "shards").glob("train-*.bin"))
+    shutil.copy(shard, tmp_path / "s.bin")
+    (tmp_path / "s.bin.json").write_text(json.dumps({**json.loads((folder / "shards" / f"{shard.name}.json").read_text()), "tokenizer": HOSTILE[:30]}))
+    ask(0, "dtdata", "inspect", tmp_path / "s.bin")
+    assert sum(b"owned" in text for text in said) >= 8, said
+    for text in said:
+        assert not re.search(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|^(train: )?forged", text, re.M), text
+
+
 def test_links_that_somebody_put_there_first(place):
     """What a run appends to is never another file: its lines are lost, with one warning, and training goes on."""
     folder, job, expected = place

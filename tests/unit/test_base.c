@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/library.h"
 #include "base/page.h"
+#include "base/log.h"
 #include "base/text.h"
 
 #include <dlfcn.h>
@@ -151,6 +152,53 @@ static void text_is_harmless(void **state)
     dt_text_init(&t);
     dt_text_json(&t, "\xc2\x9b\xe2\x80\xae\x7f\xc3\xb6", 8);
     assert_string_equal(t.data, "\"\\u009b\\u202e\\u007f\xc3\xb6\"");
+    dt_text_clear(&t);
+}
+
+static const char hostile[] = "a\x1b[2J\x07 \xc2\x9bX \xe2\x80\xaez \x7f\xff\r\n\tb";
+static const char shown[] = "a\\x1b[2J\\x07 \\xc2\\x9bX \\xe2\\x80\\xaez \\x7f\\xff\\x0d\\n\\tb";
+
+static char logged[2048];
+static void keep_line(const char *line, size_t size)
+{
+    (void)snprintf(logged, sizeof logged, "%.*s", (int)size, line);
+}
+
+/* Names of files, tensors and peers are in errors and logs: what a terminal would obey is an escape, and other writing stays as it is. */
+static void what_people_read_is_visible(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct dt_text t;
+    char small[8] = "x\x1b\x1b";
+    (void)dt_fail(&err, DT_INVALID, "tensor %s", hostile);
+    assert_string_equal(err.text + strlen("tensor "), shown);
+    (void)dt_wrap(&err, "%s", hostile);
+    assert_int_equal(strncmp(err.text, shown, strlen(shown)), 0);
+    assert_non_null(strstr(err.text, ": tensor a\\x1b[2J"));
+    errno = ENOENT;
+    (void)dt_fail_errno(&err, "%s", hostile);
+    assert_int_equal(strncmp(err.text, shown, strlen(shown)), 0);
+    assert_true(dt_text_is_harmless(err.text, strlen(err.text), false));
+    (void)dt_fail(&err, DT_INVALID, "Zürich %s", "文件 é"); /* UTF-8 names stay */
+    assert_string_equal(err.text, "Zürich 文件 é");
+    for (size_t room = 500; room < 512; room++) { /* cut within a character: it goes, and is no escape */
+        (void)dt_fail(&err, DT_INVALID, "%*s%s", (int)room, "", "文件😀😀");
+        assert_true(dt_text_is_harmless(err.text, strlen(err.text), false) && strchr(err.text, '\\') == NULL && strlen(err.text) >= 507);
+        (void)dt_fail(&err, DT_INVALID, "\x1b%*s%s", (int)room - 5, "", "文件😀😀");
+        assert_true(dt_text_is_harmless(err.text, strlen(err.text), false) && strlen(err.text) >= 506);
+    }
+    dt_text_make_visible(small, sizeof small);
+    assert_string_equal(small, "x\\x1b\\x");
+    dt_log_open(DT_LOG_INFO, -1, 2);
+    dt_log_to(keep_line);
+    dt_log(DT_LOG_INFO, "files", "%s", hostile);
+    dt_log_to(NULL);
+    assert_non_null(strstr(logged, shown));
+    assert_string_equal(strchr(logged, '\n'), "\n"); /* one line */
+    dt_text_init(&t);
+    dt_text_add_visible(&t, "one\ntwo\x1b\n", 9, true); /* our own lines stay */
+    assert_string_equal(dt_text_str(&t), "one\ntwo\\x1b\n");
     dt_text_clear(&t);
 }
 
@@ -523,6 +571,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_hold_the_first_cause),
         cmocka_unit_test(a_status_from_elsewhere_is_one),
+        cmocka_unit_test(what_people_read_is_visible),
         cmocka_unit_test(text_grows_and_quotes),
         cmocka_unit_test(byte_order_marks),
         cmocka_unit_test(text_is_harmless),

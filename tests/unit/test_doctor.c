@@ -75,9 +75,14 @@ static void lines_of_a_report(void **state)
     r.group = "g";
     r.check = "c";
     doctor_say(&r, DOCTOR_WARN, "a", "\"x\"");
+    doctor_say(&r, DOCTOR_OK, NULL,
+               "host \xc2\x9b"
+               "2J \xe2\x80\xae Zürich");
     doctor_report_end(&r);
+    assert_non_null(strstr(dt_text_str(&r.out), "\"host ??2J ??? Zürich\""));
+    *strchr(r.out.data, '\n') = '\0';
     assert_string_equal(dt_text_str(&r.out),
-                        "{\"group\": \"g\", \"check\": \"c\", \"level\": \"warn\", \"finding\": \"\\\"x\\\"\", \"advice\": \"a\"}\n");
+                        "{\"group\": \"g\", \"check\": \"c\", \"level\": \"warn\", \"finding\": \"\\\"x\\\"\", \"advice\": \"a\"}");
     doctor_report_clear(&r);
 }
 
