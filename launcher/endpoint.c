@@ -24,7 +24,7 @@ static bool is_any(const struct sockaddr *a)
     return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-static bool is_loopback(const struct sockaddr *a)
+bool endpoint_is_loopback(const struct sockaddr *a)
 {
     struct sockaddr_storage copy = {0};
     memcpy(&copy, a, lookup_size(a));
@@ -35,20 +35,23 @@ static bool is_loopback(const struct sockaddr *a)
     return ntohl(((struct sockaddr_in *)(void *)&copy)->sin_addr.s_addr) >> 24 == 127;
 }
 
-bool endpoint_is_local(const struct sockaddr *a)
+bool endpoint_is_among(const struct ifaddrs *interfaces, const struct sockaddr *a)
 {
-    if (is_any(a) || is_loopback(a)) {
-        return true;
-    }
-    struct ifaddrs *all = NULL;
-    bool found = false;
-    if (getifaddrs(&all) != 0) {
-        return false;
-    }
-    for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
+    bool found = is_any(a) || endpoint_is_loopback(a);
+    for (const struct ifaddrs *i = interfaces; i != NULL && !found; i = i->ifa_next) {
         int family = i->ifa_addr != NULL ? i->ifa_addr->sa_family : AF_UNSPEC;
         found = (family == AF_INET || family == AF_INET6) && lookup_same_host(i->ifa_addr, a);
     }
+    return found;
+}
+
+bool endpoint_is_local(const struct sockaddr *a)
+{
+    struct ifaddrs *all = NULL;
+    if (endpoint_is_among(NULL, a)) {
+        return true;
+    }
+    bool found = getifaddrs(&all) == 0 && endpoint_is_among(all, a);
     freeifaddrs(all);
     return found;
 }
@@ -318,7 +321,7 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
     }
     for (int i = 0; i < list->count; i++) {
         const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
-        if (!is_any(a) && !is_loopback(a) && endpoint_is_local(a)) {
+        if (!is_any(a) && !endpoint_is_loopback(a) && endpoint_is_local(a)) {
             (void)lookup_host(a, out, out_bytes);
             return 0;
         }
@@ -326,7 +329,7 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
     for (int i = 0; i < list->count; i++) {
         const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
         if (!is_any(a) && endpoint_route(a, out, out_bytes, err) == 0) {
-            if (is_loopback(a) && warning != NULL) {
+            if (endpoint_is_loopback(a) && warning != NULL) {
                 *warning = "warning: the endpoint is a loopback address, at which other hosts find themselves, not this one";
             }
             return 0;

@@ -24,8 +24,12 @@ struct endpoint {
     char why[256]; /* for people */
 };
 
+struct ifaddrs;
 /* True for loopback, for "any", and for the addresses of all interfaces. */
 bool endpoint_is_local(const struct sockaddr *a);
+/* The same, with the interfaces that getifaddrs showed; null: none. */
+bool endpoint_is_among(const struct ifaddrs *interfaces, const struct sockaddr *a);
+bool endpoint_is_loopback(const struct sockaddr *a);
 /* list: the endpoint's addresses. A taken port makes ENDPOINT_AUTO a joiner: another agent of this machine was first. A port that an outgoing
  * connection happens to have makes nobody a host: claim it (claim.h). Errors: ENDPOINT_HOST at whose port somebody listens; that its address is
  * elsewhere only `why` says. */

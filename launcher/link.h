@@ -60,8 +60,9 @@ void link_connect(struct link *l, uint64_t peer, const char *host, int port);
 void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *list);
 /* A connection that store_server took: this is its `take`, with the link as user. fd is the link's. */
 bool link_take(void *user, int fd, const void *first, size_t size, const char *from);
-/* Whether `from` belongs to this machine or to an agent that proved itself: this is store_server's `allow`. */
-bool link_allow(void *user, const struct sockaddr *from);
+/* Whether an agent that proved itself came from there, whatever the port, and is still of the job: its link is up, or was lost less than dead_s ago. An
+ * agent that said goodbye is not. This is store_access's is_joined, with the link as user. */
+bool link_is_joined(void *user, const struct sockaddr *from);
 /* Queues a copy; urgent ones go before all others. -1: no link, or too long. Written when the loop goes on. */
 int link_send(struct link *l, uint64_t peer, const void *bytes, size_t size, bool urgent);
 /* Sends what is queued and a goodbye, then closes: the peer sees down, not dead. Also ends attempts to connect to it. */

@@ -19,6 +19,7 @@ void conn_lost(struct conn *c, bool dead, bool ask)
     struct link *l = c->link;
     uint64_t peer = c->secure.peer_id;
     link_remove(l, c);
+    known_gone(l, c, false);
     bool asked = ask && probe_open(l, c);
     conn_close(c);
     if (!asked && !l->closing) {
@@ -218,6 +219,7 @@ static void digest(struct conn *c)
         case SECURE_END:
             c->shut = true; /* the peer is leaving: an orderly end is what it waits for */
             link_remove(l, c);
+            known_gone(l, c, true);
             conn_set_state(c, CONN_LEAVING);
             conn_close(c);
             if (!l->closing) {

@@ -1,9 +1,6 @@
 /* Who is known to a link: peers that are up, agents that proved themselves (newest session), and the hosts that they came from. */
 #include "launcher/link_private.h"
 
-#include "launcher/endpoint.h"
-
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,25 +58,15 @@ struct known *known_find(const struct link *l, uint64_t id)
     return NULL;
 }
 
-static struct known_host host_of(const struct sockaddr *a)
-{
-    struct known_host h = {{0}};
-    if (a->sa_family == AF_INET6) {
-        memcpy(h.address, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, sizeof h.address);
-    } else {
-        memset(h.address + 10, 0xff, 2);
-        memcpy(h.address + 12, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
-    }
-    return h;
-}
-
 /* Index of the first host that is not smaller. */
-static int place_of_host(const struct link *l, const struct known_host *h)
+static int place_of_host(const struct link *l, const uint8_t *address, uint64_t peer)
 {
     int low = 0, high = l->host_count;
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (memcmp(&l->hosts[middle], h, sizeof *h) < 0) {
+        const struct known_host *h = &l->hosts[middle];
+        int order = memcmp(h->address, address, sizeof h->address);
+        if (order < 0 || (order == 0 && h->peer < peer)) {
             low = middle + 1;
         } else {
             high = middle;
@@ -88,20 +75,60 @@ static int place_of_host(const struct link *l, const struct known_host *h)
     return low;
 }
 
-static void add_host(struct link *l, const struct sockaddr *from)
+static bool is_joined(const struct link *l, const struct known_host *h, double now_s)
 {
-    struct known_host h = host_of(from);
-    int i = place_of_host(l, &h);
-    if (i < l->host_count && memcmp(&l->hosts[i], &h, sizeof h) == 0) {
-        return;
+    return now_s < h->until_s || link_find(l, h->peer) != NULL;
+}
+
+/* Before there are twice as many: those that are no longer of the job make room. */
+static void make_room(struct link *l)
+{
+    double now_s = link_now(l);
+    int kept = 0;
+    for (int i = 0; i < l->host_count; i++) {
+        if (is_joined(l, &l->hosts[i], now_s)) {
+            l->hosts[kept++] = l->hosts[i];
+        }
     }
-    if (l->host_count == l->host_capacity) {
+    l->host_count = kept;
+    if (2 * kept >= l->host_capacity) {
         l->host_capacity = l->host_capacity > 0 ? l->host_capacity * 2 : 16;
         l->hosts = dt_realloc(l->hosts, (size_t)l->host_capacity * sizeof *l->hosts);
+    }
+}
+
+/* The place of where c came from; false: it is not there. */
+static bool find_host(const struct link *l, const struct conn *c, struct known_host *h, int *place)
+{
+    *h = (struct known_host){.peer = c->secure.peer_id};
+    lookup_bytes((const struct sockaddr *)&c->from, h->address);
+    *place = place_of_host(l, h->address, h->peer);
+    return *place < l->host_count && l->hosts[*place].peer == h->peer && memcmp(l->hosts[*place].address, h->address, sizeof h->address) == 0;
+}
+
+static void add_host(struct link *l, const struct conn *c)
+{
+    struct known_host h;
+    int i;
+    if (l->host_count == l->host_capacity) {
+        make_room(l);
+    }
+    if (find_host(l, c, &h, &i)) {
+        return;
     }
     memmove(l->hosts + i + 1, l->hosts + i, (size_t)(l->host_count - i) * sizeof *l->hosts);
     l->hosts[i] = h;
     l->host_count++;
+}
+
+/* The workers of a host whose link is lost end before it counts as dead, or it is linked again by then. */
+void known_gone(struct link *l, const struct conn *c, bool said)
+{
+    struct known_host h;
+    int i;
+    if (find_host(l, c, &h, &i)) {
+        l->hosts[i].until_s = said ? 0 : link_now(l) + l->options.dead_s;
+    }
 }
 
 void known_add(struct link *l, const struct conn *c)
@@ -118,13 +145,19 @@ void known_add(struct link *l, const struct conn *c)
     }
     *k = (struct known){.id = c->secure.peer_id};
     memcpy(k->session, c->secure.session, sizeof k->session);
-    add_host(l, (const struct sockaddr *)&c->from);
+    add_host(l, c);
 }
 
-bool link_allow(void *user, const struct sockaddr *from)
+bool link_is_joined(void *user, const struct sockaddr *from)
 {
     const struct link *l = user;
-    struct known_host h = host_of(from);
-    int i = place_of_host(l, &h);
-    return (i < l->host_count && memcmp(&l->hosts[i], &h, sizeof h) == 0) || endpoint_is_local(from);
+    uint8_t address[16];
+    double now_s = link_now(l);
+    lookup_bytes(from, address);
+    for (int i = place_of_host(l, address, 0); i < l->host_count && memcmp(l->hosts[i].address, address, sizeof address) == 0; i++) {
+        if (is_joined(l, &l->hosts[i], now_s)) {
+            return true;
+        }
+    }
+    return false;
 }

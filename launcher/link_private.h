@@ -76,8 +76,10 @@ struct known { /* agents that proved themselves, as many as LINK_KNOWN_MAX */
     uint8_t session[SECURE_SESSION_BYTES]; /* newest */
 };
 
-struct known_host { /* where any of them came from, ever: an address of version 4 as one of version 6 */
+struct known_host { /* an address from which a peer came: of the job while that peer is up, and until until_s after it was lost */
     uint8_t address[16];
+    uint64_t peer;
+    double until_s;
 };
 
 struct reached { /* who answered when we connected without knowing whom to expect */
@@ -108,7 +110,7 @@ struct link {
     unsigned reached_next;
     struct known *known;
     int known_count, known_capacity, known_next;
-    struct known_host *hosts; /* sorted */
+    struct known_host *hosts; /* sorted by address, then by peer */
     int host_count, host_capacity;
     struct strangers strangers;
     double looked_s; /* at those who wait */
@@ -145,6 +147,8 @@ void conn_give_up(struct conn *c, const struct dt_error *err); /* one that was n
 struct conn *link_find(const struct link *l, uint64_t peer);
 void link_add(struct link *l, struct conn *c);
 void link_remove(struct link *l, const struct conn *c);
+/* It is no longer up. Said: its peer said goodbye, or we did, so where it came from is no longer of the job; else it is until that host would be dead. */
+void known_gone(struct link *l, const struct conn *c, bool said);
 struct known *known_find(const struct link *l, uint64_t id);
 void known_add(struct link *l, const struct conn *c);
 /* link_dial.c */

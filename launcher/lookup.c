@@ -67,6 +67,17 @@ void lookup_unmap(struct sockaddr_storage *a)
     }
 }
 
+void lookup_bytes(const struct sockaddr *a, uint8_t out[16])
+{
+    if (a->sa_family == AF_INET6) {
+        memcpy(out, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, 16);
+    } else {
+        memset(out, 0, 10);
+        memset(out + 10, 0xff, 2);
+        memcpy(out + 12, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
+    }
+}
+
 static struct sockaddr_storage plain(const struct sockaddr *a)
 {
     struct sockaddr_storage copy = {0};

@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <uv.h>
 
@@ -46,5 +47,7 @@ char *lookup_name(const struct sockaddr *a, char *out, size_t out_bytes);
 bool lookup_same_host(const struct sockaddr *a, const struct sockaddr *b);
 /* An IPv4 address in IPv6 becomes plain IPv4. */
 void lookup_unmap(struct sockaddr_storage *a);
+/* The address alone, as one of version 6: what tells hosts apart. */
+void lookup_bytes(const struct sockaddr *a, uint8_t out[16]);
 
 #endif

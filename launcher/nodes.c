@@ -527,7 +527,11 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
         (void)close(fd);
         return -1;
     }
-    struct store_server_options s = {.listen_fd = fd, .take = link_take, .allow = link_allow, .user = n->link};
+    struct store_server_options s = {
+        .listen_fd = fd,
+        .take = link_take,
+        .user = n->link,
+        .access = {.is_joined = link_is_joined, .user = n->link, .users = o->store_users, .user_count = o->store_user_count}};
     if (store_server_open(&n->store, loop, &s, err) != 0) {
         (void)close(fd);
         return -1;

@@ -25,7 +25,7 @@
     X(time_scale) X(redirects) X(tee) X(log_dir) X(local_ranks_filter) X(ranks_filter) \
     X(log_line_prefix_template) X(duplicate_stdout_filters) X(duplicate_stderr_filters) X(event_log_handler) \
     X(logs_specs) X(stdin) X(rdzv_backend) X(rdzv_endpoint) X(rdzv_id) X(master_addr) X(master_port) \
-    X(local_addr) X(port_range) X(join_timeout) X(last_call) X(dead_after) X(rdzv_conf) X(key_file) X(hostfile) \
+    X(local_addr) X(port_range) X(join_timeout) X(last_call) X(dead_after) X(rdzv_conf) X(key_file) X(store_users) X(hostfile) \
     X(include) X(exclude) X(ssh) X(leash) X(status) X(json) X(metrics_endpoint) X(serve_store) \
     X(virtual_local_rank) X(numa_binding) X(cluster) X(print_completion) X(help) X(version)
 /* clang-format on */
@@ -121,6 +121,8 @@ struct options {
     double time_scale;         /* already applied to every duration of this struct, for bounds that are not options */
     bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
     int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
+    unsigned store_users[OPTIONS_MAX_CODES];                      /* --store_users */
+    int store_user_count;
     int check_code;        /* never read from anywhere: the check of the job failed with it, and other hosts are told (run_check.c) */
     int requeue_exit_code; /* what a saved stop ends with; 75 */
     char *requeue;         /* auto, on, off */

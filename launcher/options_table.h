@@ -67,6 +67,7 @@ int option_parse_run_id(struct options *o, const struct option_row *row, const c
 int option_parse_ranks(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_list(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_signals(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_users(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_codes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_ports(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_metrics(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);

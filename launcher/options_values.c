@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -413,6 +414,28 @@ int option_parse_signals(struct options *o, const struct option_row *row, const 
         }
         o->signals[number] = true;
         p += n;
+    }
+    return 0;
+}
+
+int option_parse_users(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
+{
+    o->store_user_count = 0;
+    for (const char *p = text; *p != '\0'; p += *p == ',') {
+        char name[256];
+        int size = (int)strcspn(p, ",");
+        long long id = -1;
+        (void)snprintf(name, sizeof name, "%.*s", size, p);
+        if (o->store_user_count == OPTIONS_MAX_CODES || size == 0 || size >= (int)sizeof name) {
+            return must_be(err, text, "at most %d users, separated by commas; example: --%s=nobody,1001", OPTIONS_MAX_CODES, row->name);
+        }
+        const struct passwd *known = dt_parse_int64(name, &id) ? NULL : getpwnam(name);
+        id = known != NULL ? (long long)known->pw_uid : id;
+        if (id < 0 || id >= UINT_MAX) { /* that number is no user */
+            return must_be(err, name, "a user of this host, by name or number; example: --%s=nobody,1001", row->name);
+        }
+        o->store_users[o->store_user_count++] = (unsigned)id;
+        p += size;
     }
     return 0;
 }

@@ -389,7 +389,10 @@ static int open_store(struct run *r, struct dt_error *err)
 {
     const struct options *o = r->o;
     (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", o->master_addr);
-    struct store_server_options s = {.host = r->master_addr, .port = o->master_port, .range = {o->port_lo, o->port_hi, 0}};
+    struct store_server_options s = {.host = r->master_addr,
+                                     .port = o->master_port,
+                                     .range = {o->port_lo, o->port_hi, 0},
+                                     .access = {.users = o->store_users, .user_count = o->store_user_count}};
     if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
         return 0;
     }

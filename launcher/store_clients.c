@@ -41,6 +41,7 @@ void store_handle_closed(struct store_server *s)
     void *user = s->closed_user;
     dt_store_table_close(s->table);
     burst_close(s->burst);
+    store_access_close(&s->access);
     free(s->dirty);
     free(s);
     if (closed != NULL) {

@@ -22,6 +22,7 @@ struct store_client {
     size_t dirty_at; /* its place in the server's list, while it is dirty */
     bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
     double since_s;
+    struct store_guest guest; /* whose it is, once it has begun as clients do */
     struct dt_wire_parser parser;
     size_t held; /* what the parser held when last counted */
     struct dt_store_waiter waiter;
@@ -59,6 +60,7 @@ struct store_server {
     double crowd_s; /* last line about too many connections, and how many were closed since */
     int crowd_unsaid;
     struct strangers strangers;
+    struct store_access access;
     void (*ping)(void *user, int pid); /* null: nobody asks */
     void *ping_user;
     uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];

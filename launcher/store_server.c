@@ -46,20 +46,11 @@ static void count_held(struct store_client *c)
     c->held = held;
 }
 
-/* Process ids of other machines say nothing here. */
-static bool is_of_this_machine(const struct store_client *c)
-{
-    struct sockaddr_storage from = {0}, to = {0};
-    socklen_t size = sizeof to;
-    return store_client_address(c, &from) && getsockname(c->fd, (struct sockaddr *)&to, &size) == 0 &&
-           lookup_same_host((struct sockaddr *)&from, (struct sockaddr *)&to);
-}
-
 static void take_ping(struct store_client *c, uint32_t word)
 {
     const struct store_server *s = c->server;
     c->looks = c->looks || (word & DT_WIRE_LOOKS) != 0;
-    if (s->ping != NULL && is_of_this_machine(c)) {
+    if (s->ping != NULL && c->guest.is_here) { /* process ids of other machines say nothing here */
         s->ping(s->ping_user, (int)(word & ~DT_WIRE_LOOKS));
     }
 }
@@ -118,14 +109,6 @@ static void serve(struct store_client *c, const char *data, size_t size)
     }
 }
 
-/* The torch protocol has no key: only hosts of the job may use it. */
-static bool is_allowed(const struct store_client *c)
-{
-    const struct store_server_options *o = &c->server->options;
-    struct sockaddr_storage from = {0};
-    return o->allow == NULL || (store_client_address(c, &from) && o->allow(o->user, (struct sockaddr *)&from));
-}
-
 /* The first byte was not 0x00: the socket is somebody else's, or closed. */
 static void give_away(struct store_client *c, const char *data, size_t size)
 {
@@ -149,6 +132,7 @@ static void give_away(struct store_client *c, const char *data, size_t size)
 static void receive(struct store_client *c, int reads)
 {
     struct store_server *s = c->server;
+    struct dt_error err;
     for (int i = 0; i < reads && !c->closing; i++) {
         ssize_t size = recv(c->fd, s->buffer, STORE_READ_BYTES, 0);
         if (size < 0 && errno == EINTR) {
@@ -162,8 +146,8 @@ static void receive(struct store_client *c, int reads)
             store_client_drop(c, usual ? NULL : strerror(errno));
         } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && s->buffer[0] != DT_WIRE_VALIDATE) {
             give_away(c, s->buffer, (size_t)size);
-        } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && !is_allowed(c)) {
-            store_client_drop(c, "its host is not part of the job");
+        } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && store_access_check(&s->access, c->fd, &c->guest, &err) != 0) {
+            store_client_drop(c, err.text);
         } else {
             serve(c, s->buffer, (size_t)size);
         }
@@ -358,6 +342,7 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     s->read.data = s;
     s->handles = 2;
     s->burst = burst_open();
+    s->access.owners.fd = -1;
     if (store_server_listen(s, net.fd, err) != 0) {
         if (options->listen_fd <= 0) {
             dt_net_close(&net);
@@ -365,6 +350,7 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
         store_server_close(s, NULL, NULL);
         return dt_wrap(err, "%s", net.name);
     }
+    store_access_open(&s->access, &s->options.access, net.fd);
     (void)uv_timer_start(&s->timer, on_sweep, sweep_ms, sweep_ms);
     uv_unref((uv_handle_t *)&s->timer);
     (void)uv_check_start(&s->read, on_read);
@@ -376,6 +362,11 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
 int store_server_port(const struct store_server *s)
 {
     return s->port;
+}
+
+bool store_server_is_open(const struct store_server *s)
+{
+    return s->access.everybody;
 }
 
 void store_server_expect(struct store_server *s, int world_size)

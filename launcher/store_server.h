@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "collectives/net.h"
 #include "collectives/store_table.h"
+#include "launcher/store_access.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,9 +29,8 @@ struct store_server_options {
     /* A connection whose first byte is not 0x00. Returns true when taken: fd (non-blocking, close-on-exec) is then the callee's,
      * `first` are the bytes already read (copy them). `from` is the address of the peer. May be null. */
     bool (*take)(void *user, int fd, const void *first, size_t size, const char *from);
-    /* Whether store clients may come from this address; asked at their first byte. Null: from everywhere. */
-    bool (*allow)(void *user, const struct sockaddr *from);
     void *user;
+    struct store_access_options access; /* who may use the store: asked at a client's first byte. All zeros: our own user and root, on this machine */
     int listen_fd; /* above 0: a socket that listens already (non-blocking, close-on-exec), used instead of host and port; ours on success */
 };
 
@@ -39,6 +39,8 @@ struct store_server;
 /* Listens, with the soft limit of open files raised to the hard one. The options are copied. */
 int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err);
 int store_server_port(const struct store_server *s);
+/* It serves everybody who reaches it (store_access_options.open). */
+bool store_server_is_open(const struct store_server *s);
 /* How many ranks there are, from now on: connections are limited to 4 for each and 1024. */
 void store_server_expect(struct store_server *s, int world_size);
 /* Serves at a second port as well: fd listens already, as listen_fd. On success it is ours. */

@@ -92,12 +92,6 @@ static bool take(void *user, int fd, const void *first, size_t size, const char 
     return a->link != NULL && link_take(a->link, fd, first, size, from);
 }
 
-static bool allow(void *user, const struct sockaddr *from)
-{
-    const struct agent *a = user;
-    return a->link != NULL && link_allow(a->link, from);
-}
-
 static struct link_options options_of(struct agent *a, uint64_t id, const struct secure_key *key)
 {
     a->id = id;
@@ -113,7 +107,7 @@ static struct link_options options_of(struct agent *a, uint64_t id, const struct
 static void listen_agent(struct agent *a)
 {
     struct dt_error err;
-    struct store_server_options s = {.take = take, .allow = allow, .user = a};
+    struct store_server_options s = {.take = take, .user = a};
     *a = (struct agent){0};
     assert_int_equal(store_server_open(&a->store, &loop, &s, &err), 0);
     a->port = store_server_port(a->store);
@@ -439,7 +433,7 @@ static void either_family_may_be_the_served_one(void **state)
                 end(a, 0);
                 skip(); /* no IPv6 here */
             }
-            struct store_server_options s = {.listen_fd = listener.fd, .take = take, .allow = allow, .user = &a[0]};
+            struct store_server_options s = {.listen_fd = listener.fd, .take = take, .user = &a[0]};
             assert_int_equal(store_server_open(&a[0].store, &loop, &s, &err), 0);
             struct link_options o = options_of(&a[0], 1, &key_one);
             o.hooks.up = on_up_anywhere;
@@ -1001,7 +995,7 @@ static void a_silent_crowd_harms_nobody(void **state)
     char got[4];
     begin();
     a[0] = (struct agent){0};
-    struct store_server_options s = {.take = take, .allow = allow, .user = &a[0], .fresh_count = places};
+    struct store_server_options s = {.take = take, .user = &a[0], .fresh_count = places};
     assert_int_equal(store_server_open(&a[0].store, &loop, &s, &err), 0);
     a[0].port = store_server_port(a[0].store);
     struct link_options o = options_of(&a[0], 1, &key_one);
@@ -1073,66 +1067,91 @@ static void a_peer_that_does_not_read_is_reset(void **state)
     end(&a, 1);
 }
 
-static bool refuse_all(void *user, const struct sockaddr *from)
+static struct sockaddr_in address_of(uint32_t number)
 {
-    (void)user;
-    (void)from;
-    return false;
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(number)}};
 }
 
-static void the_store_serves_the_job_alone(void **state)
+static bool is_joined(const struct agent *a, uint32_t number)
 {
-    (void)state;
-    static const char hello[] = {0x00, (char)0xce, (char)0xf7, (char)0x85, 0x3c, 0x0d, 1, 2, 3, 4}, pong[] = {1, 2, 3, 4};
-    struct agent a;
-    char got[4];
-    begin();
-    start(&a, 1, &key_one);
-    int fd = connect_raw(a.port);
-    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), (ssize_t)sizeof hello); /* our own machine */
-    wait_until(recv(fd, got, 4, MSG_DONTWAIT) == 4);
-    assert_memory_equal(got, pong, 4);
-    (void)close(fd);
-    struct dt_net listener;
-    struct dt_error err;
-    struct store_server *s;
-    int port = 0;
-    assert_int_equal(dt_net_listen(&listener, "127.0.0.1", 0, 0, NULL, &port, &err), 0);
-    struct store_server_options o = {.allow = refuse_all, .listen_fd = listener.fd};
-    assert_int_equal(store_server_open(&s, &loop, &o, &err), 0);
-    assert_int_equal(store_server_port(s), port);
-    fd = connect_raw(port);
-    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), (ssize_t)sizeof hello);
-    wait_until(is_closed(fd));
-    (void)close(fd);
-    store_server_close(s, NULL, NULL);
-    end(&a, 1);
+    struct sockaddr_in from = address_of(number);
+    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6};
+    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
+    memcpy(mapped.sin6_addr.s6_addr + 12, &from.sin_addr, 4);
+    bool joined = link_is_joined(a->link, (struct sockaddr *)&from);
+    assert_int_equal(link_is_joined(a->link, (struct sockaddr *)&mapped), joined);
+    return joined;
 }
 
-/* Of ten thousand hosts each one's workers may use the store, whoever came last. */
-static void the_store_serves_hosts_of_a_large_job(void **state)
+/* Of ten thousand hosts each one's workers may use the store, whoever came last, while their agents are linked. */
+static void hosts_of_a_large_job_are_known(void **state)
 {
     (void)state;
     enum { HOSTS = 10000 };
-    static struct conn c;
     struct agent a;
+    struct conn *conns = calloc(HOSTS, sizeof *conns);
     begin();
     start(&a, 1, &key_one);
     for (uint32_t i = 0; i < HOSTS; i++) {
-        struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(0x0a000000 + i * 7919 % HOSTS)}};
-        memcpy(&c.from, &from, sizeof from);
-        c.secure.peer_id = 2 + i;
-        known_add(a.link, &c);
+        struct sockaddr_in from = address_of(0x0a000000 + i * 7919 % HOSTS);
+        memcpy(&conns[i].from, &from, sizeof from);
+        conns[i].secure.peer_id = 2 + i;
+        known_add(a.link, &conns[i]);
+        link_add(a.link, &conns[i]);
     }
     for (uint32_t i = 0; i < HOSTS + 2; i++) {
-        struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(0x0a000000 + i)}};
-        struct sockaddr_in6 mapped = {.sin6_family = AF_INET6};
-        mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
-        memcpy(mapped.sin6_addr.s6_addr + 12, &from.sin_addr, 4);
-        assert_int_equal(link_allow(a.link, (struct sockaddr *)&from), i < HOSTS);
-        assert_int_equal(link_allow(a.link, (struct sockaddr *)&mapped), i < HOSTS);
+        assert_int_equal(is_joined(&a, 0x0a000000 + i), i < HOSTS);
     }
+    for (uint32_t i = 0; i < HOSTS; i++) {
+        link_remove(a.link, &conns[i]);
+        known_gone(a.link, &conns[i], true);
+        assert_false(is_joined(&a, 0x0a000000 + i * 7919 % HOSTS));
+    }
+    for (uint32_t i = 0; i < HOSTS; i++) { /* others come, and those that left make room */
+        conns[i].secure.peer_id = 2 + HOSTS + i;
+        known_add(a.link, &conns[i]);
+        known_gone(a.link, &conns[i], true);
+    }
+    assert_true(a.link->host_capacity <= 2 * 16384);
+    free(conns);
     end(&a, 1);
+}
+
+/* Until when the address of an agent is one of the job: its goodbye, or ours, or some time after its link was lost. */
+static void an_address_is_of_the_job_while_its_agent_is(void **state)
+{
+    (void)state;
+    enum { LOOPBACK = 0x7f000001 };
+    struct agent a[2];
+    for (int i = 0; i < 3; i++) { /* it leaves, we drop it, it is lost */
+        begin();
+        start(&a[0], 1, &key_one);
+        assert_false(is_joined(&a[0], LOOPBACK));
+        start(&a[1], 2, &key_one);
+        link_connect(a[1].link, 0, "127.0.0.1", a[0].port);
+        wait_until(a[0].ups == 1 && a[1].ups == 1);
+        assert_true(is_joined(&a[0], LOOPBACK));
+        struct conn other = {.from = link_find(a[0].link, 2)->from, .secure = {.peer_id = 3}}; /* another agent at that address */
+        known_add(a[0].link, &other);
+        link_add(a[0].link, &other);
+        if (i == 0) {
+            link_drop(a[1].link, 1);
+            wait_until(a[0].downs == 1);
+        } else if (i == 1) {
+            link_drop(a[0].link, 2);
+        } else {
+            conn_lost(link_find(a[0].link, 2), false, false);
+        }
+        assert_true(is_joined(&a[0], LOOPBACK));
+        link_remove(a[0].link, &other);
+        known_gone(a[0].link, &other, true);
+        assert_int_equal(is_joined(&a[0], LOOPBACK), i == 2);
+        for (int k = 0; k < a[0].link->host_count; k++) { /* as if dead_s were over */
+            a[0].link->hosts[k].until_s -= a[0].link->options.dead_s;
+        }
+        assert_false(is_joined(&a[0], LOOPBACK));
+        end(a, 2);
+    }
 }
 
 int main(void)
@@ -1164,8 +1183,8 @@ int main(void)
         cmocka_unit_test(a_silent_crowd_harms_nobody),
         cmocka_unit_test(half_open_ones_are_few_and_end),
         cmocka_unit_test(a_peer_that_does_not_read_is_reset),
-        cmocka_unit_test(the_store_serves_the_job_alone),
-        cmocka_unit_test(the_store_serves_hosts_of_a_large_job),
+        cmocka_unit_test(hosts_of_a_large_job_are_known),
+        cmocka_unit_test(an_address_is_of_the_job_while_its_agent_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -427,6 +427,18 @@ static void test_others(void **state)
     assert_true(o.port_lo == 20000 && o.port_hi == 20010 && o.virtual_local_rank && o.shutdown_timeout_s == 0.5);
     assert_true(o.torch_events && o.warnings.size == 0);
     options_clear(&o);
+    good("--store_users=root,1001,4294967294 p");
+    assert_true(o.store_user_count == 3 && o.store_users[0] == 0 && o.store_users[1] == 1001 && o.store_users[2] == 4294967294u);
+    options_clear(&o);
+    static const char *const wrong[] = {"no.such.user", "4294967295", "-1"};
+    for (int i = 0; i < 3; i++) {
+        char line[64], text[160];
+        (void)snprintf(line, sizeof line, "--store_users=root,%s p", wrong[i]);
+        (void)snprintf(text, sizeof text, "--store_users: %s: must be a user of this host, by name or number; example: --store_users=nobody,1001",
+                       wrong[i]);
+        bad(line, text);
+    }
+    bad("--store_users=root,,1 p", "--store_users: root,,1: must be at most 64 users, separated by commas; example: --store_users=nobody,1001");
     good("--dry_run --nproc_per_node=2 p.py a'b $x --c=1");
     assert_int_equal(o.action, OPTIONS_DRY_RUN);
     struct dt_text text;
