@@ -39,7 +39,7 @@ struct dt_store {
     /* on a table */
     struct dt_store_local *local;
     struct dt_store_waiter waiter;
-    struct dt_text answer;
+    struct dt_wire_output answer;
     size_t answer_at;
 };
 
@@ -78,7 +78,7 @@ void dt_store_local_close(struct dt_store_local *local)
 static void local_ready(struct dt_store_waiter *w)
 {
     struct dt_store *s = w->user;
-    dt_wire_put_u8(&s->answer, DT_WIRE_STOP_WAITING);
+    dt_wire_put_u8(&s->answer.text, DT_WIRE_STOP_WAITING);
     (void)pthread_cond_broadcast(&s->local->changed);
 }
 
@@ -92,7 +92,7 @@ static int local_receive(struct dt_store *s, void *data, size_t size, double dea
 {
     int rc = 0;
     (void)pthread_mutex_lock(&s->local->lock);
-    while (s->answer.size - s->answer_at < size && rc == 0) {
+    while (s->answer.text.size - s->answer_at < size && rc == 0) {
         double now_s = dt_now_s();
         if (is_aborted(s)) {
             rc = dt_fail(err, DT_STOPPED, "local store: the round was ended");
@@ -105,10 +105,10 @@ static int local_receive(struct dt_store *s, void *data, size_t size, double dea
         }
     }
     if (rc == 0) {
-        memcpy(data, s->answer.data + s->answer_at, size);
+        memcpy(data, s->answer.text.data + s->answer_at, size);
         s->answer_at += size;
-        if (s->answer_at == s->answer.size) {
-            dt_text_reset(&s->answer);
+        if (s->answer_at == s->answer.text.size) {
+            dt_text_reset(&s->answer.text);
             s->answer_at = 0;
         }
     }
@@ -333,6 +333,7 @@ int dt_store_open_local(struct dt_store **out, struct dt_store_local *local, str
     s->page = page;
     s->local = local;
     s->timeout_s = local_timeout_s;
+    s->answer.copy_bytes = SIZE_MAX;
     s->waiter.ready = local_ready;
     s->waiter.user = s;
     *out = s;
@@ -356,7 +357,7 @@ void dt_store_close(struct dt_store *s)
     }
     dt_net_close(&s->net);
     dt_text_clear(&s->request);
-    dt_text_clear(&s->answer);
+    dt_text_clear(&s->answer.text);
     free(s->buffer);
     free(s->host);
     free(s);

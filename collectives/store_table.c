@@ -15,12 +15,19 @@ struct element {
     char data[];
 };
 
+struct dt_store_value {
+    size_t capacity;
+    size_t shares; /* with answers that were not sent yet */
+    bool is_left;  /* by its key */
+    char data[];
+};
+
 struct entry {
     struct entry *next; /* of the bucket */
     uint64_t hash;
     bool has_value;
-    char *value;
-    size_t value_size, value_capacity;
+    struct dt_store_value *value; /* null: an empty one, or none */
+    size_t value_size;
     struct element *queue_first, *queue_last;
     int64_t queue_length;
     struct dt_store_wait *wait_first, *wait_last;
@@ -40,7 +47,7 @@ struct dt_store_table {
     size_t bucket_count, entry_count;
     int64_t value_count;   /* entries with a value */
     int64_t element_count; /* in all queues */
-    size_t bytes;
+    size_t bytes, left_bytes;
     struct dt_store_waiter *waiters;
 };
 
@@ -175,26 +182,89 @@ static int check_size(const struct dt_store_table *t, struct dt_bytes key, struc
     return 0;
 }
 
+/* ---- the bytes of a value ---- */
+
+static char *data_of(const struct entry *e)
+{
+    return e->value != NULL ? e->value->data : NULL;
+}
+
+static size_t capacity_of(const struct entry *e)
+{
+    return e->value != NULL ? e->value->capacity : 0;
+}
+
+/* The key's bytes go, unless an answer shares them. */
+static void leave_value(struct dt_store_table *t, struct entry *e)
+{
+    struct dt_store_value *v = e->value;
+    t->bytes -= capacity_of(e);
+    e->value = NULL;
+    e->value_size = 0;
+    if (v != NULL && v->shares > 0) {
+        v->is_left = true;
+        t->left_bytes += v->capacity;
+    } else {
+        free(v);
+    }
+}
+
+struct dt_store_value *dt_store_table_share(struct dt_bytes value)
+{
+    struct dt_store_value *v = (struct dt_store_value *)((char *)(uintptr_t)value.data - offsetof(struct dt_store_value, data));
+    v->shares++;
+    return v;
+}
+
+void dt_store_table_unshare(struct dt_store_table *t, struct dt_store_value *v)
+{
+    if (--v->shares == 0 && v->is_left) {
+        t->left_bytes -= v->capacity;
+        free(v);
+    }
+}
+
+bool dt_store_value_is_left(const struct dt_store_value *v)
+{
+    return v->is_left;
+}
+
 /* Makes room for size bytes, keeping the content: exactly at first, doubling when it grows by appends. */
 static void reserve(struct dt_store_table *t, struct entry *e, size_t size)
 {
-    if (size <= e->value_capacity && size >= e->value_capacity / 4) {
+    size_t kept = e->value_size, capacity = e->has_value && size > kept && size < kept * 2 ? kept * 2 : size;
+    size_t old_capacity = capacity_of(e);
+    struct dt_store_value *old = e->value, *v;
+    bool shared = old != NULL && old->shares > 0;
+    if (size <= old_capacity && size >= old_capacity / 4) {
         return;
     }
-    size_t capacity = e->has_value && size > e->value_size && size < e->value_size * 2 ? e->value_size * 2 : size;
-    e->value = dt_realloc(e->value, capacity);
-    t->bytes = t->bytes - e->value_capacity + capacity;
-    e->value_capacity = capacity;
+    v = dt_realloc(shared ? NULL : old, sizeof *v + capacity);
+    if (shared) {
+        memcpy(v->data, old->data, kept);
+        leave_value(t, e);
+    } else {
+        t->bytes -= old_capacity;
+    }
+    v->capacity = capacity;
+    v->shares = 0;
+    v->is_left = false;
+    t->bytes += capacity;
+    e->value = v;
+    e->value_size = kept;
 }
 
 static void put_value(struct dt_store_table *t, struct entry *e, struct dt_bytes value)
 {
-    if (e->value_capacity < value.size || e->value_capacity / 4 > value.size) {
+    if (e->value != NULL && e->value->shares > 0) {
+        leave_value(t, e);
+    }
+    if (capacity_of(e) < value.size || capacity_of(e) / 4 > value.size) {
         e->value_size = 0;
         reserve(t, e, value.size);
     }
     if (value.size > 0) {
-        memmove(e->value, value.data, value.size);
+        memmove(e->value->data, value.data, value.size);
     }
     e->value_size = value.size;
     if (!e->has_value) {
@@ -377,7 +447,7 @@ static void empty(struct dt_store_table *t)
         for (struct entry *e = t->buckets[i], *next; e != NULL; e = next) {
             next = e->next;
             free_queue(t, e);
-            free(e->value);
+            leave_value(t, e);
             free(e);
         }
     }
@@ -386,6 +456,7 @@ static void empty(struct dt_store_table *t)
 
 static void begin(struct dt_store_table *t)
 {
+    assert(t->left_bytes == 0); /* all was given back */
     t->bucket_count = 64;
     t->buckets = dt_alloc(t->bucket_count * sizeof *t->buckets);
     t->entry_count = t->bytes = 0;
@@ -424,6 +495,11 @@ size_t dt_store_table_bytes(const struct dt_store_table *t)
     return t->bytes;
 }
 
+size_t dt_store_table_left_bytes(const struct dt_store_table *t)
+{
+    return t->left_bytes;
+}
+
 int64_t dt_store_table_key_count(const struct dt_store_table *t)
 {
     return t->value_count;
@@ -458,11 +534,11 @@ int dt_store_table_append(struct dt_store_table *t, struct dt_bytes key, struct 
     }
     struct entry *e = find_or_make(t, key);
     size_t size = e->has_value ? e->value_size : 0;
-    if (size + value.size > e->value_capacity) {
+    if (size + value.size > capacity_of(e)) {
         reserve(t, e, size + value.size);
     }
-    if (value.size > 0) {
-        memcpy(e->value + size, value.data, value.size);
+    if (value.size > 0) { /* behind what answers share */
+        memcpy(e->value->data + size, value.data, value.size);
     }
     e->value_size = size + value.size;
     if (!e->has_value) {
@@ -516,7 +592,7 @@ int dt_store_table_add(struct dt_store_table *t, struct dt_bytes key, int64_t de
 {
     int64_t number = 0;
     struct entry *e = find(t, key);
-    if (e != NULL && e->has_value && !parse_number(e->value, e->value_size, &number)) {
+    if (e != NULL && e->has_value && !parse_number(data_of(e), e->value_size, &number)) {
         char name[128];
         return dt_fail(err, DT_INVALID, "add to key '%s': its value is not a number", dt_store_key_text(key, name, sizeof name));
     }
@@ -539,7 +615,7 @@ int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, st
         *now = expected; /* what the reference answers; its clients rely on it */
         return 0;
     }
-    if (!has_value || same_bytes(e->value, e->value_size, expected)) {
+    if (!has_value || same_bytes(data_of(e), e->value_size, expected)) {
         if (dt_store_table_set(t, key, desired, err) != 0) {
             return -1;
         }
@@ -547,7 +623,7 @@ int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, st
     } else {
         wake_all(t, e);
     }
-    *now = (struct dt_bytes){e->value, e->value_size};
+    *now = (struct dt_bytes){data_of(e), e->value_size};
     return 0;
 }
 
@@ -557,7 +633,7 @@ bool dt_store_table_get(const struct dt_store_table *t, struct dt_bytes key, str
     if (e == NULL || !e->has_value) {
         return false;
     }
-    *value = (struct dt_bytes){e->value, e->value_size};
+    *value = (struct dt_bytes){data_of(e), e->value_size};
     return true;
 }
 
@@ -577,10 +653,7 @@ bool dt_store_table_delete(struct dt_store_table *t, struct dt_bytes key)
     if (e == NULL || !e->has_value) {
         return false;
     }
-    free(e->value);
-    t->bytes -= e->value_capacity;
-    e->value = NULL;
-    e->value_size = e->value_capacity = 0;
+    leave_value(t, e);
     e->has_value = false;
     t->value_count--;
     drop_if_empty(t, e);
@@ -592,7 +665,7 @@ void dt_store_table_each(const struct dt_store_table *t, void (*call)(void *user
     for (size_t i = 0; i < t->bucket_count; i++) {
         for (const struct entry *e = t->buckets[i]; e != NULL; e = e->next) {
             if (e->has_value) {
-                call(user, (struct dt_bytes){e->key, e->key_size}, (struct dt_bytes){e->value, e->value_size});
+                call(user, (struct dt_bytes){e->key, e->key_size}, (struct dt_bytes){data_of(e), e->value_size});
             }
         }
     }

@@ -42,6 +42,7 @@ struct dt_store_waiter {
 };
 
 struct dt_store_table;
+struct dt_store_value; /* bytes that answers share with the table */
 
 /* Never fails: running out of memory ends the program. limits may be null. */
 struct dt_store_table *dt_store_table_open(const struct dt_store_limits *limits);
@@ -63,6 +64,12 @@ int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, st
                                struct dt_error *err);
 /* False for an absent key. *value stays valid until the next change. */
 bool dt_store_table_get(const struct dt_store_table *t, struct dt_bytes key, struct dt_bytes *value);
+/* `value` is a whole one, as dt_store_table_get has just given it: its bytes stay where and what they are until they are given back, whatever becomes of
+ * the key. All must be given back before the table is reset or closed. */
+struct dt_store_value *dt_store_table_share(struct dt_bytes value);
+void dt_store_table_unshare(struct dt_store_table *t, struct dt_store_value *v);
+/* No key has it any more. */
+bool dt_store_value_is_left(const struct dt_store_value *v);
 /* True when every key has a value or a queue with something in it. */
 bool dt_store_table_check(const struct dt_store_table *t, const struct dt_bytes *keys, size_t count);
 /* Removes a value (not a queue); wakes nobody. */
@@ -92,5 +99,7 @@ void dt_store_table_each_waiter(const struct dt_store_table *t, void (*call)(voi
                                 void *user);
 /* Bytes of keys, values and queues together. */
 size_t dt_store_table_bytes(const struct dt_store_table *t);
+/* Bytes of values that are still shared, and that no key has any more. */
+size_t dt_store_table_left_bytes(const struct dt_store_table *t);
 
 #endif

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { kept_bytes = 4096 }; /* of a buffer between two requests: thousands of clients may be idle */
+
 static const struct {
     const char *name, *fields;
 } layouts[DT_WIRE_QUERY_COUNT] = {
@@ -163,7 +165,7 @@ static int hold_rest(struct dt_wire_parser *p)
             memmove(p->held.data, p->held.data + p->start, rest);
             p->held.size = rest;
         }
-    } else if (p->held.capacity > 65536) {
+    } else if (p->held.capacity > kept_bytes) {
         dt_text_clear(&p->held);
     } else {
         dt_text_reset(&p->held);
@@ -235,6 +237,9 @@ static int parse_field(struct dt_wire_parser *p, char field, struct dt_error *er
             return 0;
         }
         p->number = dt_wire_read_i64(from);
+        if (p->query == DT_WIRE_BARRIER && (p->number < 1 || p->number > INT32_MAX)) {
+            return dt_fail(err, DT_INVALID, "BARRIER of %lld callers", (long long)p->number);
+        }
         return 1;
     case 's':
         return parse_string(p, true, err);
@@ -325,7 +330,7 @@ static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
 /* Memory a big request needed is given back before the next one. */
 static void shrink(struct dt_wire_parser *p)
 {
-    if (p->span_capacity > 4096) {
+    if (p->span_capacity * sizeof *p->spans > kept_bytes) {
         free(p->spans);
         free(p->bytes);
         p->spans = NULL;
@@ -361,165 +366,4 @@ int dt_wire_next(struct dt_wire_parser *p, struct dt_wire_request *out, struct d
     p->at = 0;
     p->begun = false;
     return 1;
-}
-
-/* ---- answers ---- */
-
-struct listing {
-    struct dt_text *out;
-    size_t size;
-};
-
-static void measure_key(void *user, struct dt_bytes key, struct dt_bytes value)
-{
-    struct listing *l = user;
-    (void)value;
-    l->size += 8 + key.size;
-}
-
-static void list_key(void *user, struct dt_bytes key, struct dt_bytes value)
-{
-    struct listing *l = user;
-    (void)value;
-    dt_wire_put_bytes(l->out, key.data, key.size);
-}
-
-static int answer_multi_get(const struct dt_store_table *t, const struct dt_wire_request *r, struct dt_text *out, struct dt_error *err)
-{
-    size_t size = 0, limit = dt_store_table_limits(t)->request_bytes;
-    for (size_t i = 0; i < r->count && size <= limit; i++) {
-        struct dt_bytes value = {NULL, 0};
-        (void)dt_store_table_get(t, r->keys[i], &value);
-        size += 8 + value.size;
-    }
-    if (size > limit) {
-        return dt_fail(err, DT_INVALID, "MULTI_GET of more than %zu bytes", limit);
-    }
-    for (size_t i = 0; i < r->count; i++) {
-        struct dt_bytes value = {NULL, 0};
-        (void)dt_store_table_get(t, r->keys[i], &value);
-        dt_wire_put_bytes(out, value.data, value.size);
-    }
-    return 0;
-}
-
-static int answer_list(const struct dt_store_table *t, struct dt_text *out, struct dt_error *err)
-{
-    struct listing l = {out, 0};
-    dt_store_table_each(t, measure_key, &l);
-    if (l.size > dt_store_table_limits(t)->request_bytes) {
-        return dt_fail(err, DT_INVALID, "LIST_KEYS of more than %zu bytes", dt_store_table_limits(t)->request_bytes);
-    }
-    dt_wire_put_i64(out, dt_store_table_key_count(t));
-    dt_store_table_each(t, list_key, &l);
-    return 0;
-}
-
-static void answer_pop(struct dt_store_table *t, struct dt_bytes key, struct dt_text *out)
-{
-    struct dt_bytes first = {NULL, 0};
-    bool some = dt_store_table_queue_front(t, key, &first);
-    dt_wire_put_i64(out, dt_store_table_queue_length(t, key));
-    if (some) {
-        dt_wire_put_i64(out, (int64_t)first.size);
-        (void)dt_store_table_pop(t, key, out);
-    }
-}
-
-/* Keys somebody waits for take room too. */
-static int check_room(const struct dt_store_table *t, const struct dt_wire_request *r, struct dt_error *err)
-{
-    size_t size = dt_store_table_bytes(t);
-    for (size_t i = 0; i < r->count; i++) {
-        size += r->keys[i].size + 256;
-    }
-    if (size > dt_store_table_limits(t)->total_bytes) {
-        return dt_fail(err, DT_NO_MEMORY, "WAIT for %zu keys: the store is full", r->count);
-    }
-    return 0;
-}
-
-int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_text *out, struct dt_error *err)
-{
-    struct dt_bytes value = {NULL, 0};
-    int64_t total = 0;
-    bool passed = false;
-    switch (r->query) {
-    case DT_WIRE_VALIDATE:
-        return 0;
-    case DT_WIRE_SET:
-        return dt_store_table_set(t, r->key, r->value, err);
-    case DT_WIRE_APPEND:
-        return dt_store_table_append(t, r->key, r->value, err);
-    case DT_WIRE_QUEUE_PUSH:
-        return dt_store_table_push(t, r->key, r->value, err);
-    case DT_WIRE_MULTI_SET:
-        for (size_t i = 0; i < r->count; i++) {
-            if (dt_store_table_set(t, r->keys[i], r->values[i], err) != 0) {
-                return -1;
-            }
-        }
-        return 0;
-    case DT_WIRE_COMPARE_SET:
-        if (dt_store_table_compare_set(t, r->key, r->value, r->desired, &value, err) != 0) {
-            return -1;
-        }
-        dt_wire_put_bytes(out, value.data, value.size);
-        return 0;
-    case DT_WIRE_GET:
-        (void)dt_store_table_get(t, r->key, &value);
-        dt_wire_put_bytes(out, value.data, value.size);
-        return 0;
-    case DT_WIRE_ADD:
-        if (dt_store_table_add(t, r->key, r->number, &total, err) != 0) {
-            return -1;
-        }
-        dt_wire_put_i64(out, total);
-        return 0;
-    case DT_WIRE_CHECK:
-        dt_wire_put_u8(out, dt_store_table_check(t, r->keys, r->count) ? DT_WIRE_READY : DT_WIRE_NOT_READY);
-        return 0;
-    case DT_WIRE_WAIT:
-        if (check_room(t, r, err) != 0) {
-            return -1;
-        }
-        if (dt_store_table_wait(t, w, r->keys, r->count)) {
-            dt_wire_put_u8(out, DT_WIRE_STOP_WAITING);
-        }
-        return 0;
-    case DT_WIRE_BARRIER:
-        if (dt_store_table_barrier(t, w, r->key, r->number, &passed, err) != 0) {
-            return -1;
-        }
-        if (passed) {
-            dt_wire_put_u8(out, DT_WIRE_STOP_WAITING);
-        }
-        return 0;
-    case DT_WIRE_CANCEL_WAIT:
-        dt_store_table_cancel(t, w);
-        dt_wire_put_u8(out, DT_WIRE_WAIT_CANCELED);
-        return 0;
-    case DT_WIRE_KEY_COUNT:
-        dt_wire_put_i64(out, dt_store_table_key_count(t));
-        return 0;
-    case DT_WIRE_DELETE:
-        dt_wire_put_i64(out, dt_store_table_delete(t, r->key) ? 1 : 0);
-        return 0;
-    case DT_WIRE_MULTI_GET:
-        return answer_multi_get(t, r, out, err);
-    case DT_WIRE_PING:
-        dt_wire_put_u32(out, r->word);
-        return 0;
-    case DT_WIRE_QUEUE_POP:
-        answer_pop(t, r->key, out);
-        return 0;
-    case DT_WIRE_QUEUE_LENGTH:
-        dt_wire_put_i64(out, dt_store_table_queue_length(t, r->key));
-        return 0;
-    case DT_WIRE_LIST_KEYS:
-        return answer_list(t, out, err);
-    case DT_WIRE_QUERY_COUNT:
-        break;
-    }
-    return dt_fail(err, DT_INTERNAL, "query %d has no answer", (int)r->query);
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 enum dt_wire_query {
     DT_WIRE_VALIDATE,
@@ -45,7 +46,7 @@ const char *dt_wire_query_name(enum dt_wire_query query);
 struct dt_wire_request {
     enum dt_wire_query query;
     uint32_t word;                       /* VALIDATE's magic, PING's nonce: a process id, and DT_WIRE_LOOKS */
-    int64_t number;                      /* ADD's delta, BARRIER's world size */
+    int64_t number;                      /* ADD's delta, any number; BARRIER's world size, from 1 to INT32_MAX */
     struct dt_bytes key, value, desired; /* COMPARE_SET: value is what is expected */
     size_t count;                        /* of keys (and values, MULTI_SET) */
     const struct dt_bytes *keys, *values;
@@ -81,9 +82,37 @@ void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size);
 /* 1: a request, valid until the next call; 0: everything is consumed, feed more; -1: bad input, close the connection. */
 int dt_wire_next(struct dt_wire_parser *p, struct dt_wire_request *out, struct dt_error *err);
 
+/* Answers that are to be sent: text, and between its bytes values that are the table's own. All zeros: empty. */
+struct dt_wire_output {
+    size_t copy_bytes; /* of one answer so much is copied at least; 0: 64 KiB, SIZE_MAX: all of it */
+    struct dt_text text;
+    size_t text_sent;
+    struct dt_wire_share {
+        size_t at; /* bytes of text before it */
+        struct dt_bytes bytes;
+        struct dt_store_value *value;
+    } * shares;
+    size_t first, count, capacity;  /* of shares: those before `first` are sent */
+    size_t share_sent, shares_size; /* bytes of the first one that are sent; of all that are not */
+};
+/* Empties it, and frees its memory. */
+void dt_wire_output_clear(struct dt_wire_output *o, struct dt_store_table *t);
+/* Its own memory; and what no key has any more of the values that it shares. */
+size_t dt_wire_output_held(const struct dt_wire_output *o);
+size_t dt_wire_output_left(const struct dt_wire_output *o);
+/* The next bytes to be sent, at most `size` in at most `count` pieces, which it still owns. Returns the number of pieces. */
+int dt_wire_output_gather(const struct dt_wire_output *o, struct iovec *out, int count, size_t size);
+/* The next `size` bytes are sent. */
+void dt_wire_output_sent(struct dt_wire_output *o, struct dt_store_table *t, size_t size);
+static inline size_t dt_wire_output_unsent(const struct dt_wire_output *o)
+{
+    return o->text.size - o->text_sent + o->shares_size;
+}
+
 /* Carries a request out on the table and appends its answer, if there is one now, to out. A WAIT or BARRIER that is not over parks w;
- * w->ready then owes the client one byte DT_WIRE_STOP_WAITING. -1: refused, close the connection. */
-int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_text *out, struct dt_error *err);
+ * w->ready then owes the client one byte DT_WIRE_STOP_WAITING. -1: refused, close the connection (the answer may have begun). */
+int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_wire_output *out,
+                   struct dt_error *err);
 
 /* Writers. A request is written as its query's layout says, from the same members that the parser fills in. */
 void dt_wire_put_request(struct dt_text *out, const struct dt_wire_request *r);

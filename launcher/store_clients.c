@@ -54,7 +54,6 @@ static void on_client_closed(uv_handle_t *handle)
     struct store_client *c = handle->data;
     struct store_server *s = c->server;
     dt_wire_parser_clear(&c->parser);
-    dt_text_clear(&c->output);
     free(c);
     store_handle_closed(s);
 }
@@ -90,6 +89,7 @@ void store_client_leave(struct store_client *c)
     s->held -= c->held;
     c->held = 0;
     dt_store_table_cancel(s->table, &c->waiter);
+    dt_wire_output_clear(&c->output, s->table);
     store_list_remove(c->is_fresh ? &s->fresh : &s->active, c);
     if (c->is_dirty) {
         s->dirty[c->dirty_at] = NULL;
@@ -113,6 +113,15 @@ void store_client_drop(struct store_client *c, const char *why)
 
 /* ---- answers ---- */
 
+enum { SEND_PIECES = 256, SEND_BYTES = 512 << 10 }; /* of one client, then the others have their turn */
+
+void store_client_count(struct store_client *c)
+{
+    size_t held = dt_wire_parser_held(&c->parser) + dt_wire_output_held(&c->output);
+    c->server->held += held - c->held;
+    c->held = held;
+}
+
 void store_client_mark(struct store_client *c)
 {
     struct store_server *s = c->server;
@@ -131,7 +140,7 @@ void store_client_mark(struct store_client *c)
 void store_client_woken(struct dt_store_waiter *w)
 {
     struct store_client *c = w->user;
-    dt_wire_put_u8(&c->output, DT_WIRE_STOP_WAITING);
+    dt_wire_put_u8(&c->output.text, DT_WIRE_STOP_WAITING);
     store_client_mark(c);
 }
 
@@ -151,27 +160,20 @@ static void after_send(struct store_client *c, ssize_t result)
         store_client_drop(c, result == -EPIPE || result == -ECONNRESET ? NULL : strerror((int)-result));
         return;
     }
-    c->sent += result > 0 ? (size_t)result : 0;
-    if (store_client_unsent(c) == 0) {
-        c->sent = 0;
-        if (c->output.capacity > STORE_READ_BYTES) {
-            dt_text_clear(&c->output);
-        } else {
-            dt_text_reset(&c->output);
-        }
-    } else if (c->sent >= store_client_unsent(c)) { /* one that reads slowly, and asks on, must not keep what it has read */
-        c->output.size -= c->sent;
-        memmove(c->output.data, c->output.data + c->sent, c->output.size);
-        c->sent = 0;
-    }
-    if (c->is_full != (store_client_unsent(c) > 0)) {
-        store_client_watch(c, !c->is_full);
+    dt_wire_output_sent(&c->output, c->server->table, result > 0 ? (size_t)result : 0);
+    store_client_count(c);
+    bool is_full = dt_wire_output_unsent(&c->output) > 0;
+    if (c->is_full != is_full) {
+        store_client_watch(c, is_full);
     }
 }
 
 void store_client_send(struct store_client *c)
 {
-    ssize_t rc = store_client_unsent(c) > 0 ? send(c->fd, c->output.data + c->sent, store_client_unsent(c), MSG_NOSIGNAL) : 0;
+    struct iovec pieces[SEND_PIECES];
+    struct msghdr message = {.msg_iov = pieces};
+    message.msg_iovlen = (size_t)dt_wire_output_gather(&c->output, pieces, SEND_PIECES, SEND_BYTES);
+    ssize_t rc = message.msg_iovlen > 0 ? sendmsg(c->fd, &message, MSG_NOSIGNAL) : 0;
     after_send(c, rc >= 0 ? rc : -errno);
 }
 
@@ -186,9 +188,12 @@ void store_server_flush(struct store_server *s)
             if (c != NULL) {
                 c->is_dirty = false;
             }
-            if (c != NULL && !c->is_full) {
+            struct iovec next;
+            if (c != NULL && !c->is_full && c->output.count > 0) {
+                store_client_send(c);
+            } else if (c != NULL && !c->is_full && dt_wire_output_gather(&c->output, &next, 1, SEND_BYTES) == 1) {
                 clients[count] = c;
-                sends[count++] = (struct burst_send){.fd = c->fd, .data = c->output.data + c->sent, .size = store_client_unsent(c)};
+                sends[count++] = (struct burst_send){.fd = c->fd, .data = next.iov_base, .size = next.iov_len};
             }
         }
         burst_run(s->burst, sends, count);

@@ -20,14 +20,13 @@ struct store_client {
     bool looks;      /* DT_WIRE_LOOKS */
     int unasked;     /* reads, since the last request that has an answer */
     size_t dirty_at; /* its place in the server's list, while it is dirty */
-    bool is_full;    /* the socket took no more: the rest of output goes when it is writable */
+    bool is_full;    /* the socket took no more, or this client has had its turn: the rest of output goes when it is writable */
     double since_s;
     struct store_guest guest; /* whose it is, once it has begun as clients do */
     struct dt_wire_parser parser;
-    size_t held; /* what the parser held when last counted */
+    size_t held; /* memory of parser and output when last counted */
     struct dt_store_waiter waiter;
-    struct dt_text output; /* answers; the first `sent` bytes are out */
-    size_t sent;
+    struct dt_wire_output output;
 };
 
 _Static_assert(sizeof(struct store_client) <= 4096, "thousands may be idle");
@@ -56,7 +55,7 @@ struct store_server {
     struct burst *burst;
     bool soon;      /* since the loop last looked at the sockets, one was served that asks on at once */
     bool streams;   /* and one that has sent nothing for a while that has an answer */
-    size_t held;    /* bytes in all parsers */
+    size_t held;    /* memory of all clients: unfinished requests and unsent answers */
     double crowd_s; /* last line about too many connections, and how many were closed since */
     int crowd_unsaid;
     struct strangers strangers;
@@ -97,10 +96,7 @@ void store_client_send(struct store_client *c);
 /* The same of all that have answers. */
 void store_server_flush(struct store_server *s);
 
-/* Bytes of answers that are not out yet. */
-static inline size_t store_client_unsent(const struct store_client *c)
-{
-    return c->output.size - c->sent;
-}
+/* Counts its memory anew. */
+void store_client_count(struct store_client *c);
 
 #endif

@@ -39,13 +39,6 @@ void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int p
     s->ping_user = user;
 }
 
-static void count_held(struct store_client *c)
-{
-    size_t held = dt_wire_parser_held(&c->parser);
-    c->server->held += held - c->held;
-    c->held = held;
-}
-
 static void take_ping(struct store_client *c, uint32_t word)
 {
     const struct store_server *s = c->server;
@@ -58,6 +51,35 @@ static void take_ping(struct store_client *c, uint32_t word)
 static bool has_answer(enum dt_wire_query query)
 {
     return query != DT_WIRE_SET && query != DT_WIRE_MULTI_SET && query != DT_WIRE_APPEND && query != DT_WIRE_QUEUE_PUSH;
+}
+
+/* The client that costs most memory: by what it began to ask, by answers that it does not read. Null: none costs much. */
+static struct store_client *find_hog(const struct store_server *s)
+{
+    struct store_client *hog = NULL;
+    size_t most = STORE_READ_BYTES;
+    const struct store_list *lists[] = {&s->active, &s->fresh};
+    for (int i = 0; i < 2; i++) {
+        for (struct store_client *c = lists[i]->first; c != NULL; c = c->next) {
+            size_t cost = c->held + dt_wire_output_left(&c->output);
+            hog = cost > most ? c : hog;
+            most = cost > most ? cost : most;
+        }
+    }
+    return hog;
+}
+
+/* Keys and values, unfinished requests and unread answers of all clients have one bound. False: c is closed. */
+static bool make_room(struct store_server *s, struct store_client *c)
+{
+    struct store_client *hog = c;
+    while (dt_store_table_bytes(s->table) + dt_store_table_left_bytes(s->table) + s->held > s->options.limits.total_bytes && hog != NULL) {
+        hog = find_hog(s);
+        if (hog != NULL) {
+            store_client_drop(hog, "the store is full, and it holds most: answers that it does not read, or an unfinished request");
+        }
+    }
+    return !c->closing;
 }
 
 static void serve(struct store_client *c, const char *data, size_t size)
@@ -83,7 +105,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }
-        if (store_client_unsent(c) > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
+        if (dt_wire_output_unsent(&c->output) > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
             rc = dt_fail(&err, DT_INVALID, "asks on, and does not read its answers");
             break;
         }
@@ -96,15 +118,14 @@ static void serve(struct store_client *c, const char *data, size_t size)
         store_client_drop(c, err.text);
         return;
     }
-    count_held(c);
-    if (s->held > s->options.limits.total_bytes) {
-        store_client_drop(c, "unfinished requests of all clients take too much memory");
+    store_client_count(c);
+    if (!make_room(s, c)) {
         return;
     }
     c->unasked = waits || !any ? 0 : c->unasked < stream_reads ? c->unasked + 1 : stream_reads;
     s->soon = s->soon || c->looks;
     s->streams = s->streams || (c->looks && c->unasked >= stream_reads);
-    if (c->output.size > 0) {
+    if (dt_wire_output_unsent(&c->output) > 0) {
         store_client_mark(c);
     }
 }

@@ -146,6 +146,25 @@ def test_a_client_that_never_reads_is_dropped_and_one_that_reads_slowly_is_not()
 
 
 @pytest.mark.skipif(SANITIZED, reason="sanitizers take memory of their own")
+def test_answers_that_nobody_reads_cost_nothing():
+    """Ten clients ask for 248 MiB each, with 280 bytes, and read nothing; who comes late and reads has it all."""
+    value = os.urandom(8 << 20)
+    with Server() as server:
+        server.connect(HELLO + put(b"k", value) + b"\x07").recv(8, socket.MSG_WAITALL)
+        before_kib = resident_kib(server.process.pid)
+        ask = HELLO + b"\x0a" + struct.pack("<Q", 31) + text(b"k") * 31
+        clients = [server.connect(ask) for _ in range(10)]
+        support.wait_until(lambda: json.loads(server.ask("stats"))["requests"].get("MULTI_GET") == 10, "the questions")
+        assert resident_kib(server.process.pid) - before_kib < 16 << 10
+        assert json.loads(server.ask("stats"))["dropped"] == 0
+        for s in clients[:2]:
+            with s.makefile("rb") as answer:
+                assert all(answer.read(8) == struct.pack("<Q", len(value)) and answer.read(len(value)) == value for _ in range(31))
+        for s in clients:
+            s.close()
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers take memory of their own")
 def test_idle_connections_cost_little():
     count = 1500
     with Server() as server:

@@ -356,6 +356,47 @@ static void who_waits(void **state)
     dt_store_table_close(t);
 }
 
+/* What an answer has taken stays as it is: values are replaced, grow behind it, shrink, and go. */
+static void shared_values_stay(void **state)
+{
+    (void)state;
+    struct dt_store_table *t = dt_store_table_open(NULL);
+    struct dt_bytes got = {NULL, 0}, grown = {NULL, 0};
+    set(t, "k", "first");
+    set(t, "g", "1234567890");
+    size_t before = dt_store_table_bytes(t);
+    assert_true(dt_store_table_get(t, b("k"), &got));
+    struct dt_store_value *one = dt_store_table_share(got), *two = dt_store_table_share(got);
+    assert_false(dt_store_value_is_left(one));
+    set(t, "k", "other"); /* of the same size */
+    assert_true(dt_store_value_is_left(one));
+    assert_memory_equal("first", got.data, 5);
+    expect(t, "k", "other");
+    assert_int_equal(before, dt_store_table_bytes(t));
+    assert_int_equal(5, dt_store_table_left_bytes(t));
+    dt_store_table_unshare(t, one);
+    assert_memory_equal("first", got.data, 5);
+    dt_store_table_unshare(t, two);
+    assert_int_equal(0, dt_store_table_left_bytes(t));
+    for (int i = 0; i < 2; i++) { /* the first time it moves, the second time there is room behind it */
+        assert_true(dt_store_table_get(t, b("g"), &grown));
+        one = dt_store_table_share(grown);
+        assert_int_equal(0, dt_store_table_append(t, b("g"), b("abc"), NULL));
+        assert_memory_equal(i == 0 ? "1234567890" : "1234567890abc", grown.data, grown.size);
+        assert_int_equal(i == 0, dt_store_value_is_left(one));
+        dt_store_table_unshare(t, one);
+    }
+    expect(t, "g", "1234567890abcabc");
+    assert_true(dt_store_table_get(t, b("g"), &grown));
+    one = dt_store_table_share(grown);
+    assert_true(dt_store_table_delete(t, b("g")));
+    assert_memory_equal("1234567890abcabc", grown.data, grown.size);
+    dt_store_table_unshare(t, one);
+    assert_true(dt_store_table_delete(t, b("k")));
+    assert_int_equal(0, dt_store_table_bytes(t) + dt_store_table_left_bytes(t));
+    dt_store_table_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,7 +404,7 @@ int main(void)
         cmocka_unit_test(add),       cmocka_unit_test(compare_set),
         cmocka_unit_test(waiting),   cmocka_unit_test(queues),
         cmocka_unit_test(barrier),   cmocka_unit_test(limits),
-        cmocka_unit_test(who_waits),
+        cmocka_unit_test(who_waits), cmocka_unit_test(shared_values_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ struct session {
     struct dt_store_table *table;
     struct dt_wire_parser parser;
     struct dt_store_waiter waiter;
-    struct dt_text out;
+    struct dt_wire_output out; /* all text, unless a test wants it otherwise */
     struct dt_error err;
     int requests;
 };
@@ -101,15 +101,16 @@ static void session_open(struct session *s, const struct dt_store_limits *limits
     *s = (struct session){0};
     s->table = dt_store_table_open(limits);
     dt_wire_parser_init(&s->parser, limits);
-    s->waiter = (struct dt_store_waiter){.ready = on_ready, .user = &s->out};
+    s->waiter = (struct dt_store_waiter){.ready = on_ready, .user = &s->out.text};
+    s->out.copy_bytes = SIZE_MAX;
 }
 
 static void session_close(struct session *s)
 {
     dt_store_table_cancel(s->table, &s->waiter);
     dt_wire_parser_clear(&s->parser);
+    dt_wire_output_clear(&s->out, s->table);
     dt_store_table_close(s->table);
-    dt_text_clear(&s->out);
 }
 
 static int feed(struct session *s, const void *data, size_t size)
@@ -143,8 +144,8 @@ static void make_exchange(struct dt_text *in, struct dt_text *out)
 
 static void expect_answers(const struct session *s, const struct dt_text *out)
 {
-    assert_int_equal(out->size, s->out.size);
-    assert_memory_equal(out->data, s->out.data, out->size);
+    assert_int_equal(out->size, s->out.text.size);
+    assert_memory_equal(out->data, s->out.text.data, out->size);
 }
 
 static void captured_exchange(void **state)
@@ -204,7 +205,7 @@ static void every_query_round_trip(void **state)
     for (int query = 1; query < DT_WIRE_QUERY_COUNT; query++) {
         struct dt_wire_request in = {.query = (enum dt_wire_query)query,
                                      .word = 0xdeadbeef,
-                                     .number = -5,
+                                     .number = 5,
                                      .key = b("key"),
                                      .value = b("value"),
                                      .desired = b("desired"),
@@ -282,6 +283,9 @@ static void bad_input(void **state)
             "00 ce f7 85 3c 0b 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38"
             "00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38 00 00 00 00 00 00 00 00",
             "more than 64 bytes");
+    refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 00 00 00 00 00 00 00 00", "BARRIER of 0 callers");
+    refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 ff ff ff ff ff ff ff ff", "BARRIER of -1 callers");
+    refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 00 00 00 80 00 00 00 00", "BARRIER of 2147483648 callers");
     /* add to what is no number */
     refuses(NULL,
             "00 ce f7 85 3c 01 01 00 00 00 00 00 00 00 6b 01 00 00 00 00 00 00 00 78 04 01 00 00 00 00 00 00 00 6b"
@@ -316,8 +320,8 @@ static void at_the_limits(void **state)
         assert_int_equal(0, feed(&s, in.data + at, in.size - at < 1440 ? in.size - at : 1440));
     }
     assert_int_equal(6, s.requests);
-    assert_int_equal(1 + 2 * 9, s.out.size);
-    assert_int_equal(DT_WIRE_STOP_WAITING, s.out.data[0]);
+    assert_int_equal(1 + 2 * 9, s.out.text.size);
+    assert_int_equal(DT_WIRE_STOP_WAITING, s.out.text.data[0]);
     assert_true(dt_wire_parser_held(&s.parser) < 1 << 20); /* big buffers do not stay */
     session_close(&s);
     dt_text_clear(&in);
@@ -340,28 +344,144 @@ static void lists_and_barriers(void **state)
     assert_int_equal(0, feed(&other, validate, 5));
     add_hex(&in, "01 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 11"); /* SET /k, LIST_KEYS */
     assert_int_equal(0, feed(&s, in.data, in.size));
-    assert_int_equal(8 + 8 + 2, s.out.size);
-    assert_int_equal(1, dt_wire_read_i64(s.out.data));
-    assert_memory_equal("/k", s.out.data + 16, 2);
+    assert_int_equal(8 + 8 + 2, s.out.text.size);
+    assert_int_equal(1, dt_wire_read_i64(s.out.text.data));
+    assert_memory_equal("/k", s.out.text.data + 16, 2);
     dt_text_reset(&in);
-    dt_text_reset(&s.out);
+    dt_text_reset(&s.out.text);
     add_hex(&in, "12 02 00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00"); /* BARRIER /b of 2 */
     assert_int_equal(0, feed(&s, in.data, in.size));
-    assert_int_equal(0, s.out.size);
+    assert_int_equal(0, s.out.text.size);
     assert_int_equal(0, feed(&other, in.data, in.size));
-    assert_int_equal(1, s.out.size);
-    assert_int_equal(1, other.out.size);
+    assert_int_equal(1, s.out.text.size);
+    assert_int_equal(1, other.out.text.size);
     other.table = dt_store_table_open(NULL);
     session_close(&other);
     session_close(&s);
     dt_text_clear(&in);
 }
 
+/* ---- answers that share values with the table ---- */
+
+enum { VALUES = 7 };
+
+static void put(struct session *s, const char *key, const char *bytes, size_t size)
+{
+    assert_int_equal(0, dt_store_table_set(s->table, b(key), (struct dt_bytes){bytes, size}, NULL));
+}
+
+/* Takes what is to be sent in pieces of changing size, until there is no more. */
+static void drain(struct session *s, struct dt_text *into, size_t turns)
+{
+    unsigned seed = 7;
+    while (dt_wire_output_unsent(&s->out) > 0 && turns-- > 0) {
+        struct iovec pieces[3];
+        size_t size = 1 + (seed = seed * 1103515245u + 12345u) % 300000, sum = 0;
+        int count = dt_wire_output_gather(&s->out, pieces, 3, size);
+        assert_true(count > 0);
+        for (int i = 0; i < count; i++) {
+            dt_text_add(into, pieces[i].iov_base, pieces[i].iov_len);
+            sum += pieces[i].iov_len;
+        }
+        assert_true(sum > 0 && sum <= size);
+        dt_wire_output_sent(&s->out, s->table, sum);
+    }
+}
+
+/* The bytes are those of an answer that was copied at once, whatever becomes of the keys while it is sent, and nothing stays behind. */
+static void answers_share_large_values(void **state)
+{
+    (void)state;
+    static const char *const names[VALUES] = {"none", "empty", "small", "middle", "large", "huge", "grown"};
+    static const size_t sizes[VALUES] = {0, 0, 10, 300, 70000, 8 << 20, 100000};
+    struct dt_bytes keys[2 * VALUES];
+    char *bytes = malloc(8 << 20);
+    struct dt_text in;
+    dt_text_init(&in);
+    for (size_t i = 0; i < 8 << 20; i++) {
+        bytes[i] = (char)(i * 7 + i / 256);
+    }
+    for (int i = 0; i < 2 * VALUES; i++) {
+        keys[i] = b(names[i % VALUES]);
+    }
+    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_MULTI_GET, .count = 2 * VALUES, .keys = keys});
+    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_GET, .key = b("huge")});
+    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_KEY_COUNT});
+    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_COMPARE_SET, .key = b("large"), .value = b("other"), .desired = b("x")});
+    for (size_t turns = 0; turns < 40; turns += 1 + turns / 4) {
+        struct session copied, s;
+        struct dt_text got;
+        struct session *both[] = {&copied, &s};
+        dt_text_init(&got);
+        for (int k = 0; k < 2; k++) {
+            session_open(both[k], NULL);
+            both[k]->out.copy_bytes = k == 0 ? SIZE_MAX : 0;
+            assert_int_equal(0, feed(both[k], validate, 5));
+            for (int i = 1; i < VALUES; i++) {
+                put(both[k], names[i], bytes, sizes[i]);
+            }
+            assert_int_equal(0, dt_store_table_append(both[k]->table, b("grown"), b("!"), NULL)); /* its memory is twice as large now */
+            assert_int_equal(0, feed(both[k], in.data, in.size));
+        }
+        assert_true(dt_wire_output_held(&s.out) < 200000);
+        assert_int_equal(dt_wire_output_unsent(&copied.out), dt_wire_output_unsent(&s.out));
+        drain(&s, &got, turns);
+        assert_int_equal(0, dt_store_table_left_bytes(s.table));
+        put(&s, "huge", "", 0); /* smaller, the same size, larger, gone */
+        put(&s, "large", bytes + 1, sizes[4]);
+        assert_int_equal(0, dt_store_table_append(s.table, b("grown"), (struct dt_bytes){bytes, 99999}, NULL));
+        assert_true(dt_store_table_left_bytes(s.table) <= 8 << 21);
+        assert_true(dt_store_table_delete(s.table, b("middle")));
+        assert_int_equal(0, dt_store_table_append(s.table, b("grown"), (struct dt_bytes){bytes, 1 << 20}, NULL));
+        assert_true(dt_wire_output_left(&s.out) > 0 && dt_store_table_left_bytes(s.table) > 0);
+        drain(&s, &got, SIZE_MAX);
+        assert_int_equal(copied.out.text.size, got.size);
+        assert_memory_equal(copied.out.text.data, got.data, got.size);
+        assert_int_equal(0, dt_store_table_left_bytes(s.table));
+        assert_true(dt_wire_output_held(&s.out) <= 4096);
+        assert_int_equal(0, feed(&s, in.data, in.size)); /* one that is never sent */
+        session_close(&copied);
+        session_close(&s);
+        dt_text_clear(&got);
+    }
+    dt_text_clear(&in);
+    free(bytes);
+}
+
+/* A value may grow beyond any answer, and a short request may name many. */
+static void answers_have_a_bound(void **state)
+{
+    (void)state;
+    const struct dt_store_limits small = {.value_bytes = 1000, .request_bytes = 4096};
+    char *bytes = calloc(1, 1000);
+    struct dt_bytes keys[] = {b("a"), b("a"), b("a"), b("a"), b("a")};
+    const struct dt_wire_request asked[] = {{.query = DT_WIRE_GET, .key = b("long")},
+                                            {.query = DT_WIRE_COMPARE_SET, .key = b("long"), .value = b("x"), .desired = b("y")},
+                                            {.query = DT_WIRE_MULTI_GET, .count = 5, .keys = keys}};
+    for (size_t i = 0; i < 3; i++) {
+        struct session s;
+        struct dt_error err = {0};
+        session_open(&s, &small);
+        s.out.copy_bytes = i % 2 == 0 ? SIZE_MAX : 1;
+        put(&s, "a", bytes, 1000);
+        for (int k = 0; k < 5; k++) {
+            assert_int_equal(0, dt_store_table_append(s.table, b("long"), (struct dt_bytes){bytes, 1000}, NULL));
+        }
+        dt_wire_put_u8(&s.out.text, 7); /* of the answer before */
+        assert_int_equal(-1, dt_wire_answer(s.table, &s.waiter, &asked[i], &s.out, &err));
+        assert_non_null(strstr(err.text, "with an answer of more than 4096 bytes"));
+        assert_int_equal(1, dt_wire_output_unsent(&s.out));
+        session_close(&s);
+    }
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(captured_exchange), cmocka_unit_test(every_query_round_trip), cmocka_unit_test(bad_input),
-        cmocka_unit_test(at_the_limits),     cmocka_unit_test(lists_and_barriers),
+        cmocka_unit_test(captured_exchange),    cmocka_unit_test(every_query_round_trip), cmocka_unit_test(bad_input),
+        cmocka_unit_test(at_the_limits),        cmocka_unit_test(lists_and_barriers),     cmocka_unit_test(answers_share_large_values),
+        cmocka_unit_test(answers_have_a_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
