@@ -1,5 +1,5 @@
 /* Between the parts of the store server: store_server.c (requests, connections, the whole), store_clients.c (lists of clients, how they end, what they
- * are sent). */
+ * are sent), store_crowd.c (who goes when there are too many). */
 #ifndef DT_LAUNCHER_STORE_PRIVATE_H
 #define DT_LAUNCHER_STORE_PRIVATE_H
 
@@ -22,6 +22,7 @@ struct store_client {
     size_t dirty_at; /* its place in the server's list, while it is dirty */
     bool is_full;    /* the socket took no more, or this client has had its turn: the rest of output goes when it is writable */
     double since_s;
+    int pid;                  /* as its last PING said; 0: it said none */
     struct store_guest guest; /* whose it is, once it has begun as clients do */
     struct dt_wire_parser parser;
     size_t held; /* memory of parser and output when last counted */
@@ -95,6 +96,10 @@ void store_client_woken(struct dt_store_waiter *w);
 void store_client_send(struct store_client *c);
 /* The same of all that have answers. */
 void store_server_flush(struct store_server *s);
+
+/* A connection came, or one has begun as clients do and is served: who goes for it, if there are too many. Never the newest itself. */
+void store_crowd_came(struct store_server *s, struct store_client *newest);
+void store_crowd_greeted(struct store_server *s, struct store_client *newest);
 
 /* Counts its memory anew. */
 void store_client_count(struct store_client *c);

@@ -25,7 +25,6 @@
 enum {
     reads_at_once = 4, /* full buffers of one client before the others have their turn */
     sweep_ms = 1000,
-    crowd_line_s = 60,
     linger_us = 15,
     gather_us = 40,
     stream_reads = 4 /* of one client, nothing but requests without an answer: more of them are on their way */
@@ -43,8 +42,9 @@ static void take_ping(struct store_client *c, uint32_t word)
 {
     const struct store_server *s = c->server;
     c->looks = c->looks || (word & DT_WIRE_LOOKS) != 0;
-    if (s->ping != NULL && c->guest.is_here) { /* process ids of other machines say nothing here */
-        s->ping(s->ping_user, (int)(word & ~DT_WIRE_LOOKS));
+    c->pid = (int)(word & ~DT_WIRE_LOOKS);
+    if (s->ping != NULL && c->guest.is_here && c->pid > 0) { /* process ids of other machines say nothing here */
+        s->ping(s->ping_user, c->pid);
     }
 }
 
@@ -95,6 +95,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
             store_list_remove(&s->fresh, c);
             c->is_fresh = false;
             store_list_add(&s->active, c);
+            store_crowd_greeted(s, c);
         }
         s->requests[r.query]++;
         any = true;
@@ -199,21 +200,6 @@ void store_client_event(uv_poll_t *handle, int status, int events)
 
 /* ---- connections ---- */
 
-/* More than there may be: the newest of those that have said nothing yet goes, or the one that just came if all others have. */
-static void crowd_out(struct store_server *s, struct store_client *newest)
-{
-    double now_s = dt_now_s();
-    store_client_drop(newest->next != NULL ? newest->next : newest, NULL);
-    s->dropped++;
-    s->crowd_unsaid++;
-    if (s->crowd_s == 0 || now_s - s->crowd_s >= crowd_line_s) {
-        dt_log(DT_LOG_WARN, "store", "more than %zu connections: %d closed, newest first of those that say nothing", s->options.client_count,
-               s->crowd_unsaid);
-        s->crowd_s = now_s;
-        s->crowd_unsaid = 0;
-    }
-}
-
 static void set_options(int fd)
 {
     int on = 1, idle_s = 30, interval_s = 10, probes = 3, unsent_ms = 120000;
@@ -249,9 +235,7 @@ static struct store_client *welcome(struct store_server *s, int fd)
     if (s->fresh.count > s->options.fresh_count) {
         store_client_drop(s->fresh.last, "too many connections that say nothing");
     }
-    if (s->fresh.count + s->active.count > s->options.client_count) {
-        crowd_out(s, c);
-    }
+    store_crowd_came(s, c);
     if (!c->closing) {
         set_options(fd);
         store_client_watch(c, false);

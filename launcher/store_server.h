@@ -22,7 +22,7 @@ struct store_server_options {
     struct dt_ports range;
     int backlog;         /* 0: 4096 */
     size_t output_bytes; /* of unread answers, with which a client may still ask for more; 0: 16 MiB */
-    size_t client_count; /* connections at once; above it the newest goes that has said nothing yet; 0: 65536 */
+    size_t client_count; /* connections at once; above it the newest goes that has said nothing yet, else one of whoever has most; 0: 65536 */
     size_t fresh_count;  /* connections without a handshake; above it the oldest goes, for whoever has something to say says it at once; 0: 4096 */
     double hello_s;      /* time for the first byte and the handshake; 0: 30 s */
     struct dt_store_limits limits;

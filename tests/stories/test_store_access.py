@@ -118,6 +118,41 @@ def test_a_host_is_served_while_it_is_of_the_job(tmp_path, end):
         run.go()
 
 
+HOLD = """
+import resource, socket, struct, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))
+held = []
+for i in range(1040):  # a job of one rank has 1028 places
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    s.sendall(bytes.fromhex("00cef7853c") + b"\\x0d" + struct.pack("<I", 1 + i % 3))  # as if of several processes
+    assert len(s.recv(4)) == 4
+    held.append(s)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@another_user
+def test_who_holds_all_connections_shuts_nobody_out(tmp_path):
+    """A user who is served takes as many connections as there may be: the job's own worker takes the place of one of these."""
+    with support.Job(["--standalone", f"--store_users={NOBODY}", "--nproc_per_node=1", "/bin/sh", "-c", STAY], cwd=tmp_path) as job:
+        port = port_of(tmp_path)
+        with socket.create_connection(("127.0.0.1", port), support.DEADLINE_S) as early:
+            early.sendall(HELLO + b"\x07")
+            assert early.recv(8, socket.MSG_WAITALL) == bytes(8)
+            hog = subprocess.Popen([*AS_NOBODY, "/usr/bin/python3", "-c", HOLD, "127.0.0.1", str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                assert hog.stdout.readline() == "held\n"
+                assert all(is_served("127.0.0.1", port) for _ in range(3))
+                early.sendall(b"\x07")
+                assert early.recv(8, socket.MSG_WAITALL) == struct.pack("<q", 1)
+            finally:
+                hog.communicate()
+        (tmp_path / "go").touch()
+        result = job.finish()
+    assert result.code == 0 and result.err.count("more than 1028 connections: 1 closed, newest first of whoever has most: ") == 1, result
+
+
 @another_user
 def test_a_store_that_is_served_alone(tmp_path):
     """At a loopback address as any other; elsewhere for everybody, which is said."""

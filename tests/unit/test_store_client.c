@@ -510,11 +510,53 @@ static void above_the_limit_the_newest_silent_one_goes(void **state)
             assert_true(is_open(&silent[k]));
         }
     }
-    struct dt_net late = raw(&h);
-    expect_dropped(&late);
+    struct dt_net late[2] = {raw(&h), raw(&h)}; /* one place is left for whoever may have something to say */
+    expect_dropped(&late[0]);
+    assert_true(is_open(&late[1]));
     for (int i = 0; i < 4; i++) {
         assert_int_equal(0, dt_store_ping(good[i], NULL));
         dt_store_close(good[i]);
+    }
+    dt_net_close(&late[1]);
+    host_close(&h);
+}
+
+/* A client that says that it is process `pid`, and has been answered. */
+static struct dt_net greet(const struct host *h, uint32_t pid)
+{
+    struct dt_net n = raw(h);
+    struct dt_text hello;
+    char pong[4];
+    dt_text_init(&hello);
+    dt_wire_put_request(&hello, &(struct dt_wire_request){.query = DT_WIRE_VALIDATE, .word = DT_WIRE_MAGIC});
+    dt_wire_put_request(&hello, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = pid});
+    assert_int_equal(0, dt_net_write(&n, hello.data, hello.size, dt_now_s() + long_s, NULL));
+    assert_int_equal(0, dt_net_read(&n, pong, 4, dt_now_s() + long_s, NULL));
+    dt_text_clear(&hello);
+    return n;
+}
+
+/* A process that takes all places loses its own, whether it came first or last. */
+static void whoever_has_most_makes_room(void **state)
+{
+    (void)state;
+    enum { PLACES = 8, GOOD = 4, HOG = 2 * PLACES };
+    struct host h;
+    struct dt_net hog[HOG], good[GOOD];
+    host_open(&h, (struct store_server_options){.client_count = PLACES});
+    for (int i = 0; i < HOG + GOOD; i++) { /* two of the others come first, two when all places are taken */
+        bool is_good = i < 2 || i >= HOG + 2;
+        *(is_good ? &good[i < 2 ? i : i - HOG] : &hog[i - 2]) = greet(&h, is_good ? 1000 + (uint32_t)i / 2 : 7);
+    }
+    int alive = 0;
+    for (int i = 0; i < HOG; i++) {
+        alive += is_open(&hog[i]);
+        dt_net_close(&hog[i]);
+    }
+    assert_int_equal(PLACES - GOOD, alive);
+    for (int i = 0; i < GOOD; i++) {
+        assert_true(is_open(&good[i]));
+        dt_net_close(&good[i]);
     }
     host_close(&h);
 }
@@ -729,6 +771,7 @@ int main(void)
         cmocka_unit_test(bad_peers_are_dropped),
         cmocka_unit_test(silent_peers_are_dropped),
         cmocka_unit_test(above_the_limit_the_newest_silent_one_goes),
+        cmocka_unit_test(whoever_has_most_makes_room),
         cmocka_unit_test(slow_readers_are_dropped),
         cmocka_unit_test(unread_answers_have_one_bound),
         cmocka_unit_test(other_links_are_handed_over),
