@@ -71,7 +71,7 @@ const struct option_row option_rows[OPTION_COUNT] = {
     ROW(status, 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0),
     ROW(json, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, NULL, option_parse_flag, AT(json), 0, 0),
     ROW(metrics_endpoint, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "[HOST:]PORT", "this host's part of the job for Prometheus, at http://HOST:PORT/metrics; HOST: 127.0.0.1, 0.0.0.0 for everybody; port 0: a free one, which is said", false, NULL, option_parse_metrics, 0, 0, 0),
-    ROW(serve_store, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:PORT]", "run the worker store alone until INT or TERM; no port, or 0: a free one, of --port_range", false, NULL, option_parse_text, AT(serve_store), 0, 0),
+    ROW(serve_store, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:PORT]", "run the worker store alone until INT or TERM, at another than a loopback address for everybody; no port, or 0: a free one, of --port_range", false, NULL, option_parse_text, AT(serve_store), 0, 0),
     /* devices and surroundings */
     ROW(virtual_local_rank, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0),
     ROW(numa_binding, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind each worker to CPUs near the GPU of its local rank; without GPUs, evenly over the NUMA nodes", false, NULL, option_parse_word, AT(numa_binding), 0, 0),

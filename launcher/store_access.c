@@ -84,7 +84,8 @@ int store_access_check(struct store_access *a, int fd, struct store_guest *out, 
         return dt_fail_errno(err, "its address");
     }
     lookup_unmap(&from);
-    if (!a->everybody && is_here(a, there)) {
+    bool same = lookup_same_host(there, (struct sockaddr *)&to); /* also an address that is routed here without an interface */
+    if (!a->everybody && (same || is_here(a, there))) {
         return check_user(a, there, (struct sockaddr *)&to, out, err);
     }
     lookup_bytes(there, out->address);

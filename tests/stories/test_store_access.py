@@ -95,6 +95,19 @@ def test_a_job_on_one_host_serves_no_other(tmp_path, options):
     assert result.code == 0 and result.err.count("it comes from another host, and this job has one host") == 1, result
 
 
+def test_an_address_without_an_interface_is_this_host(tmp_path):
+    with hosts.network(1) as net:
+        a = net.hosts[0]
+        hosts.tool("ip", "-n", a.namespace, "route", "add", "local", "10.99.1.0/24", "dev", "lo")
+        with a.job(["--nnodes=1", "--master_addr=10.99.1.5", f"--master_port={PORT}", "sh", "-c", STAY], cwd=tmp_path) as job:
+            port_of(tmp_path)
+            with a.inside():
+                assert is_served("10.99.1.5", PORT)
+            (tmp_path / "go").touch()
+            result = job.finish()
+    assert result.code == 0 and result.err == "", result
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_host_is_served_while_it_is_of_the_job(tmp_path, end):
     """The second host leaves, or is lost: after its dead_after (here 5 s) at the latest its address is a stranger's, as the third host's is all the time."""
