@@ -349,7 +349,7 @@ static void a_start_that_cannot_be_costs_the_link(void **state)
                              .time_scale = 10,
                              .hooks = {.user = &l, .up = liar_up, .down = liar_down, .message = liar_message}};
     assert_int_equal(link_open(&l.link, &c.loop, &o, &err), 0);
-    struct store_server_options s = {.host = "127.0.0.1", .port = port, .take = link_take, .allow = link_allow, .user = l.link};
+    struct store_server_options s = {.host = "127.0.0.1", .port = port, .take = link_take, .user = l.link};
     assert_int_equal(store_server_open(&store, &c.loop, &s, &err), 0);
     run_while(&c.loop, &l.lost, 2);
     assert_true(l.starts >= 2);
