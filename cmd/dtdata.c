@@ -1,5 +1,6 @@
 /* dtdata: text -> token shards, and what is in shards. What it does with files is worker/data/corpus.c and shards_write.c. */
 #include "base/file.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "worker/baseline.h"
 #include "worker/data.h"
@@ -419,7 +420,9 @@ int main(int argc, char **argv)
     }
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write */
-    (void)sigaction(SIGINT, &action, NULL);
+    if (dt_signal_wanted(SIGINT)) {
+        (void)sigaction(SIGINT, &action, NULL);
+    }
     (void)sigaction(SIGTERM, &action, NULL);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(command, commands[i].name) == 0) {

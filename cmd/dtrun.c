@@ -1,5 +1,6 @@
 /* dtrun: starts the ranks of a job on this host, brings them together, starts them again when some are lost. */
 #include "base/log.h"
+#include "base/signals.h"
 #include "launcher/env.h"
 #include "launcher/guard.h"
 #include "launcher/hostfile.h"
@@ -80,6 +81,21 @@ static bool check_stack(void)
     return false;
 }
 
+/* What was ignored when we were started stays so (base/signals.h), unless it is asked for by name, or signals come over a leash: the launching host has chosen. */
+static void settle_signals(const struct options *o)
+{
+    bool named = strcmp(options_source(o, OPTION_signals_to_handle), "default") != 0;
+    for (int n = 1; n < 65; n++) {
+        bool meant = (named && o->signals[n]) || (o->leashed && n != SIGXFSZ);
+        if (meant && !dt_signal_wanted(n)) {
+            (void)signal(n, SIG_DFL);
+        }
+    }
+    if (o->here.requeue.batch && !named) {
+        (void)signal(SIGHUP, SIG_IGN); /* no terminal is behind a batch job */
+    }
+}
+
 static int begin(struct options *o)
 {
     struct dt_error err;
@@ -95,6 +111,7 @@ static int begin(struct options *o)
     if (o->action == OPTIONS_STATUS) {
         return status_ask(o->status_run, o->json);
     }
+    settle_signals(o);
     if (o->action == OPTIONS_HOSTFILE) {
         return starter_run(o, environ);
     }
@@ -114,9 +131,6 @@ static int begin(struct options *o)
     }
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
-    }
-    if (o->here.requeue.batch && strcmp(options_source(o, OPTION_signals_to_handle), "default") == 0) {
-        (void)signal(SIGHUP, SIG_IGN); /* no terminal is behind a batch job */
     }
     if (guard_open(o->signals, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);

@@ -2,6 +2,7 @@
 #include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "worker/folder.h"
 #include "worker/gpu_blame.h"
 #include "worker/trainer.h"
@@ -124,13 +125,16 @@ static void *wait_for_signals(void *set)
  * which inherit the mask. */
 static int catch_signals(struct dt_error *err)
 {
+    static const int asked[] = {SIGINT, SIGTERM, SIGUSR1,
+                                SIGUSR2}; /* a scheduler's warning goes to every process of the step, not to the launcher alone */
     static sigset_t set;
     pthread_t thread;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGUSR1); /* a scheduler's warning goes to every process of the step, not to the launcher alone */
-    sigaddset(&set, SIGUSR2);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        if (dt_signal_wanted(asked[i])) {
+            sigaddset(&set, asked[i]);
+        }
+    }
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may go away */
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, which costs a checkpoint at most */
     int rc = pthread_sigmask(SIG_BLOCK, &set, NULL);

@@ -434,20 +434,10 @@ static void start_sweeper(pid_t agent)
 
 int guard_open(const bool handled[65], struct dt_error *err)
 {
-    static const int always[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
     sigset_t signals, before;
-    (void)sigemptyset(&signals);
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
-        (void)sigaddset(&signals, always[i]);
-    }
-    for (int n = 1; n < 65; n++) {
-        if (handled[n]) {
-            (void)sigaddset(&signals, n);
-        }
-    }
-    if (process_ignores_hup()) {
-        (void)sigdelset(&signals, SIGHUP);
-    }
+    process_wishes(handled, &signals);
+    (void)sigaddset(&signals, SIGCONT);
+    (void)sigaddset(&signals, SIGCHLD);
     struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide exit codes */
     (void)sigaction(SIGCHLD, &plain, NULL);
     (void)sigprocmask(SIG_BLOCK, &signals, &before);

@@ -35,7 +35,7 @@ const struct option_row option_rows[OPTION_COUNT] = {
     ROW(permanent_exit_codes, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "codes of workers after which no restart helps", false, NULL, option_parse_codes, 0, 0, 0),
     ROW(requeue_exit_code, 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, NULL, option_parse_int, AT(requeue_exit_code), 1, 255),
     ROW(requeue, 0, OPTION_VALUE, OPTION_OURS, NULL, "auto", "auto|on|off", "after a saved stop, ask SLURM or LSF to run the job again; auto: a batch job warned by USR1 or USR2", false, NULL, option_parse_word, AT(requeue), 0, 0),
-    ROW(signals_to_handle, 0, OPTION_VALUE, OPTION_TORCH, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "NAMES", "signals that are passed on to the workers", false, NULL, option_parse_signals, 0, 0, 0),
+    ROW(signals_to_handle, 0, OPTION_VALUE, OPTION_TORCH, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "NAMES", "signals that are passed on to the workers, also those ignored when dtrun was started", false, NULL, option_parse_signals, 0, 0, 0),
     ROW(time_scale, 0, OPTION_VALUE, OPTION_OURS, NULL, "1", "F", "divides all time bounds (for tests)", false, NULL, option_parse_number, AT(time_scale), 1e-3, 1e6),
     /* output */
     ROW(redirects, 'r', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files: 1 stdout, 2 stderr, 3 both, 0:1,1:3", true, NULL, option_parse_mask, AT(redirects), 0, 0),

@@ -1,6 +1,8 @@
 /* /proc/PID/stat, wchan and stack. The name in stat may hold anything, blanks and brackets too: fields are counted from the last ')'. */
 #include "launcher/process.h"
 
+#include "base/signals.h"
+
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,10 +25,15 @@ void process_read(const char *path, char *out, size_t out_bytes)
     out[size > 0 ? size : 0] = '\0';
 }
 
-bool process_ignores_hup(void)
+void process_wishes(const bool handled[65], sigset_t *out)
 {
-    struct sigaction now;
-    return sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+    (void)sigemptyset(out);
+    for (int n = 1; n < 65; n++) {
+        bool always = n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGQUIT || n == SIGUSR1 || n == SIGUSR2 || n == SIGTSTP;
+        if ((always || handled[n]) && dt_signal_wanted(n)) {
+            (void)sigaddset(out, n);
+        }
+    }
 }
 
 bool process_numbers_are_ours(void)

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -24,8 +25,8 @@ struct process_use {        /* sums over processes */
     bool hides_writes;      /* of one of them at least we may not read what it has written, or the kernel does not count it */
 };
 
-/* Whether we were started to outlive our terminal (nohup): its loss is no wish then. To be asked before HUP gets a handler. */
-bool process_ignores_hup(void);
+/* The signals by which others may ask for something: INT, TERM, HUP, QUIT, USR1, USR2, TSTP and handled[n], without those that are not ours (base/signals.h). */
+void process_wishes(const bool handled[65], sigset_t *out);
 /* Whether /proc numbers processes as we do: not where it is missing (a chroot), or still that of the PID namespace around ours. */
 bool process_numbers_are_ours(void);
 /* False (out zeroed) when there is no such process. */

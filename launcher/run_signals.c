@@ -76,20 +76,10 @@ static void on_signals(uv_poll_t *handle, int status, int events)
 
 int run_open_signals(struct run *r, struct dt_error *err)
 {
-    static const int always[] = {SIGCHLD, SIGTSTP, SIGCONT, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     sigset_t set;
-    (void)sigemptyset(&set);
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
-        (void)sigaddset(&set, always[i]);
-    }
-    for (int n = 1; n < 65; n++) {
-        if (r->o->signals[n]) {
-            (void)sigaddset(&set, n);
-        }
-    }
-    if (process_ignores_hup()) {
-        (void)sigdelset(&set, SIGHUP);
-    }
+    process_wishes(r->o->signals, &set);
+    (void)sigaddset(&set, SIGCONT);
+    (void)sigaddset(&set, SIGCHLD);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGTTOU, SIG_IGN);
     (void)sigprocmask(SIG_SETMASK, &set, NULL);

@@ -4,6 +4,7 @@
 #include "launcher/process.h"
 #include "launcher/run_parts.h"
 
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -147,6 +148,21 @@ static void add_elements(const struct dt_text *lines, struct dt_text *out)
     }
 }
 
+/* Signals that ask for nothing here, as whoever started us had them ignored; nothing mostly. */
+static void add_ignored(const struct options *o, struct dt_text *out)
+{
+    static const int usual[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
+    int count = 0;
+    sigset_t wishes;
+    process_wishes(o->signals, &wishes);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        if (sigismember(&wishes, usual[i]) == 0) {
+            dt_text_printf(out, "%s\"%s\"", count++ == 0 ? ",\"ignored_signals\":[" : ",", sigabbrev_np(usual[i]));
+        }
+    }
+    dt_text_puts(out, count > 0 ? "]" : "");
+}
+
 void run_status(void *user, struct dt_text *out)
 {
     const struct run *r = user;
@@ -160,6 +176,7 @@ void run_status(void *user, struct dt_text *out)
     add_string(out, "run_id", o->run_id);
     add_string(out, "host", r->failures.host);
     add_command(o, out);
+    add_ignored(o, out);
     add_string(out, "log_dir", logs_has_files(r->logs) ? logs_dir(r->logs) : NULL);
     add_string(out, "output_dir", r->output_dir);
     dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,", p->group_world_size, o->nnodes_min,

@@ -1,6 +1,7 @@
 /* A loop with the store server and two signals. The line on stdout is written when clients can connect. */
 #include "launcher/serve.h"
 
+#include "base/signals.h"
 #include "launcher/console.h"
 #include "launcher/store_server.h"
 
@@ -48,7 +49,9 @@ int serve_store(const struct options *o)
     for (int i = 0; i < 2; i++) {   /* before anybody can know us and send one */
         (void)uv_signal_init(&loop, &s.signals[i]);
         s.signals[i].data = &s;
-        (void)uv_signal_start(&s.signals[i], on_signal, numbers[i]);
+        if (dt_signal_wanted(numbers[i])) {
+            (void)uv_signal_start(&s.signals[i], on_signal, numbers[i]);
+        }
     }
     struct store_server_options options = {.host = o->master_addr,
                                            .port = o->master_port,

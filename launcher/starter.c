@@ -491,16 +491,6 @@ static int open_all(struct starter *st, struct dt_error *err)
     return failed != 0 ? -1 : 0;
 }
 
-static bool is_passed(const struct options *o, int number)
-{
-    static const int always[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-    bool passed = o->signals[number];
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
-        passed = passed || always[i] == number;
-    }
-    return passed && (number != SIGHUP || !process_ignores_hup());
-}
-
 static void begin(struct starter *st)
 {
     struct rlimit files; /* three pipes per host */
@@ -511,8 +501,10 @@ static void begin(struct starter *st)
     uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGTSTP, SIG_IGN); /* who sleeps sends no beats, and the agents would end */
+    sigset_t wishes;
+    process_wishes(st->o->signals, &wishes);
     for (int n = 1; n < 65; n++) {
-        if (is_passed(st->o, n)) {
+        if (sigismember(&wishes, n) == 1) {
             uv_signal_t *handle = &st->signals[st->signal_count++];
             (void)uv_signal_init(&st->loop, handle);
             handle->data = st;

@@ -270,6 +270,23 @@ static void add_ranks(struct dt_text *out, const cJSON *job)
     free(list);
 }
 
+static void add_ignored(struct dt_text *out, const cJSON *job)
+{
+    const cJSON *names = cJSON_GetObjectItemCaseSensitive(job, "ignored_signals"), *name;
+    struct dt_text line;
+    dt_text_init(&line);
+    cJSON_ArrayForEach(name, names)
+    {
+        const char *text = cJSON_GetStringValue(name);
+        dt_text_printf(&line, "%s %s", line.size > 0 ? "," : "  ignores", text != NULL ? text : "");
+    }
+    if (line.size > 0) {
+        dt_text_puts(&line, ", ignored at its start; TERM stops it");
+        add_line(out, &line, false);
+    }
+    dt_text_clear(&line);
+}
+
 static void add_store(struct dt_text *out, const cJSON *job)
 {
     const cJSON *store = cJSON_GetObjectItemCaseSensitive(job, "store"), *w;
@@ -333,6 +350,7 @@ int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_
             add_line(out, &line, true); /* of use only when it is whole */
         }
     }
+    add_ignored(out, job);
     add_members(out, job);
     add_ranks(out, job);
     add_store(out, job);

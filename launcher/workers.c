@@ -83,8 +83,8 @@ static int give_up(struct child *c, const char *what)
     return 127;
 }
 
-/* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by runtimes (ours, too), not by users; INT and QUIT by a shell for
- * a job in the background, to spare it the terminal's signals: those do not reach a session of its own, and ours are meant. */
+/* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by runtimes (ours, too), not by users. INT, QUIT and TERM that
+ * reach a worker are meant, as no terminal's come into its session: what we ignore of these is for us, and a worker has them as torchrun's have. */
 static bool may_stay_ignored(int n)
 {
     return n != SIGPIPE && n != SIGCHLD && n != SIGXFSZ && n != SIGINT && n != SIGQUIT && n != SIGTERM && n != SIGTTOU;

@@ -26,7 +26,9 @@ MARKER = "STORY_MARKER"
 FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "MPI_", "LSB_", "LSF_", "JSM_", "PBS_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_", "TORCH_ELASTIC",
            "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "STORY_")
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, but what they start does not
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # tests may run under nohup or in the background, but what they start does not
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def program(name):

@@ -281,6 +281,18 @@ def test_signal_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path / "o") == []
 
 
+def test_a_script_in_the_background_is_not_interrupted(tmp_path):
+    support.program("dtdata")
+    words = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', DTDATA, "tokenize", "-o", str(tmp_path / "o"), "-"]
+    p = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    p.stdin.write(b"x" * 1000000)
+    p.stdin.flush()
+    support.wait_until(lambda: (tmp_path / "o").exists() and os.listdir(tmp_path / "o"), "the first shard begins")
+    p.send_signal(signal.SIGINT)
+    p.stdin.close()
+    assert p.wait(timeout=60) == 0
+
+
 def test_inspect_finds_damage(tmp_path):
     (tmp_path / "t").write_bytes(b"some text")
     dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t")

@@ -267,11 +267,12 @@ def test_any_signal_can_be_one_to_handle(reach, tmp_path, name):
     reach.wait_gone()
 
 
-def test_a_lost_terminal_is_no_wish_under_nohup(reach, tmp_path):
+def test_signals_that_were_ignored_at_the_start_stay_ignored(reach, tmp_path):
     words = reach.args("sh", "-c", STAY, "x", tmp_path / "up", tmp_path / "go")
-    with Job([DTRUN, *words], executable="/usr/bin/nohup") as job:
+    with Job(["-c", 'trap "" INT QUIT HUP USR1 TERM; exec "$0" "$@"', DTRUN, *words], executable="/bin/sh") as job:
         wait_lines(tmp_path / "up", 4)
-        job.signal(signal.SIGHUP)
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1):
+            job.signal(number)
         (tmp_path / "go").touch()
         result = job.finish()
     assert result.code == 0, result

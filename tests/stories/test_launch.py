@@ -400,10 +400,46 @@ while not os.path.exists({str(tmp_path / "go")!r}):
         assert job.finish().code == 0
 
 
-def test_a_job_in_the_background_of_a_shell_can_be_interrupted(tmp_path):
-    text = f'trap "" INT QUIT; exec "$0" sh -c "echo >> {tmp_path}/ready; exec sleep 1000"'  # as sh does for cmd &
-    with Job(["-c", text, DTRUN], executable="/bin/sh") as job:
+DEAF = ["INT", "QUIT", "HUP", "USR1", "USR2", "TSTP"]
+
+
+def start_deaf(tmp_path, *options):
+    """A job that a shell has started with these signals ignored, and TERM; it ends when `go` is there. Its worker says what it ignores."""
+    text = f"grep SigIgn /proc/self/status > {tmp_path}/ignored; echo >> {tmp_path}/ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    words = ["-c", f'trap "" {" ".join(DEAF)} TERM; exec "$0" "$@"', DTRUN, *options, "sh", "-c", text]
+    return Job(words, executable="/bin/sh", env={"DTRUN_RUNTIME_DIR": str(tmp_path / "runtime")})
+
+
+def ignores(tmp_path, name):
+    return int(lines_of(tmp_path / "ignored")[0].split()[1], 16) >> getattr(signal, "SIG" + name) - 1 & 1 == 1
+
+
+def test_signals_that_were_ignored_at_the_start_stay_ignored(tmp_path):
+    """As INT and QUIT of a shell's "&" are, HUP under nohup, and whatever a script has trapped; by the guard and by the agent."""
+    with start_deaf(tmp_path) as job:
         wait_lines(tmp_path / "ready", 1)
+        for name in DEAF:
+            job.signal(getattr(signal, "SIG" + name))
+            os.kill(job.agent, getattr(signal, "SIG" + name))
+        said = run(["--status"], env={"DTRUN_RUNTIME_DIR": str(tmp_path / "runtime")})
+        assert "\n  ignores HUP, INT, QUIT, USR1, USR2, TSTP, ignored at its start; TERM stops it\n" in said.out, said
+        # those that would not come from a terminal to a session of its own are meant for the worker that gets one
+        assert [name for name in [*DEAF, "TERM"] if ignores(tmp_path, name)] == ["HUP", "USR1", "USR2", "TSTP"]
+        (tmp_path / "go").touch()
+        assert job.finish().code == 0
+
+
+def test_term_stops_a_job_that_had_it_ignored(tmp_path):
+    with start_deaf(tmp_path) as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGTERM)
+        assert job.finish().code == 143
+
+
+def test_an_ignored_signal_that_is_named_is_handled(tmp_path):
+    with start_deaf(tmp_path, "--signals_to_handle=SIGTERM,SIGINT") as job:
+        wait_lines(tmp_path / "ready", 1)
+        job.signal(signal.SIGQUIT)
         job.signal(signal.SIGINT)
         assert job.finish().code == 130
 

@@ -42,6 +42,18 @@ def test_clients_share_keys_until_a_signal(number):
             assert a.recv(1) == b""
 
 
+def test_an_int_that_was_ignored_at_the_start_ends_nothing():
+    job = Job(["-c", 'trap "" INT; exec "$0" --serve_store=127.0.0.1', DTRUN], executable="/bin/sh")
+    with job:
+        match = re.fullmatch(r"127.0.0.1:(\d+)\n", job.process.stdout.readline())
+        job.signal(signal.SIGINT)
+        with socket.create_connection(("127.0.0.1", int(match.group(1))), DEADLINE_S) as a:
+            a.sendall(HELLO + b"\x01" + text(b"k") + text(b"v") + b"\x07")
+            assert struct.unpack("<q", a.recv(8, socket.MSG_WAITALL))[0] == 1
+        job.signal(signal.SIGTERM)
+        assert job.finish().code == 0
+
+
 def test_a_console_that_nobody_reads_ends_nobody():
     """A stranger is warned of on stderr; that its reader has gone is no end of those who use the store."""
     job, host, port = serve("127.0.0.1:0")

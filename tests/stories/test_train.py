@@ -307,6 +307,18 @@ def test_stop_and_go_on(job, number):
     assert f"(step {stopped})" in said and f"done at step {stopped + 3}" in said
 
 
+def test_a_run_in_the_background_of_a_script_is_not_interrupted(job):
+    job(training={"max_steps": 30}, logging={"log_every_n_steps": 1})
+    p = subprocess.Popen(["sh", "-c", 'trap "" INT USR1; exec "$0" "$1"', TRAIN, job.path], env=clean_env(), stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if line.startswith("step 3/"):
+            p.send_signal(signal.SIGINT)
+            p.send_signal(signal.SIGUSR1)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=DEADLINE_S) == 0 and "done at step 30" in rest, rest
+
+
 def hash_of(out):
     return subprocess.run([program("dtckpt"), "hash", str(out)], env=clean_env(), stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S).stdout.split()[0]
 
