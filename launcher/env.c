@@ -386,7 +386,8 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
 int env_command(const struct options *o, int local_rank, char *const *inherited, struct dt_arena *arena, char **path, char ***argv,
                 struct dt_error *err)
 {
-    char **words = dt_arena_alloc(arena, ((size_t)o->arg_count + 5) * sizeof *words);
+    bool is_file = o->entry == OPTIONS_ENTRY_PYTHON || o->entry == OPTIONS_ENTRY_RUN_PATH;
+    char **words = dt_arena_alloc(arena, ((size_t)o->arg_count + 6) * sizeof *words);
     size_t n = 0;
     char *program;
     if (o->entry == OPTIONS_ENTRY_PROGRAM) {
@@ -394,16 +395,19 @@ int env_command(const struct options *o, int local_rank, char *const *inherited,
         words[n++] = o->program;
     } else {
         program = find_python(inherited, arena, err);
-        if (program != NULL && o->entry == OPTIONS_ENTRY_PYTHON && !dt_file_exists(o->program)) {
+        if (program != NULL && is_file && !dt_file_exists(o->program)) {
             return dt_fail(err, DT_NOT_FOUND, "%s: no such file", o->program);
         }
-        if (program != NULL && o->entry == OPTIONS_ENTRY_PYTHON && access(o->program, R_OK) != 0) {
+        if (program != NULL && is_file && access(o->program, R_OK) != 0) {
             return dt_fail(err, DT_NOT_FOUND, "%s: cannot be read: %s", o->program, strerror(errno));
         }
         words[n++] = program;
         words[n++] = dt_arena_strdup(arena, "-u");
         if (o->entry == OPTIONS_ENTRY_MODULE) {
             words[n++] = dt_arena_strdup(arena, "-m");
+        } else if (o->entry == OPTIONS_ENTRY_RUN_PATH) {
+            words[n++] = dt_arena_strdup(arena, "-c");
+            words[n++] = dt_arena_strdup(arena, ENV_RUN_PATH);
         }
         words[n++] = substitute(arena, o->program, local_rank);
     }

@@ -39,6 +39,9 @@ const char *env_omp_warning(void);
 /* Python's string.Template.safe_substitute: $name and ${name} of the pairs {name, value} are replaced, $$ becomes $, the rest stays. */
 void env_substitute(struct dt_text *out, const char *text, const char *const (*pairs)[2], size_t pair_count);
 
+/* --run_path: what Python is given by -c, before the script and its arguments; to the script, argv looks as if Python ran it itself. */
+#define ENV_RUN_PATH "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
 /* "train", "bench" or "doctor" where program names it: without a slash, or by a path to the very file that this name would start. Else null. */
 const char *env_bundled(struct dt_arena *arena, const char *program);
 /* argv of a local rank, with ${local_rank} replaced as Python's safe templates do, null-terminated; argv[0] is a path or a name with

@@ -354,12 +354,15 @@ static bool is_python_folder(const char *path)
 /* What PROGRAM is. */
 static int read_program(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
 {
-    bool module = false;
-    bool no_python = false;
-    if (flag_on(g, OPTION_module, &module, err) != 0 || flag_on(g, OPTION_no_python, &no_python, err) != 0) {
+    bool module = false, no_python = false, run_path = false;
+    if (flag_on(g, OPTION_module, &module, err) != 0 || flag_on(g, OPTION_no_python, &no_python, err) != 0 ||
+        flag_on(g, OPTION_run_path, &run_path, err) != 0) {
         return -1;
     }
-    if (module && no_python) {
+    if (run_path && (module || no_python)) { /* as torchrun does, which says nothing */
+        option_warn(o, "%s: not used; %s runs PROGRAM as a script", g->spelled[module ? OPTION_module : OPTION_no_python],
+                    g->spelled[OPTION_run_path]);
+    } else if (module && no_python) {
         return dt_fail(err, DT_INVALID, "--module: cannot go with --no_python; leave one out");
     }
     if (first >= argc || argv[first][0] == '\0') {
@@ -375,7 +378,10 @@ static int read_program(struct options *o, const struct given *g, int argc, char
         o->args[i] = dt_arena_strdup(&o->arena, argv[from + i]);
     }
     bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") || is_python_folder(o->program);
-    o->entry = module ? OPTIONS_ENTRY_MODULE : python && !no_python ? OPTIONS_ENTRY_PYTHON : OPTIONS_ENTRY_PROGRAM;
+    o->entry = run_path               ? OPTIONS_ENTRY_RUN_PATH
+               : module               ? OPTIONS_ENTRY_MODULE
+               : python && !no_python ? OPTIONS_ENTRY_PYTHON
+                                      : OPTIONS_ENTRY_PROGRAM;
     const char *bundled = o->entry == OPTIONS_ENTRY_PROGRAM ? env_bundled(&o->arena, o->program) : NULL;
     if (bundled != NULL) {
         o->bundled = true;

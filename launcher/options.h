@@ -47,7 +47,8 @@ enum options_action {
 enum options_entry {
     OPTIONS_ENTRY_PROGRAM, /* run as it is: --no_python, or a program that is no .py file */
     OPTIONS_ENTRY_PYTHON,  /* interpreter -u script */
-    OPTIONS_ENTRY_MODULE   /* interpreter -u -m module */
+    OPTIONS_ENTRY_MODULE,  /* interpreter -u -m module */
+    OPTIONS_ENTRY_RUN_PATH /* interpreter -u, and runpy.run_path(script) in it */
 };
 enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */

@@ -119,6 +119,10 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     if (o->entry != OPTIONS_ENTRY_PROGRAM) {
         dt_text_puts(out, o->entry == OPTIONS_ENTRY_MODULE ? " python3 -u -m" : " python3 -u");
     }
+    if (o->entry == OPTIONS_ENTRY_RUN_PATH) {
+        dt_text_puts(out, " -c");
+        options_quote(out, ENV_RUN_PATH);
+    }
     options_quote(out, o->program);
     for (int i = 0; i < o->arg_count; i++) {
         options_quote(out, o->args[i]);

@@ -21,8 +21,7 @@ const struct option_row option_rows[OPTION_COUNT] = {
     /* what */
     ROW(module, 'm', OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python module (python3 -u -m)", true, NULL, NULL, 0, 0, 0),
     ROW(no_python, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "run PROGRAM as it is, also when it ends in .py", false, NULL, NULL, 0, 0, 0),
-    ROW(run_path, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "not possible here: there is no Python in the launcher", false,
-     "runs the script inside torchrun's own Python, which dtrun has not; leave it out", NULL, 0, 0, 0),
+    ROW(run_path, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python script, run by runpy.run_path in a Python of its own per worker", false, NULL, NULL, 0, 0, 0),
     ROW(start_method, 0, OPTION_VALUE, OPTION_TORCH, NULL, "spawn", "spawn|fork|forkserver", "no effect: workers are always programs of their own, never forks of a Python launcher", false, NULL, option_parse_ignored, 0, 0, 0),
     ROW(dry_run, 0, OPTION_FLAG, OPTION_OURS, NULL, NULL, NULL, "print what would be started and where values came from", true, NULL, NULL, 0, 0, 0),
     /* restarts and ends */

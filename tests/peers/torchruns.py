@@ -52,10 +52,11 @@ def run_case(case):
     return None
 
 
-with open(sys.argv[1]) as f:
-    cases = json.load(f)
-import torch  # noqa: E402
-import torch.distributed.run as run  # noqa: E402
+if __name__ == "__main__":  # workers of --run_path are spawned, and load this file again
+    with open(sys.argv[1]) as f:
+        cases = json.load(f)
+    import torch
+    import torch.distributed.run as run
 
-options = [a.option_strings for a in run.get_args_parser()._actions if a.option_strings]
-print(json.dumps({"version": torch.__version__, "options": options, "codes": [run_case(c) for c in cases]}))
+    options = [a.option_strings for a in run.get_args_parser()._actions if a.option_strings]
+    print(json.dumps({"version": torch.__version__, "options": options, "codes": [run_case(c) for c in cases]}))

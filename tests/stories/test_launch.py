@@ -168,6 +168,25 @@ def test_python_scripts_and_modules(tmp_path):
     assert result.code == 0 and result.out == "0 ['x']\n", result
 
 
+@pytest.mark.parametrize("spelling", ["--run_path", "--run-path"])
+def test_a_script_run_by_its_path(tmp_path, spelling):
+    """As torchrun's function run_script_path does: by runpy, with the script's arguments, and its exit code counts."""
+    script(tmp_path, "job", "")
+    (tmp_path / "job").write_text("import os, sys, __main__\n"
+                                  "print(os.environ['RANK'], sys.argv, __name__, __file__, vars(__main__) is globals(), flush=True)\n"
+                                  "sys.exit(int(sys.argv[1]))\n")
+    result = run(["--nproc_per_node=2", spelling, "job", "0", "-m", "${local_rank}"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 0 and result.err == "", result
+    assert sorted(result.out.splitlines()) == [f"{rank} ['job', '0', '-m', '{rank}'] __main__ job True" for rank in range(2)], result
+    result = run([spelling, "-m", "job", "3"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 1 and "exit code 3" in result.err and "dtrun: -m: not used; --run_path runs PROGRAM as a script\n" in result.err, result
+    result = run([spelling, "--dry_run", "job", "0"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
+    assert result.code == 0
+    command = result.out.splitlines()[0].removeprefix("command   python3")
+    again = subprocess.run(f"{PYTHON} {command}", shell=True, cwd=tmp_path, env=clean_env({"RANK": "7"}), capture_output=True, text=True, timeout=60)
+    assert again.stdout == "7 ['job', '0'] __main__ job True\n", (result, again)
+
+
 def test_only_three_descriptors_and_own_sessions(tmp_path):
     path = script(tmp_path, "look.py", f"""
 import os

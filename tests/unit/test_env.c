@@ -229,6 +229,19 @@ static void test_command(void **state)
     assert_string_equal(argv[3], "pkg.mod");
     close_options();
 
+    OPEN("--run-path", "plain", "-z"); /* any name; a path as any file's, not looked up in PATH */
+    assert_int_equal(env_command(&o, 0, inherited, &arena, &path, &argv, &err), -1);
+    assert_string_equal(err.text, "plain: no such file");
+    close_options();
+    OPEN("--run-path", plain, "-z");
+    assert_int_equal(env_command(&o, 0, inherited, &arena, &path, &argv, &err), 0);
+    assert_string_equal(path, python);
+    assert_string_equal(argv[2], "-c");
+    assert_string_equal(argv[4], plain);
+    assert_string_equal(argv[5], "-z");
+    assert_null(argv[6]);
+    close_options();
+
     OPEN("missing-program");
     assert_int_equal(env_command(&o, 0, inherited, &arena, &path, &argv, &err), -1);
     assert_string_equal(err.text, "missing-program: not found in PATH; check the name, or give a path with /");

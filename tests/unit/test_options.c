@@ -116,6 +116,9 @@ static void test_program(void **state)
         {"-m pkg.mod", OPTIONS_ENTRY_MODULE, false, 0},
         {"-m train", OPTIONS_ENTRY_MODULE, false, 0},
         {"--no-python train", OPTIONS_ENTRY_PROGRAM, true, 3},
+        {"--run-path my.py", OPTIONS_ENTRY_RUN_PATH, false, 0},
+        {"--run_path train", OPTIONS_ENTRY_RUN_PATH, false, 0},
+        {"--run_path -m --no_python my.py", OPTIONS_ENTRY_RUN_PATH, false, 0}, /* as torchrun has it */
         {".py", OPTIONS_ENTRY_PROGRAM, false, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -350,7 +353,6 @@ static void test_errors(void **state)
         {"--nnodes=1:2 --standalone p", "--standalone: is for one host; leave it out, or use --nnodes=1"},
         {"--node_rank=1 --master_port=1 p", "--node_rank: 1: must be below --nnodes (1)"},
         {"--hostfile=/no/file p", "--hostfile: /no/file: No such file or directory; make it, one line per host: NAME slots=N"},
-        {"--run_path x.py", "--run_path: runs the script inside torchrun's own Python, which dtrun has not; leave it out"},
         {"--rdzv_backend=etcd-v2 p",
          "--rdzv_backend: etcd-v2: not supported: needs etcd's version 2, which newer ones do not have; use c10d or etcd-v3"},
         {"--rdzv_backend=zeus p", "--rdzv_backend: zeus: unknown backend; must be static, c10d or etcd-v3"},
