@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "launcher/env.h"
+#include "launcher/exports.h"
 #include "launcher/guard.h"
 #include "launcher/hostfile.h"
 #include "launcher/leash.h"
@@ -112,6 +113,11 @@ static int begin(struct options *o)
         return status_ask(o->status_run, o->json);
     }
     settle_signals(o);
+    exports_hide(o);
+    if (exports_apply(o, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        return DT_EXIT_TEMPORARY;
+    }
     if (o->action == OPTIONS_HOSTFILE) {
         return starter_run(o, environ);
     }

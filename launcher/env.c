@@ -86,6 +86,41 @@ static int set_device(struct builder *b, const struct env_worker *w, char *const
     return 0;
 }
 
+bool env_is_ours(const char *name)
+{
+    static const char *const names[] = {"LOCAL_RANK",
+                                        "RANK",
+                                        "GROUP_RANK",
+                                        "ROLE_RANK",
+                                        "ROLE_NAME",
+                                        "LOCAL_WORLD_SIZE",
+                                        "WORLD_SIZE",
+                                        "GROUP_WORLD_SIZE",
+                                        "ROLE_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TORCHELASTIC_RESTART_COUNT",
+                                        "TORCHELASTIC_MAX_RESTARTS",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "TORCHELASTIC_ERROR_FILE",
+                                        "TORCHELASTIC_SIGNALS_TO_HANDLE",
+                                        "DTRUN_OWN_GPU",
+                                        "DTRUN_HOST_OF_RANK",
+                                        "DTRUN_ROUND",
+                                        "DTRUN_LAUNCH",
+                                        "DTRUN_PAGE",
+                                        "DTRUN_OUTPUT_DIR",
+                                        "DTRUN_CPU_SHARERS",
+                                        "DTRUN_CHOICES"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* What only the launcher needs: where the key of the hosts is, is no business of the program that it starts; and another dtrun in there would find the
  * port of metrics taken. */
 static bool is_private(const char *name)

@@ -39,6 +39,9 @@ const char *env_omp_warning(void);
 /* Python's string.Template.safe_substitute: $name and ${name} of the pairs {name, value} are replaced, $$ becomes $, the rest stays. */
 void env_substitute(struct dt_text *out, const char *text, const char *const (*pairs)[2], size_t pair_count);
 
+/* A worker gets this variable from env_build, for reasons of its own: what surrounds dtrun does not count. */
+bool env_is_ours(const char *name);
+
 /* --run_path: what Python is given by -c, before the script and its arguments; to the script, argv looks as if Python ran it itself. */
 #define ENV_RUN_PATH "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 

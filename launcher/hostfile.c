@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "launcher/endpoint.h"
 #include "launcher/env.h"
+#include "launcher/exports.h"
 #include "launcher/lookup.h"
 
 #include <stdio.h>
@@ -89,6 +90,12 @@ static int choose_hosts(struct options *o, const struct given *g, const struct h
         o->host_list[i] = (struct options_host){
             .name = dt_arena_strdup(&o->arena, l->hosts[i].name), .slots = l->hosts[i].slots, .devices = list_devices(o, &l->hosts[i])};
     }
+    for (int i = 0; i < o->host_list_count; i++) {
+        if (o->host_list[i].devices != NULL && exports_names(o, "CUDA_VISIBLE_DEVICES")) {
+            return dt_fail(err, DT_INVALID, "%s: CUDA_VISIBLE_DEVICES: each host has its own by the slots that were chosen; leave one out",
+                           g->spelled[OPTION_export]);
+        }
+    }
     return count_workers(o, g, err);
 }
 
@@ -159,9 +166,7 @@ static char **agent_words(struct options *o, int i)
     free(dir);
     words[n++] = dt_arena_strdup(a, "--leash");
     for (int k = 0; k < o->own_word_count; k++) {
-        if (strcmp(o->own_words[k], "--dry_run") != 0 && strcmp(o->own_words[k], "--dry-run") != 0) {
-            words[n++] = o->own_words[k];
-        }
+        words[n++] = o->own_words[k];
     }
     words[n++] = dt_arena_strdup(a, "--cluster=none");
     words[n++] = dt_arena_printf(a, "--nproc_per_node=%s", o->host_list[i].nproc);
@@ -301,7 +306,7 @@ static char **agent_env(struct options *o, int i, char *const *env)
     }
     char **list = dt_arena_alloc(&o->arena, room * sizeof *list);
     for (char *const *e = env; *e != NULL; e++) {
-        if (hostfile_passes(*e)) {
+        if (exports_passes(o, *e)) {
             list[n++] = *e;
         }
     }
@@ -379,6 +384,14 @@ void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
     add_sources(o, id, "made up", out);
     dt_text_printf(out, "\nkey       %s", o->key_file != NULL ? o->key_file : "a new one");
     dt_text_printf(out, o->key_file != NULL ? " (%s)\n" : "\n", options_source(o, OPTION_key_file));
+    dt_text_puts(out, "variables that go from here to every host\n");
+    for (char *const *e = env; *e != NULL; e++) {
+        if (exports_passes(o, *e)) {
+            dt_text_puts(out, "          ");
+            exports_show(*e, out);
+            dt_text_puts(out, "\n");
+        }
+    }
     if (total == 0) {
         dt_text_puts(out, "ranks     are given when each host has counted its workers, and with them the variables\n");
     } else {
@@ -398,28 +411,4 @@ void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
         rank += atoi(o->host_list[i].nproc);
     }
     dt_text_clear(&sizes);
-}
-
-bool hostfile_passes(const char *variable)
-{
-    static const char *const names[] = {"PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LOGLEVEL", NULL};
-    static const char *const beginnings[] = {"NCCL_", "UCX_", "PYTHON", "OMP_", "MKL_", "TORCH_", "HF_", "DTRUN_", "PET_", NULL};
-    static const char *const ours[] = {"DTRUN_HOSTFILE", "DTRUN_INCLUDE", "DTRUN_EXCLUDE", "DTRUN_SSH", "DTRUN_PAGE", "DTRUN_KEY_FILE", NULL};
-    size_t n = strcspn(variable, "=");
-    for (const char *const *p = ours; *p != NULL; p++) {
-        if (strlen(*p) == n && strncmp(*p, variable, n) == 0) {
-            return false;
-        }
-    }
-    for (const char *const *p = names; *p != NULL; p++) {
-        if (strlen(*p) == n && strncmp(*p, variable, n) == 0) {
-            return true;
-        }
-    }
-    for (const char *const *p = beginnings; *p != NULL; p++) {
-        if (strncmp(*p, variable, strlen(*p)) == 0) {
-            return true;
-        }
-    }
-    return false;
 }

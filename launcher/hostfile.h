@@ -12,7 +12,5 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
 char **hostfile_ssh(struct options *o, int i);
 /* For --dry_run: the hosts, what is started on each, its ranks and the variables of its first worker. env: of the launching host. */
 void hostfile_describe(struct options *o, char *const *env, struct dt_text *out);
-/* Whether a variable of ours is given to the agents: what steers programs and libraries, not what belongs to this host. */
-bool hostfile_passes(const char *variable);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launcher/hostfile.h"
+#include "launcher/exports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ int leash_open(int *fd, char key_path[64], struct dt_error *err)
         go = strcmp(text, "go") == 0;
         if (strncmp(text, "key ", 4) == 0) {
             result = keep_key(text + 4, key_path, err);
-        } else if (strncmp(text, "env ", 4) == 0 && hostfile_passes(text + 4)) {
+        } else if (strncmp(text, "env ", 4) == 0 && exports_is_variable(text + 4)) {
             result = putenv(dt_strdup(text + 4)) == 0 ? 0 : dt_fail_errno(err, "--leash: environment");
         } else if (strncmp(text, "sign ", 5) == 0) {
             (void)snprintf(sign_text, sizeof sign_text, "%s", text + 5);

@@ -2,6 +2,7 @@
  * how many workers, what PROGRAM is. Words and variables become rows in options_words.c; values of their own are in options_values.c. */
 #include "base/file.h"
 #include "launcher/env.h"
+#include "launcher/exports.h"
 #include "launcher/hostfile.h"
 #include "launcher/options_table.h"
 
@@ -409,11 +410,6 @@ static int read_launching(struct options *o, const struct given *g, int argc, ch
         check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
-    o->own_word_count = first - 1 - (first > 1 && strcmp(argv[first - 1], "--") == 0);
-    o->own_words = dt_arena_alloc(&o->arena, ((size_t)o->own_word_count + 1) * sizeof *o->own_words);
-    for (int i = 0; i < o->own_word_count; i++) {
-        o->own_words[i] = dt_arena_strdup(&o->arena, argv[i + 1]);
-    }
     scale_times(o);
     o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_HOSTFILE;
     return 0;
@@ -446,6 +442,9 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     if ((o->include != NULL || o->exclude != NULL) && o->hostfile == NULL && !o->leashed) {
         return dt_fail(err, DT_INVALID, "%s: chooses hosts of a file; add --hostfile=FILE",
                        g->spelled[o->include != NULL ? OPTION_include : OPTION_exclude]);
+    }
+    if (exports_check(o, env, err) != 0) {
+        return -1;
     }
     if (o->hostfile != NULL && !o->leashed) {
         return read_launching(o, g, argc, argv, first, err);

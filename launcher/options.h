@@ -26,7 +26,7 @@
     X(log_line_prefix_template) X(duplicate_stdout_filters) X(duplicate_stderr_filters) X(event_log_handler) \
     X(logs_specs) X(stdin) X(rdzv_backend) X(rdzv_endpoint) X(rdzv_id) X(master_addr) X(master_port) \
     X(local_addr) X(port_range) X(join_timeout) X(last_call) X(dead_after) X(rdzv_conf) X(key_file) X(store_users) X(hostfile) \
-    X(include) X(exclude) X(ssh) X(leash) X(status) X(json) X(metrics_endpoint) X(serve_store) \
+    X(include) X(exclude) X(ssh) X(leash) X(export) X(status) X(json) X(metrics_endpoint) X(serve_store) \
     X(virtual_local_rank) X(numa_binding) X(cluster) X(print_completion) X(help) X(version)
 /* clang-format on */
 #define OPTION_ID(name) OPTION_##name,
@@ -106,8 +106,13 @@ struct options {
     char *include, *exclude; /* filters of its hosts, or null */
     struct options_host *host_list;
     int host_list_count;
-    char **own_words; /* the options as given on the command line, for the agents */
+    char **own_words; /* the options as given on the command line, for the agents; without --dry_run and --export */
     int own_word_count;
+    /* --export */
+    char **exports; /* NAME or NAME=VALUE, those of the command line or else of the variable; of two of a name the last one counts */
+    int export_count;
+    char **export_words; /* as they stand in argv */
+    int export_word_count;
     /* one of its agents */
     bool leashed;
     int leash_fd;

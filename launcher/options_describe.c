@@ -1,5 +1,6 @@
 /* What --dry_run prints: what would be started, where, with which variables, and who said so. */
 #include "launcher/env.h"
+#include "launcher/exports.h"
 #include "launcher/options_table.h"
 
 #include <ctype.h>
@@ -153,6 +154,11 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     }
     if (o->numa_binding != NULL) {
         dt_text_printf(out, "binding   by %s (--numa_binding)\n", o->numa_binding);
+    }
+    for (int i = 0; i < o->export_count; i++) {
+        dt_text_puts(out, i == 0 ? "exported  " : "          ");
+        exports_show(o->exports[i], out);
+        dt_text_puts(out, "\n");
     }
     bool files = false;
     for (int i = 0; i < o->nproc; i++) {

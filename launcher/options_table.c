@@ -67,6 +67,7 @@ const struct option_row option_rows[OPTION_COUNT] = {
     ROW(exclude, 'e', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "all hosts and slots of --hostfile but these", false, NULL, option_parse_text, AT(exclude), 0, 0),
     ROW(ssh, 0, OPTION_VALUE, OPTION_OURS, NULL, "ssh -o BatchMode=yes -o ServerAliveInterval=5", "COMMAND", "what reaches a host of --hostfile: COMMAND HOST LINE", false, NULL, option_parse_text, AT(ssh), 0, 0),
     ROW(leash, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, NULL, false, NULL, option_parse_flag, AT(leashed), 0, 0),
+    ROW(export, 'x', OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME[=VALUE],...", "variables for the workers, of all hosts with --hostfile, beside those that go there anyway (NCCL_*, TORCH_*, OMP_*, ...); may be given again", false, NULL, option_parse_export, 0, 0, 0),
     ROW(status, 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0),
     ROW(json, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, NULL, option_parse_flag, AT(json), 0, 0),
     ROW(metrics_endpoint, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "[HOST:]PORT", "this host's part of the job for Prometheus, at http://HOST:PORT/metrics; HOST: 127.0.0.1, 0.0.0.0 for everybody; port 0: a free one, which is said", false, NULL, option_parse_metrics, 0, 0, 0),

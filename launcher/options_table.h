@@ -34,9 +34,10 @@ extern const struct option_row option_rows[OPTION_COUNT];
 struct given {
     const char *value[OPTION_COUNT];
     char spelled[OPTION_COUNT][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
+    int last;                           /* row that was given last */
 };
 
-/* The options before PROGRAM, into g; *first is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */
+/* The options before PROGRAM, into g, and for the agents of --hostfile into o->own_words; *first is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */
 int option_read_words(struct options *o, struct given *g, int argc, char **argv, int *first, struct dt_error *err);
 /* What was not given, from PET_NAME and DTRUN_NAME, or the row's other variable. */
 void option_read_variables(struct options *o, struct given *g, char *const *env);
@@ -77,6 +78,8 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
 int option_parse_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 /* The same, but the member is a bool: true for the second word. */
 int option_parse_second_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+/* NAME[=VALUE],... (exports.c). */
+int option_parse_export(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 /* Words that are accepted and change nothing. */
 int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 

@@ -100,6 +100,7 @@ static int find_row(const char *name, struct dt_error *err)
 static void give(struct options *o, struct given *g, int row, const char *value, const char *spelled, enum options_source source)
 {
     g->value[row] = value;
+    g->last = row;
     o->sources[row] = source;
     (void)snprintf(g->spelled[row], sizeof g->spelled[row], "%.70s", spelled);
 }
@@ -160,12 +161,15 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
             give(o, g, row, option_rows[row].arity == OPTION_FLAG ? "1" : "", spelled, OPTIONS_FROM_COMMAND_LINE);
             continue;
         }
+        if (option_rows[row].parse == option_parse_export && p > words[0] + 1) {
+            return dt_fail(err, DT_INVALID, "%s: stands alone; write %s %s", spelled, spelled, option_rows[row].shown);
+        }
         if (p[1] != '\0') {
             give(o, g, row, p + 1 + (p[1] == '='), spelled, OPTIONS_FROM_COMMAND_LINE);
             return 1;
         }
         if (words[1] == NULL || looks_like_option(words[1])) {
-            return dt_fail(err, DT_INVALID, "%s: needs a value; example: %s3", spelled, spelled);
+            return dt_fail(err, DT_INVALID, "%s: needs a value; write %s %s", spelled, spelled, option_rows[row].shown);
         }
         give(o, g, row, words[1], spelled, OPTIONS_FROM_COMMAND_LINE);
         return 2;
@@ -173,11 +177,26 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
     return 1;
 }
 
+/* What argv[i..i + used - 1] said is kept where it is read again: by the agents, and where all of one option count. */
+static void keep_words(struct options *o, const struct given *g, char **argv, int i, int used)
+{
+    bool export = option_rows[g->last].parse == option_parse_export;
+    if (export) { /* the value is the end of the last word */
+        char *word = argv[i + used - 1];
+        o->export_words[o->export_word_count++] = word + strlen(word) - strlen(g->value[g->last]);
+    }
+    for (int k = i; k < i + used && !export && g->last != OPTION_dry_run; k++) {
+        o->own_words[o->own_word_count++] = dt_arena_strdup(&o->arena, argv[k]);
+    }
+}
+
 int option_read_words(struct options *o, struct given *g, int argc, char **argv, int *first, struct dt_error *err)
 {
     int help = OPTION_help;
     int version = OPTION_version;
     int i = 1;
+    o->own_words = dt_arena_alloc(&o->arena, (size_t)(argc + 1) * sizeof *o->own_words);
+    o->export_words = dt_arena_alloc(&o->arena, (size_t)(argc + 1) * sizeof *o->export_words);
     while (i < argc && argv[i][0] == '-' && argv[i][1] != '\0') {
         if (strcmp(argv[i], "--") == 0) {
             i++;
@@ -199,6 +218,7 @@ int option_read_words(struct options *o, struct given *g, int argc, char **argv,
             o->action = OPTIONS_VERSION;
             return 0;
         }
+        keep_words(o, g, argv, i, used);
         i += used;
     }
     *first = i;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "launcher/console.h"
+#include "launcher/exports.h"
 #include "launcher/hostfile.h"
 #include "launcher/leash.h"
 #include "launcher/log_lines.h"
@@ -465,7 +466,7 @@ static int make_key(struct starter *st, struct dt_error *err)
 static void write_opening(struct starter *st, struct dt_text *out)
 {
     for (char *const *e = st->env; *e != NULL; e++) {
-        if (hostfile_passes(*e)) {
+        if (exports_passes(st->o, *e)) {
             leash_put(out, "env %s", *e);
         }
     }

@@ -191,6 +191,47 @@ def test_the_key_and_variables_come_unseen(place, tmp_path):
     place.wait_gone()
 
 
+ALL_BYTES = bytes(range(1, 256)) * 2
+
+
+def test_variables_arrive_byte_by_byte_and_secrets_show_nowhere(place, tmp_path):
+    """By themselves, asked for by name, and with a value; no process anywhere has a secret in its command line, ours that was given it included."""
+    up, go, told = tmp_path / "up", tmp_path / "go", tmp_path / "told"
+    secret = "do-not-show-this-" + os.urandom(12).hex()
+    line = f'env -0 >"{told}.$RANK"; {STAY}'
+    options = ["--export=MY_ODD,HF_TOKEN", f"--export=WANDB_API_KEY={secret},MY_LIST=a\\,b", "-x", "MY_PLAIN=1=1"]
+    extra = {"HF_TOKEN": secret, "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "OTHER": "stays"}
+    with start(place, "sh", "-c", line, "x", up, go, options=options, env={**extra, "MY_ODD": os.fsdecode(ALL_BYTES)}) as job:
+        wait_lines(up, 4)
+        ours = {job.pid, *support.marked(job.marker)}
+        for pid in [*ours, *place.inside()]:
+            if os.fsencode(secret) in read(f"/proc/{pid}/cmdline"):
+                raise AssertionError((pid, read(f"/proc/{pid}/cmdline")))
+        go.touch()
+        result = job.finish()
+    assert result.code == 0 and secret not in result.out + result.err, result
+    place.wait_gone()
+    wanted = {b"MY_ODD": ALL_BYTES, b"HF_TOKEN": secret.encode(), b"WANDB_API_KEY": secret.encode(), b"MY_LIST": b"a,b", b"MY_PLAIN": b"1=1",
+              b"GLOO_SOCKET_IFNAME": b"lo", b"TP_SOCKET_IFNAME": b"lo", b"OTHER": None}
+    for rank in range(4):
+        got = dict(x.split(b"=", 1) for x in read(f"{told}.{rank}").split(b"\0") if x)
+        assert {k: got.get(k) for k in wanted} == wanted, rank
+
+
+def test_dry_run_shows_what_goes_where(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
+    words = [f"--hostfile={tmp_path}/hosts", "-x", "MY_KEY=secret-1,MY_VAR=x y", "--dry_run"]
+    result = run([*words, "/bin/true"], env={"NCCL_DEBUG": "INFO", "HF_TOKEN": "secret-2", "OTHER": "1"})
+    passed = result.out.partition("\nvariables that go from here to every host\n")[2].partition("\nranks ")[0].splitlines()
+    for line in ("MY_KEY=(hidden)", "MY_VAR='x y'", "NCCL_DEBUG=INFO", "HF_TOKEN=(hidden)"):
+        assert " " * 10 + line in passed, (line, result)
+    assert result.code == 0 and "secret-" not in result.out + result.err and "OTHER" not in result.out, result
+    here = run(["-x", "MY_KEY=secret-1,MY_VAR=x y", "--dry_run", "/bin/true"])
+    assert "\nexported  MY_KEY=(hidden)\n          MY_VAR='x y'\n" in here.out, here
+    both = run([*words, "--include=a:0", "-x", "CUDA_VISIBLE_DEVICES=1", "/bin/true"])
+    assert both.code == 2 and both.err.startswith("dtrun: --hostfile: -x: CUDA_VISIBLE_DEVICES: each host has its own"), both
+
+
 def held(pid):
     """What a process can write to: data, heap, stacks, and its files without a name."""
     found = []

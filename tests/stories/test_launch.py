@@ -187,6 +187,12 @@ def test_a_script_run_by_its_path(tmp_path, spelling):
     assert again.stdout == "7 ['job', '0'] __main__ job True\n", (result, again)
 
 
+def test_exported_values_reach_the_workers_of_one_host_too():
+    words = ["--nproc_per_node=2", "-x", "MY_VAR=a b", "--export=NCCL_DEBUG=WARN,NCCL_DEBUG=INFO", "sh", "-c", 'echo "$MY_VAR $NCCL_DEBUG"']
+    result = run(words, env={"MY_VAR": "before", "OMP_NUM_THREADS": "1"})
+    assert result.code == 0 and result.out == "a b INFO\n" * 2 and result.err == "", result
+
+
 def test_only_three_descriptors_and_own_sessions(tmp_path):
     path = script(tmp_path, "look.py", f"""
 import os

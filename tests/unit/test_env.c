@@ -67,6 +67,28 @@ static int count(char **env, const char *name)
     return n;
 }
 
+/* What a worker is given cannot be asked for by --export. */
+static void test_own_variables_are_known(void **state)
+{
+    (void)state;
+    OPEN("--nproc_per_node=2", "--standalone", "--virtual_local_rank", "doctor");
+    struct env_worker w = worker();
+    char *inherited[] = {"CUDA_VISIBLE_DEVICES=0,1", "OMP_NUM_THREADS=1", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "OTHER=1", NULL}, **list;
+    w.output_dir = "out";
+    w.cpu_sharers = 2;
+    assert_int_equal(env_build(&o, &w, inherited, &arena, &list, &err), 0);
+    assert_true(count(list, "DTRUN_CHOICES") == 1 && count(list, "DTRUN_OUTPUT_DIR") == 1);
+    for (char **e = list; *e != NULL; e++) {
+        char *name = dt_arena_printf(&arena, "%.*s", (int)strcspn(*e, "="), *e);
+        bool known = env_is_ours(name) || options_getenv(inherited, name) != NULL || strcmp(name, "DTRUN_LOG_DIR") == 0; /* this one is an option's */
+        if (!known) {
+            fail_msg("env_is_ours does not know %s", name);
+        }
+    }
+    assert_false(env_is_ours("OTHER"));
+    close_options();
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -272,6 +294,6 @@ static void test_command(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_omp), cmocka_unit_test(test_virtual_local_rank),
-                                       cmocka_unit_test(test_command)};
+                                       cmocka_unit_test(test_own_variables_are_known), cmocka_unit_test(test_command)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* The command line: torchrun's options and their value rules, variables, errors, help, and what follows from several options together. */
+#include "launcher/exports.h"
 #include "launcher/options_table.h"
 
 #include <setjmp.h>
@@ -131,6 +132,122 @@ static void test_program(void **state)
     bad("-m --no_python x", "--module: cannot go with --no_python; leave one out");
     bad("", "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
     bad("--nproc_per_node 2", "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
+}
+
+static void test_exports(void **state)
+{
+    (void)state;
+    env[0] = "HERE=1";
+    env[1] = "DTRUN_EXPORT=OF_THE_VARIABLE=1"; /* the command line wins */
+    good("-m --export=A=a\\,b\\c,HERE,_2= -x A,HERE -r3 -xB=x=y p -x C=1");
+    static const char *const wanted[] = {"A=a,b\\c", "HERE", "_2=", "A", "HERE", "B=x=y"};
+    assert_int_equal(o.export_count, 6);
+    for (int i = 0; i < 6; i++) {
+        assert_string_equal(o.exports[i], wanted[i]);
+    }
+    assert_int_equal(o.own_word_count, 2); /* what the agents of --hostfile are told in their command lines */
+    assert_string_equal(o.own_words[0], "-m");
+    assert_string_equal(o.own_words[1], "-r3");
+    assert_int_equal(o.arg_count, 2);
+    options_clear(&o);
+    env[0] = "DTRUN_EXPORT=A=1,B=2";
+    good("p");
+    assert_int_equal(o.export_count, 2);
+    assert_string_equal(o.exports[1], "B=2");
+    options_clear(&o);
+    good("--export= p");
+    assert_int_equal(o.export_count, 0);
+    options_clear(&o);
+}
+
+static bool passes(const char *line, const char *variable)
+{
+    good(line);
+    bool result = exports_passes(&o, variable);
+    options_clear(&o);
+    return result;
+}
+
+static void test_what_goes_to_other_hosts(void **state)
+{
+    (void)state;
+    static const char *const anyway[] = {"NCCL_DEBUG=INFO",
+                                         "GLOO_SOCKET_IFNAME=lo",
+                                         "TP_SOCKET_IFNAME=lo",
+                                         "UCX_TLS=tcp",
+                                         "FI_PROVIDER=tcp",
+                                         "CUDA_LAUNCH_BLOCKING=1",
+                                         "TORCH_LOGS=all",
+                                         "PYTORCH_CUDA_ALLOC_CONF=x",
+                                         "OMP_NUM_THREADS=1",
+                                         "WANDB_MODE=offline",
+                                         "HF_HOME=/x",
+                                         "PYTHONPATH=x",
+                                         "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+                                         "PATH=/bin",
+                                         "DTRUN_DEVICE=cpu"};
+    static const char *const never[] = {"HOME=/root",       "USER=x",
+                                        "TMPDIR=/x",        "SSH_AUTH_SOCK=x",
+                                        "MY_VAR=1",         "NCCL",
+                                        "RANK=1",           "TORCHELASTIC_RUN_ID=x",
+                                        "PATHS=x",          "CUDA_VISIBLE_DEVICES=0",
+                                        "DTRUN_KEY_FILE=x", "DTRUN_EXPORT=A=1",
+                                        "DTRUN_HOSTFILE=x", "DTRUN_PAGE=x",
+                                        "HF_%x=1"};
+    for (size_t i = 0; i < sizeof anyway / sizeof *anyway; i++) {
+        if (!passes("p", anyway[i])) {
+            fail_msg("%s stays here", anyway[i]);
+        }
+    }
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+        if (passes("-x OTHER=1 p", never[i])) {
+            fail_msg("%s goes to other hosts", never[i]);
+        }
+    }
+    assert_true(passes("-x CUDA_VISIBLE_DEVICES=0 p", "CUDA_VISIBLE_DEVICES=0"));
+    assert_true(passes("-x A=1,MY_VAR=2 p", "MY_VAR=2"));
+    assert_false(passes("-x A=1,MY_VAR=2 p", "MY_VARS=2"));
+    assert_false(passes("-x A=1,MY_VAR=2 p", "MY=2"));
+}
+
+static void test_values_that_look_secret_are_hidden(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variable, *shown;
+    } cases[] = {{"HF_TOKEN=x", "HF_TOKEN=(hidden)"},
+                 {"WANDB_API_KEY=x", "WANDB_API_KEY=(hidden)"},
+                 {"MY_KEYS=x", "MY_KEYS=(hidden)"},
+                 {"aws_secret_access_key=x", "aws_secret_access_key=(hidden)"},
+                 {"PGPASSWORD=x", "PGPASSWORD=(hidden)"},
+                 {"DB_PASS=x", "DB_PASS=(hidden)"},
+                 {"PROXY=http://me:word@host", "PROXY=(hidden)"},
+                 {"PROXY=http://host:80/", "PROXY=http://host:80/"},
+                 {"TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"},
+                 {"KEYBOARD=x", "KEYBOARD=x"},
+                 {"NCCL_DEBUG=IN FO", "NCCL_DEBUG='IN FO'"},
+                 {"NAME", "NAME="},
+                 {"_=", "_=''"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_text out;
+        dt_text_init(&out);
+        exports_show(cases[i].variable, &out);
+        assert_string_equal(dt_text_str(&out), cases[i].shown);
+        dt_text_clear(&out);
+    }
+    char *argv[] = {"dtrun", "--export=A=1,HF_TOKEN=se,cret", "-x", strdup("B=2"), "-xWANDB_API_KEY=x", "p", NULL};
+    char *word = strdup("--export=A=1,HF_TOKEN=secret"), *short_word = strdup("-xWANDB_API_KEY=x");
+    argv[1] = word;
+    argv[4] = short_word;
+    assert_int_equal(options_read(&o, 6, argv, env, &err), 0);
+    exports_hide(&o); /* in what ps shows of us */
+    assert_string_equal(word, "--export=A=*****************");
+    assert_string_equal(short_word, "-xWANDB_API_KEY=*");
+    assert_string_equal(o.exports[1], "HF_TOKEN=secret");
+    options_clear(&o);
+    free(argv[3]);
+    free(word);
+    free(short_word);
 }
 
 static void test_variables(void **state)
@@ -340,7 +457,7 @@ static void test_errors(void **state)
         {"--rdzv=c10d p", "--rdzv: could be --rdzv_backend, --rdzv_endpoint, --rdzv_id or --rdzv_conf; write it out"},
         {"--standalone=1 p", "--standalone: takes no value; write --standalone alone"},
         {"--role --standalone p", "--role: needs a value; write --role=NAME"},
-        {"-r", "-r: needs a value; example: -r3"},
+        {"-r", "-r: needs a value; write -r MASK"},
         {"--max_restarts=-1 p", "--max_restarts: -1: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
         {"--max_restarts=1.5 p", "--max_restarts: 1.5: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
         {"--nnodes=0 p", "--nnodes: 0: must be N or MIN:MAX with 1 <= MIN <= MAX <= 10240; example: --nnodes=2:4"},
@@ -352,6 +469,16 @@ static void test_errors(void **state)
          "--tee: 4096:1: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to 4095) with masks; examples: --tee=3, --tee=0:1,1:3"},
         {"--nnodes=1:2 --standalone p", "--standalone: is for one host; leave it out, or use --nnodes=1"},
         {"--node_rank=1 --master_port=1 p", "--node_rank: 1: must be below --nnodes (1)"},
+        {"--export=NOT_SET p", "--export: NOT_SET: is not set here; set it, or write NOT_SET=VALUE"},
+        {"--export=A=1,2,B=3 p", "--export: item 2: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
+        {"-x 1A=secret p", "-x: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
+        {"--export==x p", "--export: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
+        {"-x A=1,RANK=3 p", "-x: RANK: dtrun gives each worker its own; leave it out"},
+        {"-x MASTER_ADDR p", "-x: MASTER_ADDR: dtrun gives each worker its own; leave it out"},
+        {"-x PET_NNODES=2 p", "-x: PET_NNODES: stands for an option; give --nnodes"},
+        {"-x TORCH_ELASTIC_SHUTDOWN_TIMEOUT=2 p", "-x: TORCH_ELASTIC_SHUTDOWN_TIMEOUT: stands for an option; give --shutdown_timeout"},
+        {"-mxA=1 p", "-x: stands alone; write -x NAME[=VALUE],..."},
+        {"-x", "-x: needs a value; write -x NAME[=VALUE],..."},
         {"--hostfile=/no/file p", "--hostfile: /no/file: No such file or directory; make it, one line per host: NAME slots=N"},
         {"--rdzv_backend=etcd-v2 p",
          "--rdzv_backend: etcd-v2: not supported: needs etcd's version 2, which newer ones do not have; use c10d or etcd-v3"},
@@ -521,9 +648,21 @@ static void test_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),  cmocka_unit_test(test_spellings), cmocka_unit_test(test_program), cmocka_unit_test(test_variables),
-        cmocka_unit_test(test_gpu_nodes), cmocka_unit_test(test_counts),    cmocka_unit_test(test_masks),   cmocka_unit_test(test_store),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_others),    cmocka_unit_test(test_help),    cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_program),
+        cmocka_unit_test(test_exports),
+        cmocka_unit_test(test_what_goes_to_other_hosts),
+        cmocka_unit_test(test_values_that_look_secret_are_hidden),
+        cmocka_unit_test(test_variables),
+        cmocka_unit_test(test_gpu_nodes),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_store),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
