@@ -41,21 +41,21 @@ static bool end(struct knock *k)
     return true;
 }
 
-static void answer(struct knock *k, bool open)
+static void answer(struct knock *k, enum knock_end how)
 {
     if (end(k)) {
-        k->done(k->user, k->peer, open);
+        k->done(k->user, k->peer, how);
     }
 }
 
 static void on_connect(uv_connect_t *request, int status)
 {
-    answer(request->data, status == 0);
+    answer(request->data, status == 0 ? KNOCK_OPEN : status == UV_ECONNREFUSED ? KNOCK_REFUSED : KNOCK_SILENT);
 }
 
 static void on_timer(uv_timer_t *timer)
 {
-    answer(timer->data, false);
+    answer(timer->data, KNOCK_SILENT);
 }
 
 void knock_open(struct knock **list, uv_loop_t *loop, uint64_t peer, const char *address, int port, double timeout_s, knock_done *done, void *user)

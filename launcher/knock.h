@@ -8,8 +8,8 @@
 
 struct knock;
 
-/* open: it was accepted; else refused, unreachable, or no answer in time. */
-typedef void knock_done(void *user, uint64_t peer, bool open);
+enum knock_end { KNOCK_OPEN, KNOCK_REFUSED, KNOCK_SILENT /* unreachable, or no answer in time */ };
+typedef void knock_done(void *user, uint64_t peer, enum knock_end end);
 
 /* Calls `done` once, from the loop. address: numeric. *list holds those under way; the caller's, null at first. */
 void knock_open(struct knock **list, uv_loop_t *loop, uint64_t peer, const char *address, int port, double timeout_s, knock_done *done, void *user);

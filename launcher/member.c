@@ -441,7 +441,9 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
     }
     struct member_peer gone = *p;
     member_remove_peer(m, p);
-    if (m->role == MEMBER_LEADING) {
+    if (m->role == MEMBER_OVER && gone.joined && end == MEMBER_LOST) {
+        m->unclear = true;
+    } else if (m->role == MEMBER_LEADING) {
         member_lost_peer(m, &gone, now_s);
     } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
         char text[256];

@@ -192,6 +192,8 @@ struct member {
     int *slots; /* hash table of ids: place in `peers` plus 1; 0: free */
     int slot_count;
     struct peer_info witness; /* in the council of the rounds to come; id 0: none */
+    bool clear_told;          /* the witness heard that nothing of the run runs any more */
+    bool unclear;             /* of a host that we lost after the verdict nobody knows when its workers are gone */
     /* leading */
     double witness_heard_s; /* when it followed us for certain */
     struct coordinator *coordinator;
@@ -249,6 +251,11 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
 void member_knocked(struct member *m, uint64_t peer, bool open, double now_s);
 /* Time has passed. Returns when to call again at the latest. */
 double member_tick(struct member *m, double now_s);
+/* Nothing of a run that is over runs any more, as far as its leader knows: each host said so, or is gone. Its own workers are gone when the role is MEMBER_OVER. */
+bool member_is_clear(struct member *m);
+/* After the verdict, when our own workers are gone: the witness hears it when nothing runs any more. False: a host that we led may still run something and is to be
+ * waited for; ask again when something was heard. */
+bool member_end_run(struct member *m, double now_s);
 /* Says goodbye to everybody: this agent ends. */
 void member_leave(struct member *m);
 /* Until when workers of this host may live, whatever happens to this process; 0: no limit. To be asked after each call above. */

@@ -34,12 +34,44 @@ void member_finish_now(struct member *m)
     m->hooks.act(m->hooks.user, &a, &m->record, NULL);
 }
 
+bool member_is_clear(struct member *m)
+{
+    const struct coordinator *c = m->coordinator;
+    if (c == NULL || !c->finished || m->unclear || member_fenced_until(m) > m->now_s) {
+        return false;
+    }
+    for (int i = 0; i < c->node_count; i++) {
+        bool own = c->nodes[i].node == MEMBER_OWN_NODE, here = own ? m->role != MEMBER_OVER : member_info_of_node(m, c->nodes[i].node) != NULL;
+        if (c->nodes[i].state == NODE_IN && here) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool member_end_run(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    if (m->role != MEMBER_OVER || !m->verdict || m->witness.id == 0 || m->coordinator == NULL || !m->coordinator->finished || m->clear_told ||
+        m->unclear) {
+        return true;
+    }
+    if (!member_is_clear(m)) {
+        return false;
+    }
+    struct message out = {.kind = MESSAGE_PREPARE, .granted = true, .record = m->record};
+    m->clear_told = true;
+    member_send(m, m->witness.id, &out);
+    return true;
+}
+
 /* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum keeps it, at least with the witness. */
 static void tell_witness(struct member *m)
 {
     const struct record *r = &m->record;
-    struct message out = {.kind = MESSAGE_PREPARE, .record = *r};
+    struct message out = {.kind = MESSAGE_PREPARE, .granted = member_is_clear(m), .record = *r};
     if (m->witness.id != 0 && !has_acked(m, m->witness.id, r) && member_quorum(m, r, has_acked_or_is_witness, r)) {
+        m->clear_told = out.granted;
         member_send(m, m->witness.id, &out);
     }
 }

@@ -56,7 +56,7 @@ enum message_kind {
                           count: how often I was without a leader, wall_s: what my clock says, for people */
     MESSAGE_REFUSE,     /* you cannot: code, text; finished: the run of nonce is over, with code */
     MESSAGE_REDIRECT,   /* ask this one: info */
-    MESSAGE_PREPARE,    /* keep this record */
+    MESSAGE_PREPARE,    /* keep this record; to a witness, granted: nothing of the run, which is over, runs any more */
     MESSAGE_ACK,        /* I keep the record of term, round (and finished) */
     MESSAGE_EVENT,      /* to the leader: event of my node; text: why */
     MESSAGE_ACTION,     /* from the leader: action for your node; START carries the record, and in text how many workers

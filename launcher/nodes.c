@@ -384,9 +384,10 @@ static void drop(void *user, uint64_t peer)
     link_drop(n->link, peer);
 }
 
-static void knocked(void *user, uint64_t peer, bool open)
+static void knocked(void *user, uint64_t peer, enum knock_end end)
 {
     struct nodes *n = user;
+    bool open = end == KNOCK_OPEN;
     dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer, open ? "takes connections" : "takes no connections");
     member_knocked(&n->member, peer, open, dt_now_s());
     follow_up(n);
@@ -435,6 +436,24 @@ static void on_etcd_trouble(void *user, const char *why)
 {
     struct nodes *n = user;
     (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", why != NULL ? why : "");
+}
+
+static void on_forsaken(void *user, uint64_t peer, enum knock_end end)
+{
+    struct nodes *n = user;
+    if (end == KNOCK_REFUSED) {
+        dt_log(DT_LOG_INFO, "nodes", "%016llx is gone: nobody listens where it did", (unsigned long long)peer);
+        witness_refused(nodes_etcd_witness(n->etcd), peer, dt_now_s());
+    }
+}
+
+/* An address that went to another machine meanwhile proves nothing. */
+static void on_etcd_knock(void *user, const struct peer_info *at)
+{
+    struct nodes *n = user;
+    if (dt_net_is_here(at->address)) {
+        knock_open(&n->knocks, n->tick.loop, at->id, at->address, at->port, n->o->dead_after_s / 5, on_forsaken, n);
+    }
 }
 
 static void on_etcd_refused(void *user, const char *why)
@@ -588,7 +607,8 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
         struct member_hooks h = {
             .user = n, .send = send_message, .act = act, .connect = connect_to, .serve = serve, .drop = drop, .say = member_line, .knock = knock};
         member_init(&n->member, m, &h);
-        struct nodes_etcd_hooks e = {.user = n, .moved = on_etcd_moved, .trouble = on_etcd_trouble, .refused = on_etcd_refused};
+        struct nodes_etcd_hooks e = {
+            .user = n, .moved = on_etcd_moved, .trouble = on_etcd_trouble, .refused = on_etcd_refused, .knock = on_etcd_knock};
         result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
     }
     if (result == 0) {
@@ -690,6 +710,21 @@ bool nodes_cause_said(const struct nodes *n, int round)
 }
 
 /* ---- end ---- */
+
+static void on_look(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+void nodes_await_others(struct nodes *n)
+{
+    double end_s = dt_now_s() + n->o->dead_after_s / 3;
+    (void)uv_timer_start(&n->news, on_look, 50, 50);
+    while (n->etcd != NULL && !member_end_run(&n->member, dt_now_s()) && dt_now_s() < end_s) {
+        (void)uv_run(n->tick.loop, UV_RUN_ONCE);
+    }
+    (void)uv_timer_stop(&n->news);
+}
 
 void nodes_close(struct nodes *n)
 {

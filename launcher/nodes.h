@@ -53,6 +53,9 @@ void nodes_rows(const struct nodes *n, struct dt_text *out);
 const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed);
 /* It has been said to people already. */
 bool nodes_cause_said(const struct nodes *n, int round);
+/* At an etcd, the job is over and nothing runs here any more: a leader waits until nothing runs on the other hosts either, for a third of --dead_after at most, so
+ * that the next job of this name can begin at once. */
+void nodes_await_others(struct nodes *n);
 /* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds at most), then nodes_free. */
 void nodes_close(struct nodes *n);
 void nodes_free(struct nodes *n);

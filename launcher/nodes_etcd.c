@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double last_words_dead = 4;  /* a finished run is remembered for so many dead_s */
+static const double last_words_dead =
+    4; /* a finished run is remembered for so many dead_s, beyond the time in which its hosts may end what they ran */
 static const double say_after_dead = 0.7; /* silence of etcd is said after so many */
 
 struct nodes_etcd {
@@ -17,7 +18,7 @@ struct nodes_etcd {
     struct witness_end witness;
     struct etcd *etcd;
     uv_timer_t timer;
-    double dead_s, answered_s, grace_s;
+    double dead_s, linger_s, answered_s, grace_s;
     int endpoint_count, refusals; /* since the last answer */
     bool closing, closed, said;
     char *state_key, *beat_key;
@@ -138,10 +139,16 @@ static void call(void *user, const struct witness_call *c)
     struct nodes_etcd *n = user;
     n->call = *c;
     if (c->last) {
-        etcd_grant(n->etcd, last_words_dead * n->dead_s, on_lease, n);
+        etcd_grant(n->etcd, last_words_dead * n->dead_s + n->linger_s, on_lease, n);
     } else {
         send_txn(n, 0);
     }
+}
+
+static void knock(void *user, const struct peer_info *at)
+{
+    struct nodes_etcd *n = user;
+    n->hooks.knock(n->hooks.user, at);
 }
 
 struct witness_end *nodes_etcd_witness(struct nodes_etcd *n)
@@ -178,16 +185,19 @@ int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct optio
     const char *prefix = o->etcd.prefix;
     n->hooks = *hooks;
     n->dead_s = o->dead_after_s;
+    n->linger_s = o->shutdown_timeout_s;
     n->endpoint_count = o->etcd.endpoint_count;
     n->grace_s = 5 / o->time_scale > 1 ? 5 / o->time_scale : 1;
     n->state_key = dt_format("%s/%s/witness", prefix, o->run_id);
     n->beat_key = dt_format("%s/%s/beat", prefix, o->run_id);
     struct witness_options w = {.dead_s = o->dead_after_s,
                                 .forsaken_s = WITNESS_FORSAKEN * o->dead_after_s,
+                                .linger_s = o->shutdown_timeout_s,
                                 .beat_every_s = o->dead_after_s / 6,
                                 .user = n,
                                 .call = call,
-                                .say = say};
+                                .say = say,
+                                .knock = knock};
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;

@@ -13,6 +13,7 @@ struct nodes_etcd_hooks {
     void (*trouble)(void *user, const char *why); /* no answer, or not the one wanted; null: it answers */
     /* It will not answer, however often it is asked: a password, a permission, a version. */
     void (*refused)(void *user, const char *why);
+    void (*knock)(void *user, const struct peer_info *at); /* witness.h */
 };
 
 struct nodes_etcd;

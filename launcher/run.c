@@ -543,6 +543,9 @@ static void close_all(struct run *r)
 {
     struct dt_text lost;
     dt_text_init(&lost);
+    if (r->nodes != NULL && r->workers.running_count == 0) {
+        nodes_await_others(r->nodes);
+    }
     if (r->status != NULL) {
         status_close(r->status);
         r->status = NULL; /* answers of other hosts may still come */

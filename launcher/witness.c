@@ -3,9 +3,12 @@
 
 #include "base/error.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LEADERLESS_DEAD 2 /* survivors who can elect another leader have done so within 25/15 of dead_s */
 
 /* ---- the step ---- */
 
@@ -36,6 +39,7 @@ static void on_prepare(const struct witness *w, const struct message *in, struct
     } else if (in->record.term == in->term && !record_newer(&w->record, &in->record)) {
         out->next.record = in->record;
         out->next.promised = in->term;
+        out->next.clear = in->record.finished && (in->granted || w->clear);
         out->put_state = out->put_beat = true;
         struct message *ack = reply(out, MESSAGE_ACK, in->term);
         ack->round = in->record.round;
@@ -144,7 +148,7 @@ void witness_encode(const struct witness *w, struct dt_text *out)
         id[i] = (uint8_t)(w->id >> (8 * i));
     }
     dt_text_add(out, id, sizeof id);
-    struct message m = {.kind = MESSAGE_VOTE, .term = w->promised, .record = w->record};
+    struct message m = {.kind = MESSAGE_VOTE, .term = w->promised, .granted = w->clear, .record = w->record};
     message_encode(&m, out);
 }
 
@@ -157,7 +161,7 @@ int witness_decode(struct witness *w, const void *bytes, size_t size, struct dt_
         result = dt_fail(err, DT_INVALID, "a %s message", message_name(m->kind));
     }
     if (result == 0) {
-        *w = (struct witness){.promised = m->term, .record = m->record};
+        *w = (struct witness){.promised = m->term, .record = m->record, .clear = m->granted};
         for (int i = 0; i < 8; i++) {
             w->id |= (uint64_t)p[i] << (8 * i);
         }
@@ -268,6 +272,77 @@ static bool wants_a_run(const struct witness_end *e)
     return m->role == MEMBER_SEEKING && m->waiting && (m->record.round == 0 || m->past_count < MEMBER_PAST);
 }
 
+/* ---- the leader of a run before ---- */
+
+/* The agent that began the round that is kept; null: it is us, or nobody that the council names. */
+static const struct peer_info *leader_before(const struct witness_end *e)
+{
+    const struct record *r = &e->now.record;
+    const struct peer_info *found = NULL;
+    for (int i = 0; i < r->council_count && r->leader != e->member->options.self.id; i++) {
+        found = r->council[i].id == r->leader ? &r->council[i] : found;
+    }
+    return found;
+}
+
+void witness_refused(struct witness_end *e, uint64_t agent, double now_s)
+{
+    if (e->gone != agent) {
+        e->gone = agent;
+        e->gone_since_s = now_s;
+    }
+}
+
+/* Looks for it, if it was on our machine. Who listens where it did is its successor. */
+static void look_for_leader(struct witness_end *e, double now_s)
+{
+    const struct peer_info *self = &e->member->options.self, *p = leader_before(e);
+    if (p == NULL || p->pid == 0 || p->machine == 0 || p->machine != self->machine || e->gone == p->id) {
+        return;
+    }
+    if (p->port == self->port && p->address[0] != '\0' && strcmp(p->address, self->address) == 0) {
+        witness_refused(e, p->id, now_s);
+    } else if (e->options.knock != NULL) {
+        e->options.knock(e->options.user, p);
+    }
+}
+
+/* Since when it is gone for certain; infinity: that is not known, or others of its run are here, who may go on. */
+static double leaderless_since(const struct witness_end *e)
+{
+    const struct record *r = &e->now.record;
+    const struct peer_info *p = leader_before(e);
+    for (int i = 0; i < r->council_count; i++) {
+        if (r->council[i].id != e->now.id && member_find(e->member, r->council[i].id) != NULL) {
+            return INFINITY;
+        }
+    }
+    return p == NULL ? INFINITY : p->pid == 0 ? 0 : p->id == e->gone ? e->gone_since_s : INFINITY;
+}
+
+/* For those who begin on other machines. True: a call is under way. */
+static bool mark_gone(struct witness_end *e, double now_s)
+{
+    const struct peer_info *p = leader_before(e);
+    struct witness_answer *a = e->answer;
+    bool silent = now_s >= fmax(e->beat_since_s, leaderless_since(e)) + e->options.dead_s;
+    if (!wants_a_run(e) || e->state_revision == 0 || p == NULL || p->pid == 0 || !silent) {
+        return false;
+    }
+    a->next = e->now;
+    a->next.record.council[p - e->now.record.council].pid = 0;
+    a->put_state = true;
+    a->put_beat = false;
+    a->reply_count = 0;
+    e->served->kind = 0;
+    dt_text_reset(&e->state);
+    witness_encode(&a->next, &e->state);
+    call(e, true, false);
+    return true;
+}
+
+/* ---- another run ---- */
+
 static double forsaken_at(const struct witness_end *e)
 {
     double since_s = e->state_since_s > e->beat_since_s ? e->state_since_s : e->beat_since_s;
@@ -279,7 +354,13 @@ static double forsaken_at(const struct witness_end *e)
     if (nothing) { /* who was in a round of a run that is not there any more may be the only one who does not know how it ended */
         return fresh ? 0 : since_s + e->options.forsaken_s;
     }
-    return since_s + (r->round == 0 || r->finished ? e->options.dead_s : e->options.forsaken_s);
+    if (r->finished && e->now.clear) {
+        return 0;
+    }
+    if (r->round == 0 || r->finished) {
+        return since_s + e->options.dead_s + (r->finished ? e->options.linger_s : 0);
+    }
+    return fmin(since_s + e->options.forsaken_s, fmax(e->beat_since_s, leaderless_since(e)) + LEADERLESS_DEAD * e->options.dead_s);
 }
 
 double witness_free_at(const struct witness_end *e)
@@ -409,7 +490,7 @@ static void come_up(struct witness_end *e, double now_s)
 /* After an answer that nothing is behind: decide until something must be put. */
 static void serve(struct witness_end *e, double now_s)
 {
-    if (begin_a_run(e, now_s)) {
+    if (begin_a_run(e, now_s) || mark_gone(e, now_s)) {
         return;
     }
     if (e->asked) {
@@ -518,6 +599,9 @@ static void on_read(struct witness_end *e, const struct witness_result *r, doubl
         return;
     }
     meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
+    if (wants_a_run(e) && e->state_revision != 0) {
+        look_for_leader(e, now_s);
+    }
     serve(e, now_s);
 }
 

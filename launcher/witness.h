@@ -9,6 +9,14 @@
  *
  * With the store away nothing ends: agents are a quorum without it, or the last one leads. But each new round waits until the witness keeps its record,
  * and a leader that it did not answer for witness_s (member.h) ends its round, because after forsaken_s without a sign of life another run may begin.
+ *
+ * When another run may begin before that:
+ * - The run is over, and its leader knows that no host runs anything any more (member_is_clear): at once. Else linger_s and dead_s later.
+ * - No round has begun: after dead_s of silence.
+ * - The leader that began the round is gone for 2 dead_s, and so long nobody gave a sign of life. Workers live under that leader only: those of other hosts end
+ *   within dead_s of its last word, its own with it, and no other round begins without a newer record here. It is gone when on its machine, where its agent
+ *   listened, nobody listens any more (a socket that a stopped process has still answers). Who is on that machine marks it in the state, for all others.
+ *   Who is linked with a host of that council leaves the run to it.
  * A store that lost what it kept, or has an older copy of it, is written anew by whoever leads. */
 #ifndef DT_LAUNCHER_WITNESS_H
 #define DT_LAUNCHER_WITNESS_H
@@ -19,7 +27,8 @@ enum { WITNESS_S = 16, WITNESS_FORSAKEN = 20 }; /* the two times above, in units
 
 struct witness {
     uint64_t id, promised;
-    struct record record;
+    struct record record; /* its leader's pid in the council is 0: it is gone for certain */
+    bool clear;           /* the run is over, and nothing of it runs any more */
 };
 
 struct witness_answer {
@@ -53,10 +62,12 @@ struct witness_result {
 };
 
 struct witness_options {
-    double dead_s, forsaken_s, beat_every_s;
+    double dead_s, forsaken_s, linger_s, beat_every_s;
     void *user;
     void (*call)(void *user, const struct witness_call *call); /* one at a time; witness_answered follows, not from within */
     void (*say)(void *user, const char *line);
+    /* Whether nobody listens any more where this agent of our machine did; witness_refused is called from the loop if so. */
+    void (*knock)(void *user, const struct peer_info *at);
 };
 
 struct witness_end {
@@ -69,6 +80,8 @@ struct witness_end {
     bool doubtful;                /* said that the state is none of ours */
     struct witness now;
     uint64_t leader; /* of the newest beat */
+    uint64_t gone;   /* a leader of our machine that is gone, seen so first at: */
+    double gone_since_s;
     int64_t state_revision, beat_revision;
     double state_since_s, beat_since_s; /* seen unchanged since; our time */
     double answered_s;
@@ -94,6 +107,8 @@ void witness_drop(struct witness_end *e);
 void witness_tick(struct witness_end *e, double now_s);
 /* What became of the call. Calls the member. */
 void witness_answered(struct witness_end *e, const struct witness_result *result, double now_s);
+/* Nobody listens where this agent did: its port refused, at an address of this machine. */
+void witness_refused(struct witness_end *e, uint64_t agent, double now_s);
 /* Until another run may begin here if nobody gives a sign of life; 0: that is not what we wait for. */
 double witness_free_at(const struct witness_end *e);
 

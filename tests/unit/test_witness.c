@@ -187,23 +187,31 @@ static void bytes_come_back(void **state)
 
 static int waited_in_vain;
 
-enum { PLAIN, STUBBORN, WIPES, SLEEPS };
+enum { PLAIN, STUBBORN, WIPES, SLEEPS, JOBS, STUBBORN_JOBS };
 
 static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[512];
-    int count = 1 + (int)(seed % 6), min = 1 + (int)(seed / 6 % (uint64_t)count);
-    bool stopped = kind == STUBBORN || kind == SLEEPS;
+    bool many = kind == JOBS || kind == STUBBORN_JOBS; /* of nine, a council does not know all */
+    int count = many ? 1 + (int)(seed % 9) : 1 + (int)(seed % 6), min = 1 + (int)(seed / 6 % (uint64_t)count);
+    bool stopped = kind == STUBBORN || kind == SLEEPS || kind == STUBBORN_JOBS, jobs = many;
     cluster_open(&(struct cluster_options){.seed = seed,
                                            .count = count,
                                            .min = min,
                                            .max = count,
-                                           .restarts = stopped ? 100 : 3, /* workers that their guard ended count, too */
+                                           .restarts = jobs      ? (int)(seed % 3)
+                                                       : stopped ? 100
+                                                                 : 3, /* workers that their guard ended count, too */
                                            .start_s = 2,
                                            .witness = true,
                                            .stubborn = stopped,
                                            .sleeps = kind == SLEEPS,
                                            .wipes = kind == WIPES,
+                                           .jobs = jobs ? 4 : 0,
+                                           .last_call_s = jobs ? 0.5 + (double)(seed % 3) : 0,
+                                           .machines = jobs && seed / 2 % 2 == 0,
+                                           .failures = jobs,
+                                           .signals = jobs && seed % 2 == 0,
                                            .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     why[0] = 0;
@@ -211,6 +219,7 @@ static const char *one_schedule(uint64_t seed, int kind)
         (void)snprintf(why, sizeof why, "%s", cluster_broken());
     } else if (!ended) {
         schedule_list_left(count, why, sizeof why);
+    } else if (jobs) { /* each in its own way */
     } else if (schedule_count_codes(count, 0) == 0) {
         waited_in_vain++; /* too few came back of those who could know: see test_member.c */
         if (schedule_count_codes(count, DT_EXIT_TEMPORARY) < count) {
@@ -274,6 +283,14 @@ static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
 {
     (void)state;
     run_schedules(STUBBORN);
+}
+
+/* The next jobs of the same name begin where the ones before have just ended, or failed, or were stopped. */
+static void and_when_one_job_follows_another(void **state)
+{
+    (void)state;
+    run_schedules(JOBS);
+    run_schedules(STUBBORN_JOBS);
 }
 
 static void and_when_agents_sleep_for_minutes_and_a_part_heals(void **state)
@@ -388,21 +405,129 @@ static void a_store_that_is_away_ends_nothing(void **state)
     cluster_close();
 }
 
-/* All die at once; whoever is started anew begins another run, but not before workers that nobody sees must be gone. */
+/* All die at once; whoever is started anew begins another run, but not before workers that nobody sees must be gone. Of the machine that is never seen again,
+ * nobody knows. */
 static void a_forsaken_run_is_taken_over(void **state)
 {
     (void)state;
-    cluster_open(&(struct cluster_options){.seed = 5, .count = 2, .min = 2, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true});
+    cluster_open(&(struct cluster_options){
+        .seed = 5, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true, .machines = true});
     (void)cluster_run(10);
+    assert_true(cluster_agent(0).running && cluster_agent(1).running);
     cluster_kill(0, 5);
-    cluster_kill(1, 5);
+    cluster_kill(1, -1);
     int rounds = cluster_totals()->rounds;
     (void)cluster_run(10 + 15 * WITNESS_S);
     assert_int_equal(cluster_totals()->rounds, rounds);
     assert_true(cluster_run(10 + 15 * WITNESS_FORSAKEN + 120));
     assert_null(cluster_broken());
-    assert_int_equal(schedule_count_codes(2, 0), 2);
+    assert_int_equal(schedule_count_codes(2, 0), 1);
     cluster_close();
+}
+
+/* Who is on the machine of the killed leader knows that it is gone, and tells those on others. */
+static void a_killed_run_is_followed_soon_by_one_on_its_machine(void **state)
+{
+    (void)state;
+    for (int machines = 0; machines < 2; machines++) {
+        for (int back = 1 + machines; back <= 2; back++) {
+            cluster_open(&(struct cluster_options){
+                .seed = 5, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 60, .witness = true, .machines = machines == 1});
+            (void)cluster_run(10);
+            assert_true(cluster_agent(0).running && cluster_agent(1).running);
+            cluster_kill(0, 5);
+            cluster_kill(1, back == 2 ? 7 : -1);
+            int rounds = cluster_totals()->rounds;
+            (void)cluster_run(10 + 2 * 15);
+            assert_int_equal(cluster_totals()->rounds, rounds); /* others of it may go on without their leader */
+            (void)cluster_run(10 + 5 * 15);
+            assert_in_range(cluster_totals()->rounds, rounds + 1, rounds + 2);
+            assert_int_equal(cluster_agent(0).running + cluster_agent(1).running, back);
+            assert_true(cluster_run(1000));
+            assert_null(cluster_broken());
+            cluster_close();
+        }
+    }
+}
+
+/* The job ends, and its leader loses a host that may still run something: in a job that failed one that had heard the verdict, in one that was asked to stop one
+ * that had not. The next job waits. */
+static void a_host_that_is_lost_at_the_end_is_waited_for(void **state)
+{
+    (void)state;
+    int lost = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        bool fails = seed % 2 == 0;
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 2,
+                                               .min = 1,
+                                               .max = 2,
+                                               .start_s = 1,
+                                               .work_s = 60,
+                                               .last_call_s = 0.5,
+                                               .failures = true,
+                                               .witness = true,
+                                               .stubborn = true,
+                                               .machines = true,
+                                               .jobs = 2});
+        for (double at_s = 8; at_s < 60 && !(cluster_agent(0).running && cluster_agent(1).running); at_s += 4) {
+            (void)cluster_run(at_s);
+        }
+        int leader = cluster_agent(0).member->role == MEMBER_LEADING ? 0 : 1;
+        assert_true(cluster_agent(0).running && cluster_agent(1).running);
+        if (fails) {
+            cluster_fail_worker(leader);
+        } else {
+            cluster_signal(leader);
+        }
+        while (fails && cluster_agent(1 - leader).state == AGENT_RUNNING && !cluster_run_steps(1)) {
+        }
+        cluster_isolate(1 - leader);
+        cluster_part(0, 1);
+        lost += cluster_agent(1 - leader).running;
+        (void)cluster_run(cluster_totals()->now_s + 90);
+        assert_null(cluster_broken());
+        cluster_heal();
+        (void)cluster_run(1000);
+        assert_null(cluster_broken());
+        cluster_close();
+    }
+    assert_in_range(lost, 100, 200);
+}
+
+/* After the end, however it came, the next job begins at once. */
+static void a_job_that_ended_is_followed_at_once(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 4; how++) { /* all went well; a worker failed; the job was asked to stop; before its first round */
+        cluster_open(&(struct cluster_options){.seed = 5,
+                                               .count = 3,
+                                               .min = 3,
+                                               .max = 3,
+                                               .start_s = how == 3 ? 40 : 1,
+                                               .work_s = how == 0 ? 10 : 60,
+                                               .failures = true,
+                                               .witness = true,
+                                               .machines = true,
+                                               .jobs = 2});
+        (void)cluster_run(how == 3 ? 4 : 8);
+        int rounds = cluster_totals()->rounds;
+        assert_int_equal(rounds, how != 3);
+        if (how == 1) {
+            cluster_fail_worker(1);
+        } else if (how >= 2) {
+            for (int i = 0; i < 3; i++) {
+                cluster_signal(i);
+            }
+        }
+        (void)cluster_run(how == 3 ? 64 : how == 0 ? 28 : 24);
+        assert_int_equal(cluster_totals()->rounds, rounds + 1);
+        assert_true(cluster_agent(0).running && cluster_agent(1).running && cluster_agent(2).running);
+        assert_true(how == 3 || cluster_run(1000)); /* else not all were asked, and some have a job more to do */
+        assert_null(cluster_broken());
+        assert_int_equal(how == 3 ? 3 : schedule_count_codes(3, 0), 3);
+        cluster_close();
+    }
 }
 
 /* The first coordinator dies while it prepares the first round, whatever of it has arrived. The other host knows of that round but cannot be elected: only the
@@ -493,11 +618,15 @@ int main(void)
         cmocka_unit_test(one_of_two_goes_on),
         cmocka_unit_test(a_store_that_is_away_ends_nothing),
         cmocka_unit_test(a_forsaken_run_is_taken_over),
+        cmocka_unit_test(a_killed_run_is_followed_soon_by_one_on_its_machine),
+        cmocka_unit_test(a_job_that_ended_is_followed_at_once),
+        cmocka_unit_test(a_host_that_is_lost_at_the_end_is_waited_for),
         cmocka_unit_test(a_survivor_that_cannot_be_elected_keeps_nobody_waiting),
         cmocka_unit_test(runs_that_are_given_up_are_a_few),
         cmocka_unit_test(a_leader_without_its_witness_stands_down),
         cmocka_unit_test(schedules_hold_the_promises),
         cmocka_unit_test(and_when_workers_do_not_end_and_agents_are_stopped),
+        cmocka_unit_test(and_when_one_job_follows_another),
         cmocka_unit_test(and_when_agents_sleep_for_minutes_and_a_part_heals),
         cmocka_unit_test(and_when_the_store_loses_what_it_has),
         cmocka_unit_test(a_store_that_lost_all_is_written_anew),

@@ -23,6 +23,7 @@
 enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define KILL_S 0.3 /* workers that are told to leave are gone within this */
 #define DETECT_EOF_S 0.05
+#define AWAIT_S 5   /* how long who ends waits for the others of its run, and for the store */
 #define SILENT_S 15 /* without an acknowledgement a link is given up after this */
 
 enum happening {
@@ -38,7 +39,8 @@ enum happening {
     H_AGENT,
     H_STORE,
     H_STORED,
-    H_GUARD
+    H_GUARD,
+    H_KNOCK
 };
 struct store_call { /* on its way to the store, or back */
     struct witness_call call;
@@ -78,6 +80,8 @@ struct link {
 struct sim_agent {
     uint64_t led_nonce[2], led_term; /* newest run and term that it led; 0: none */
     bool alive, finished, running;   /* running: workers exist */
+    double ended_s, look_s;          /* it has its exit code, and may still have to say so; looks again then. 0: not so */
+    int jobs;                        /* that it was in before */
     int generation, code, run;       /* run: place in sim.runs that the workers belong to */
     struct place place;
     uint64_t placed_run; /* in which it has the order of its hosts `order`; 0: none yet */
@@ -740,10 +744,8 @@ static void do_one(int i, enum agent_do what)
     case AGENT_DO_GRACE:
         return;
     case AGENT_DO_EXIT:
-        a->finished = true;
-        sim.unfinished--;
+        a->ended_s = sim.now_s;
         a->code = a->agent.code;
-        member_leave(&a->member);
         return;
     case AGENT_DO_TELL_JOIN:
     case AGENT_DO_TELL_FAILED:
@@ -776,7 +778,7 @@ static void drain(int i)
         return;
     }
     a->draining = true;
-    while (a->taken < a->queued && !a->finished) {
+    while (a->taken < a->queued && a->ended_s == 0) {
         int at = a->taken++ % QUEUE;
         agent_step(&a->agent, a->queue[at].event, a->queue[at].value);
         int count = a->agent.do_count;
@@ -805,6 +807,38 @@ static void leave(int i, bool flush)
     sim.endpoint = sim.endpoint == i ? NONE : sim.endpoint;
 }
 
+/* It waits for the others of its run, and for the store, as nodes.c does. */
+static void end_agent(int i)
+{
+    struct sim_agent *a = &sim.agents[i];
+    bool wait = sim.o.witness && sim.now_s < a->ended_s + AWAIT_S && !member_end_run(&a->member, sim.now_s);
+    wait = wait || (sim.o.witness && a->witness.busy && sim.now_s < a->ended_s + 2 * AWAIT_S);
+    if (wait) {
+        if (sim.now_s >= a->look_s) {
+            a->look_s = sim.now_s + 0.1;
+            (void)plan(a->look_s, H_AGENT, i);
+        }
+        return;
+    }
+    a->finished = ++a->jobs >= sim.o.jobs;
+    member_leave(&a->member);
+    leave(i, true);
+    if (a->finished) {
+        sim.unfinished--;
+    } else {
+        (void)plan(sim.now_s + uniform(0.1, 10), H_START, i);
+    }
+}
+
+/* Nobody listens where an agent of this machine did. */
+static void sim_knock(void *user, const struct peer_info *at)
+{
+    int from = (int)(intptr_t)user, to = at->port - FIRST_PORT;
+    struct happen *h = plan(sim.now_s + DETECT_EOF_S, H_KNOCK, from);
+    h->peer = to;
+    h->peer_id = at->id;
+}
+
 static void start_agent(int i)
 {
     struct sim_agent *a = &sim.agents[i];
@@ -813,6 +847,7 @@ static void start_agent(int i)
     *a = (struct sim_agent){.generation = a->generation + 1,
                             .workers_token = a->workers_token + 1,
                             .alive = true,
+                            .jobs = a->jobs,
                             .isolated = a->isolated,
                             .store_cut = a->store_cut,
                             .links = a->links,
@@ -820,21 +855,22 @@ static void start_agent(int i)
                             .link_capacity = a->link_capacity};
     a->id = (uint64_t)(i + 1) << 32 | (uint64_t)a->generation;
     static struct member_options o;
-    o = (struct member_options){.rounds = {.nodes_min = sim.o.min,
-                                           .nodes_max = sim.o.max,
-                                           .restarts_max = sim.o.restarts,
-                                           .join_timeout_s = sim.o.join_timeout_s > 0 ? sim.o.join_timeout_s : 600,
-                                           .last_call_s = sim.o.last_call_s,
-                                           .leave = sim.o.signals,
-                                           .save = sim.o.save},
-                                .beat_s = 1,
-                                .lease_s = 10,
-                                .dead_s = 15,
-                                .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
-                                .retry_s = 0.5,
-                                .preference = i % 3 == 0 ? -1 : i * 7 % 5,
-                                .self = {.id = a->id, .order = -1, .pid = i, .port = FIRST_PORT + i, .machine = sim.o.filters ? 1 + (uint64_t)i : 1},
-                                .nonce = {a->id, a->id * 0x9e3779b97f4a7c15ull}};
+    o = (struct member_options){
+        .rounds = {.nodes_min = sim.o.min,
+                   .nodes_max = sim.o.max,
+                   .restarts_max = sim.o.restarts,
+                   .join_timeout_s = sim.o.join_timeout_s > 0 ? sim.o.join_timeout_s : 600,
+                   .last_call_s = sim.o.last_call_s,
+                   .leave = sim.o.signals,
+                   .save = sim.o.save},
+        .beat_s = 1,
+        .lease_s = 10,
+        .dead_s = 15,
+        .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
+        .retry_s = 0.5,
+        .preference = i % 3 == 0 ? -1 : i * 7 % 5,
+        .self = {.id = a->id, .order = -1, .pid = 1 + i, .port = FIRST_PORT + i, .machine = sim.o.filters || sim.o.machines ? 1 + (uint64_t)i : 1},
+        .nonce = {a->id, a->id * 0x9e3779b97f4a7c15ull}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
     struct member_hooks hooks = {
@@ -848,10 +884,12 @@ static void start_agent(int i)
         witness_open(&a->witness, &a->member,
                      &(struct witness_options){.dead_s = 15,
                                                .forsaken_s = 15 * WITNESS_FORSAKEN,
+                                               .linger_s = sim.o.stubborn ? 40 : 1,
                                                .beat_every_s = 2.5,
                                                .user = (void *)(intptr_t)i,
                                                .call = sim_call,
-                                               .say = sim_say});
+                                               .say = sim_say,
+                                               .knock = sim_knock});
         member_seek(&a->member, sim.now_s);
     } else if (i == 0 && sim.endpoint == NONE) {
         sim.endpoint = i;
@@ -870,7 +908,7 @@ static void start_agent(int i)
 void cluster_kill(int i, double again_s)
 {
     struct sim_agent *a = &sim.agents[i];
-    if (!a->alive || a->finished) {
+    if (!a->alive || a->ended_s > 0) {
         return;
     }
     sim.totals.kills++;
@@ -956,7 +994,7 @@ void cluster_lose_peers(int i)
 
 static void ask(int i, enum agent_event how)
 {
-    if (sim.agents[i].alive && !sim.agents[i].finished) {
+    if (sim.agents[i].alive && sim.agents[i].ended_s == 0) {
         post(&sim.agents[i], how, SIGTERM);
         (void)plan(sim.now_s, H_AGENT, i);
     }
@@ -1126,7 +1164,7 @@ static void fault(void)
     }
     switch (what) {
     case 0: /* the process is killed and comes back later */
-        if (sim.agents[i].alive && !sim.agents[i].finished) {
+        if (sim.agents[i].alive && sim.agents[i].ended_s == 0) {
             cluster_kill(i, uniform(0.1, 30));
         }
         break;
@@ -1332,6 +1370,11 @@ static bool handle(struct happen *h)
         a->workers_token++;
         post(a, AGENT_ON_GONE, 0);
         break;
+    case H_KNOCK:
+        if (!sim.agents[h->peer].alive) {
+            witness_refused(&a->witness, h->peer_id, sim.now_s);
+        }
+        break;
     case H_STORED:
         h->call->busy = false;
         witness_answered(&a->witness, &h->call->result, sim.now_s);
@@ -1345,8 +1388,8 @@ static bool handle(struct happen *h)
     }
     drain(h->node);
     a->limit_s = member_workers_until(&a->member, sim.now_s);
-    if (a->finished && a->alive) {
-        leave(h->node, true);
+    if (a->ended_s > 0) {
+        end_agent(h->node);
     }
     return false;
 }

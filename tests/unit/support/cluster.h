@@ -27,6 +27,8 @@ struct cluster_options {
     bool overtakes;        /* beats overtake what was sent before them, as on a link that does not get rid of all at once */
     bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
     bool wipes;            /* and loses all it has */
+    bool machines;         /* each agent has a machine of its own */
+    int jobs;              /* whoever ends comes back for the next job of the same name, until it has been in so many; 0: once */
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
 
