@@ -44,7 +44,9 @@ struct member_options {
     uint64_t nonce[2];                       /* random; names the run if this agent leads first */
 #define MEMBER_FAILED_CHECK                                                                                                                          \
     "the check of the job failed with exit code " /* a digest that ends with such a line is that of a host that cannot take part */
-    char digest[MESSAGE_TEXT_BYTES];              /* what must be the same on all nodes: lines of "name value" */
+#define MEMBER_UNNAMED                                                                                                                               \
+    "job without --rdzv_id: "        /* how a line begins that says what is run, where the run has a name that other jobs may have as well */
+    char digest[MESSAGE_TEXT_BYTES]; /* what must be the same on all nodes: lines of "name value" */
 };
 
 struct member_hooks { /* none may call the member again */

@@ -121,6 +121,14 @@ static void refuse_failed(struct member *m, struct member_peer *p, const struct 
     p->seek_count = in->count;
 }
 
+/* Both were not given a name, and run different things. */
+static bool is_another_job(const char *ours, const char *theirs)
+{
+    const char *a = strstr(ours, MEMBER_UNNAMED), *b = strstr(theirs, MEMBER_UNNAMED);
+    size_t n = a != NULL ? strcspn(a, "\n") : 0;
+    return a != NULL && b != NULL && (strcspn(b, "\n") != n || strncmp(a, b, n) != 0);
+}
+
 /* It reads what it was started with as "here", and so do we. */
 static void refuse_different(struct member *m, struct member_peer *p, const struct message *in)
 {
@@ -130,17 +138,35 @@ static void refuse_different(struct member *m, struct member_peer *p, const stru
         refuse_failed(m, p, in, ours, theirs);
         return;
     }
+    bool other_job = is_another_job(m->options.digest, in->text);
     compare_digests(in->text, m->options.digest, text, sizeof text);
-    (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike", m->options.self.host, text);
+    (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike%s", m->options.self.host, text,
+                   other_job ? ", or give each job an --rdzv_id of its own" : "");
     member_refuse(m, p, DT_EXIT_USAGE, told);
     compare_digests(m->options.digest, in->text, text, sizeof text);
-    if (can_never_begin(m)) {
+    if (can_never_begin(m) && !other_job) {
         (void)snprintf(told, sizeof told, "host %s was started differently: %.1800s", in->info.host, text);
         end_all(m, DT_EXIT_USAGE, told);
     } else if (p->seek_count != in->count) { /* it asks several times before it hears us */
         member_say(m, "host %s: refused: %.400s", in->info.host, text);
     }
     p->seek_count = in->count;
+}
+
+/* Without a name of its own for the job, who would wait beside a round that has no place for it may be another job's, and would end having run nothing. */
+void member_refuse_spares(struct member *m, double now_s)
+{
+    bool unnamed = strstr(m->options.digest, MEMBER_UNNAMED) != NULL;
+    for (int i = m->peer_count - 1; i >= 0 && unnamed && m->role == MEMBER_LEADING && m->coordinator->running && !m->coordinator->pausing; i--) {
+        struct member_peer *p = &m->peers[i];
+        const struct coordinator_node *n = p->joined ? coordinator_find(m->coordinator, p->node) : NULL;
+        if (n != NULL && n->state == NODE_WAITING && !n->placed) {
+            member_refuse(
+                m, p, DT_EXIT_TEMPORARY,
+                "a job without --rdzv_id runs at this etcd, and has as many hosts as may be: give another job, or spare hosts, an --rdzv_id");
+            member_put_out(m, p, now_s);
+        }
+    }
 }
 
 static struct member_return *return_of(struct member *m, const struct peer_info *info)

@@ -24,6 +24,7 @@ void member_begin_leading(struct member *m, double now_s);
 void member_stop_leading(struct member *m);
 void member_stand_down(struct member *m, const char *why, double seconds, double now_s);
 void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s);
+void member_refuse_spares(struct member *m, double now_s);
 void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_own_event(struct member *m, const struct event *e, double now_s);
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s);

@@ -219,6 +219,7 @@ double member_tick_leading(struct member *m, double now_s)
                 return now_s;
             }
         }
+        member_refuse_spares(m, now_s);
         member_hold_for_others(m, now_s);
         member_tick_reach(m, now_s);
         if (m->role != MEMBER_LEADING) {

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "launcher/console.h"
+#include "launcher/options_table.h"
 
 #include <arpa/inet.h>
 #include <sodium.h>
@@ -15,6 +16,7 @@
 #include <xxhash.h>
 
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
+#define UNNAMED_BYTES 300            /* of what a job without a name runs */
 #define ARGUMENTS_BYTES 1200         /* of train's arguments shown where hosts differ; all of them are compared */
 
 static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up beside everything else */
@@ -63,6 +65,25 @@ static void add_job(const struct options *o, struct dt_text *out)
     dt_text_clear(&file);
 }
 
+/* At an etcd all jobs meet that were not given a name: what one of them is told by is the program, its arguments, the folder and the user. */
+static void add_unnamed(const struct options *o, struct dt_text *out)
+{
+    char folder[4096] = "?";
+    struct dt_text job;
+    dt_text_init(&job);
+    dt_text_puts(&job, o->program);
+    for (int i = 0; i < o->arg_count; i++) {
+        options_quote(&job, o->args[i]);
+    }
+    dt_text_printf(&job, " in %s, user %u", getcwd(folder, sizeof folder) != NULL ? folder : "?", (unsigned)geteuid());
+    uint64_t hash = XXH3_64bits(job.data, job.size);
+    for (size_t i = 0; i < job.size; i++) {
+        job.data[i] = (char)((unsigned char)job.data[i] < 32 || job.data[i] == 127 ? ' ' : job.data[i]);
+    }
+    dt_text_printf(out, MEMBER_UNNAMED "%.*s (hash %08x)\n", UNNAMED_BYTES, dt_text_str(&job), (unsigned)hash);
+    dt_text_clear(&job);
+}
+
 /* Hosts may run programs of different kinds, as torchrun lets them (a parameter server and its trainers); ranks of `train` train the same. --dead_after as it is used, time scale and --rdzv_conf included: a host that reckons with
  * another one lets its workers live when the others begin without it. */
 void nodes_digest(const struct options *o, char *out, size_t out_bytes)
@@ -71,6 +92,9 @@ void nodes_digest(const struct options *o, char *out, size_t out_bytes)
     dt_text_init(&job);
     if (o->bundled && strcmp(o->program, "train") == 0) {
         add_job(o, &job);
+    }
+    if (o->etcd.endpoint_count > 0 && strcmp(options_source(o, OPTION_rdzv_id), "default") == 0) {
+        add_unnamed(o, &job);
     }
     (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
                    DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend,

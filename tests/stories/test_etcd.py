@@ -109,6 +109,59 @@ def test_nobody_there(tmp_path):
     assert result.code == 111 and f"etcd 127.0.0.1 port {port}: " in result.err and "connect" in result.err, result
 
 
+ENDS = {"all went well": "exit 0", "a worker fails": '[ "$GROUP_RANK" = 1 ] && exit 3; sleep 1000', "asked to stop": "sleep 1000"}
+
+
+@pytest.mark.parametrize("how", list(ENDS))
+def test_the_next_job_of_a_name_begins_at_once_after_an_end(tmp_path, store, how):
+    """Else it would wait for --dead_after at least: longer than a story may last."""
+    first = at(store.endpoints, "2", "--dead_after=300", "sh", "-c", f'echo >> "$0"; {ENDS[how]}', tmp_path / "begun", run_id=uuid.uuid4().hex)
+    with Job(first) as a, Job(first) as b:
+        if how == "asked to stop":
+            wait_lines(tmp_path / "begun", 2)
+            b.signal(signal.SIGINT)
+        results = finish(a, b)
+        assert [r.code for r in results] == [{"all went well": 0, "a worker fails": 1, "asked to stop": 130}[how]] * 2, results
+    after = [*first[:first.index("sh")], "sh", "-c", "echo $RANK of $WORLD_SIZE"]
+    with Job(after) as a, Job(after) as b:
+        results = finish(a, b)
+    assert [r.code for r in results] == [0, 0] and sorted(r.out for r in results) == ["0 of 2\n", "1 of 2\n"], results
+
+
+@pytest.mark.parametrize("whom", ["guards", "agents too"])
+def test_the_next_job_of_a_name_begins_soon_after_a_kill(tmp_path, store, whom):
+    """Of whose leader nobody knows that it is gone, it would be 20 times --dead_after: longer than a story may last."""
+    args = at(store.endpoints, "1:2", "--dead_after=4", "sh", "-c", STAY, "x", tmp_path, run_id=uuid.uuid4().hex)
+    with Job([*args, "a"]) as a, Job([*args, "b"]) as b:
+        wait_until(lambda: size_of(tmp_path / "a") == size_of(tmp_path / "b") == 2, "a round of two")
+        for pid in [a.pid, b.pid] + ([a.agent, b.agent] if whom == "agents too" else []):
+            os.kill(pid, signal.SIGKILL)
+        for job in (a, b):
+            job.process.wait()
+            job.wait_gone()
+    (tmp_path / "go").touch()
+    with Job([*args, "c"]) as c, Job([*args, "d"]) as d:
+        results = finish(c, d)
+    assert [r.code for r in results] == [0, 0] and size_of(tmp_path / "c") == 2, results
+
+
+def test_two_jobs_without_a_name_do_not_mix(tmp_path, store):
+    def args(name):
+        return ["--nnodes=2", "--rdzv_backend=etcd-v3", f"--rdzv_endpoint={store.endpoints}", "sh", "-c", STAY, "x", tmp_path, name]
+
+    with Job(args("red")) as a, Job(args("red")) as b:
+        wait_until(lambda: size_of(tmp_path / "red") == 2 and len(lines_of(tmp_path / "red")) == 2, "a round of two")
+        with Job(args("blue")) as c:  # another program, another folder, or another user: another job
+            other = finish(c)[0]
+        with Job(args("red")) as d:  # the same once more: nobody ends with 0 having run nothing
+            same = finish(d)[0]
+        (tmp_path / "go").touch()
+        results = finish(a, b)
+    assert [r.code for r in results] == [0, 0] and len(lines_of(tmp_path / "red")) == 2, results
+    assert other.code == 2 and "give each job an --rdzv_id of its own" in other.err and not os.path.exists(tmp_path / "blue"), other
+    assert same.code == 111 and "a job without --rdzv_id runs at this etcd" in same.err, same
+
+
 class Old(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))

@@ -227,6 +227,37 @@ static void other_options_are_refused(void **state)
     member_clear(&lead.member);
 }
 
+/* Of two jobs that were not given names the first one goes on. Who would only wait beside it is told so, as it may be of another one that is run alike. */
+static void jobs_without_names_do_not_mix(void **state)
+{
+    (void)state;
+    static const char red[] = "nnodes 3\n" MEMBER_UNNAMED "red", blue[] = "nnodes 3\n" MEMBER_UNNAMED "blue";
+    for (int named = 0; named < 2; named++) {
+        const char *own = named ? "nnodes 3\ncommand red" : red;
+        begin_lead(2, 2);
+        (void)snprintf(lead.member.options.digest, sizeof lead.member.options.digest, "%s", own);
+        if (!named) {
+            come(2, "b", -1, blue, 2);
+            assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
+            assert_string_equal(lead.refused.text, "started differently from host a: " MEMBER_UNNAMED "blue here, " MEMBER_UNNAMED
+                                                   "red there; start all alike, or give each job an --rdzv_id of its own");
+            assert_int_equal(lead.code, 0);
+            lead.refusals = 0;
+        }
+        come(3, "c", -1, own, 3);
+        come(4, "d", -1, own, 3);
+        assert_int_equal(lead.refusals, 0); /* no round yet: c may be lost before it begins */
+        for (double now_s = 4; now_s < 12 && lead.member.coordinator->running == 0; now_s++) {
+            (void)member_tick(&lead.member, now_s);
+        }
+        assert_true(lead.member.coordinator->running);
+        (void)member_tick(&lead.member, 12);
+        assert_int_equal(lead.refusals, named ? 0 : 1);
+        assert_true(named || (lead.refused.code == DT_EXIT_TEMPORARY && strstr(lead.refused.text, "--rdzv_id") != NULL));
+        member_clear(&lead.member);
+    }
+}
+
 /* Of long lines what differs is shown, and not the rest. */
 static void a_difference_late_in_a_line_is_shown(void **state)
 {
@@ -867,6 +898,7 @@ int main(void)
         cmocka_unit_test(ten_thousand_nodes_join),
         cmocka_unit_test(every_state_of_a_host_has_a_name),
         cmocka_unit_test(other_options_are_refused),
+        cmocka_unit_test(jobs_without_names_do_not_mix),
         cmocka_unit_test(a_difference_late_in_a_line_is_shown),
         cmocka_unit_test(a_node_rank_belongs_to_one),
         cmocka_unit_test(those_who_wait_are_told_for_what),

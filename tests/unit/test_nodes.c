@@ -415,6 +415,27 @@ static void hosts_compare_dead_after_as_it_is_used(void **state)
     assert_string_equal(other, plain); /* the same in the end */
 }
 
+/* At an etcd alone: elsewhere an endpoint keeps jobs apart. */
+static void hosts_of_a_job_without_a_name_compare_what_they_run(void **state)
+{
+    (void)state;
+    static char first[MESSAGE_TEXT_BYTES], second[MESSAGE_TEXT_BYTES], padding[4000];
+    char *const none[] = {NULL}, *etcd = (char *)"--rdzv_backend=etcd-v3", *id = (char *)"--rdzv_id=a";
+    memset(padding, 'x', sizeof padding - 1);
+    digest_of(first, (char *const[]){etcd, (char *)"/bin/true", padding, (char *)"1", NULL}, none);
+    assert_non_null(strstr(first, "\n" MEMBER_UNNAMED "/bin/true xxx"));
+    digest_of(second, (char *const[]){etcd, (char *)"/bin/true", padding, (char *)"2", NULL}, none);
+    assert_string_not_equal(first, second);
+    digest_of(second, (char *const[]){etcd, (char *)"--nproc_per_node=2", (char *)"/bin/true", padding, (char *)"1", NULL}, none);
+    assert_string_equal(first, second); /* hosts may have more workers */
+    digest_of(first, (char *const[]){etcd, id, (char *)"/bin/true", (char *)"1", NULL}, none);
+    digest_of(second, (char *const[]){etcd, id, (char *)"/bin/false", NULL}, none);
+    assert_string_equal(first, second);
+    digest_of(first, (char *const[]){(char *)"/bin/true", (char *)"1", NULL}, none);
+    digest_of(second, (char *const[]){(char *)"/bin/false", NULL}, none);
+    assert_string_equal(first, second);
+}
+
 /* However long they are, and where one ends. */
 static void hosts_compare_all_arguments_of_train(void **state)
 {
@@ -486,11 +507,10 @@ static void refusals_far_apart_are_no_proof(void **state)
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(a_start_that_cannot_be_costs_the_link, unhush),
-                                       cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
-                                       cmocka_unit_test(hosts_compare_all_arguments_of_train),
-                                       cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end),
-                                       cmocka_unit_test(refusals_far_apart_are_no_proof),
-                                       cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_start_that_cannot_be_costs_the_link, unhush),     cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
+        cmocka_unit_test(hosts_of_a_job_without_a_name_compare_what_they_run),        cmocka_unit_test(hosts_compare_all_arguments_of_train),
+        cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end),          cmocka_unit_test(refusals_far_apart_are_no_proof),
+        cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
