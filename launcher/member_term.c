@@ -51,6 +51,11 @@ void member_begin_leading(struct member *m, double now_s)
         m->peers[i].lease_s = now_s;
     }
     m->witness_heard_s = now_s; /* the next round has to wait for it anyway */
+    for (int i = 0; i < r->council_count; i++) {
+        if (peer_is_witness(&r->council[i])) { /* ours may be that of a run before, if the store was not asked since */
+            m->witness = r->council[i];
+        }
+    }
     m->fence_count = m->ghost_count = 0;
     memset(m->ghosts, 0, sizeof m->ghosts);
     m->fenced = m->reaching = false;

@@ -231,11 +231,11 @@ static const char *one_schedule(uint64_t seed, int kind)
 }
 
 /* Schedules in which somebody waited for ever: leaders whose run was replaced; one that had all acknowledgements while it heard too few; one elected by
- * those whom the verdict did not reach, when the verdict had vanished. */
+ * those whom the verdict did not reach, when the verdict had vanished; one who was elected while the store was away, and knew the witness of the run before. */
 static const struct {
     uint64_t seed;
     int kind;
-} found[] = {{3359, PLAIN}, {8624, PLAIN}, {17192, PLAIN}, {77191, PLAIN}, {87154, WIPES}};
+} found[] = {{3359, PLAIN}, {8624, PLAIN}, {17192, PLAIN}, {77191, PLAIN}, {87154, WIPES}, {18087, JOBS}};
 
 /* Others in which all waited in vain: for survivors who asked for votes that could not elect them; for a run that newcomers had begun in a store which had lost the one
  * that the others still had. */
