@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/library.h"
 #include "base/scan.h"
-#include "launcher/log_lines.h"
 
 #include <cjson/cJSON.h>
 #include <dlfcn.h>
@@ -254,17 +253,6 @@ static void finish(struct etcd *e, const struct etcd_result *result, const struc
     e->done(e->user, result, err);
 }
 
-/* What a server says is read on terminals. */
-static void finish_failed(struct etcd *e, struct dt_error *err)
-{
-    struct dt_text safe;
-    dt_text_init(&safe);
-    log_safe(&safe, err->text, strlen(err->text), false);
-    (void)snprintf(err->text, sizeof err->text, "%s", dt_text_str(&safe));
-    dt_text_clear(&safe);
-    finish(e, NULL, err);
-}
-
 static void take_token(struct etcd *e, const cJSON *json)
 {
     struct dt_error err;
@@ -272,7 +260,7 @@ static void take_token(struct etcd *e, const cJSON *json)
     if (!cJSON_IsString(token) ||
         !dt_text_is_harmless(token->valuestring, strlen(token->valuestring), false)) { /* it becomes a line of our requests */
         (void)dt_fail(&err, DT_IO, "etcd %s: no token in its answer", e->options.endpoints[e->endpoint].host);
-        finish_failed(e, &err);
+        finish(e, NULL, &err);
         return;
     }
     e->token = dt_strdup(token->valuestring);
@@ -291,7 +279,7 @@ static void on_answer(struct etcd *e, CURLcode code)
     cJSON *json = code == CURLE_OK ? dt_scan_parse(dt_text_str(&e->answer), e->answer.size, "etcd", NULL, NULL) : NULL;
     if (code != CURLE_OK) {
         (void)fail_with_curl(e, code, &err);
-        finish_failed(e, &err);
+        finish(e, NULL, &err);
     } else if (http != 200 && e->token != NULL && !e->renewed && is_token_old(json)) {
         e->renewed = true;
         free(e->token);
@@ -299,13 +287,13 @@ static void on_answer(struct etcd *e, CURLcode code)
         send_request(e);
     } else if (http != 200) {
         (void)fail_with_answer(e, http, json, &err);
-        finish_failed(e, &err);
+        finish(e, NULL, &err);
     } else if (e->asking_token) {
         take_token(e, json);
     } else if (json == NULL || !read_result(e, json, &result)) {
         (void)dt_fail(&err, DT_INVALID, "etcd %s port %d: its answer is none of etcd's: %.100s", e->options.endpoints[e->endpoint].host,
                       e->options.endpoints[e->endpoint].port, dt_text_str(&e->answer));
-        finish_failed(e, &err);
+        finish(e, NULL, &err);
     } else {
         finish(e, &result, NULL);
     }

@@ -281,9 +281,9 @@ static void errors_carry_the_server_s_words(void **state)
         {502,
          "\x1b[2J\x9b"
          "31mbad",
-         DT_IO, "HTTP status 502: ^[[2J<9b>31mbad"}, /* it is read on a terminal */
-        {503, "{\"error\":\"\\u001b[2Jbad\",\"code\":14}", DT_IO, ": ^[[2Jbad"},
-        {200, "\x1b[2J", DT_INVALID, "none of etcd's: ^[[2J"},
+         DT_IO, "HTTP status 502: \\x1b[2J\\x9b31mbad"}, /* it is read on a terminal */
+        {503, "{\"error\":\"\\u001b[2Jbad\",\"code\":14}", DT_IO, ": \\x1b[2Jbad"},
+        {200, "\x1b[2J", DT_INVALID, "none of etcd's: \\x1b[2J"},
         {200, "hello", DT_INVALID, "none of etcd's"},
         {200, "{\"header\":{\"revision\":\"7\"},\"succeeded\":true}", DT_INVALID, "none of etcd's"},
     };

@@ -20,7 +20,7 @@ static struct member_options seeker_of(int min, int max)
                                    .lease_s = 10,
                                    .dead_s = 15,
                                    .retry_s = 0.5,
-                                   .self = {.id = 1, .order = -1, .host = "a"}};
+                                   .self = {.id = 1, .order = -1, .port = 1, .host = "a"}};
 }
 
 static struct member_options leader_of(int min, int max)
