@@ -145,13 +145,13 @@ def test_a_number_that_cannot_be_read_is_not_0():
     assert "this host 1 (--node_rank)" in run(["--node_rank=1", *options], env=POD | {"JOB_COMPLETION_INDEX": "x"}).out
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: scripts/setup.sh --slurm installs it")
+@pytest.mark.skipif(shutil.which("mpirun.openmpi") is None, reason="no Open MPI: scripts/setup.sh --slurm installs it")
 def test_mpirun_for_real():
     env = clean_env({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     show = 'echo "$OMPI_COMM_WORLD_RANK $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE"'
 
     def mpirun(count, *options):
-        done = subprocess.run(["mpirun", "--oversubscribe", "-n", str(count), DTRUN, *options, "sh", "-c", show], env=env, capture_output=True, text=True,
+        done = subprocess.run(["mpirun.openmpi", "--oversubscribe", "-n", str(count), DTRUN, *options, "sh", "-c", show], env=env, capture_output=True, text=True,
                               timeout=DEADLINE_S)
         assert done.returncode == 0, done
         return sorted(done.stdout.splitlines())
