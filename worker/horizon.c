@@ -38,6 +38,14 @@ static int64_t steps_of_epoch(const struct job_training *j, int64_t rows, const 
     return at_least_1(steps_of(j, micro_of(rows, s), s->micro_steps));
 }
 
+/* Samples of an epoch that steps of this batch take, of so many. */
+static int64_t taken_of(const struct job_training *j, int64_t rows, const struct batch_split *s)
+{
+    int64_t micro = micro_of(rows, s), k = s->micro_steps;
+    bool leaves = j->partial_accumulation != PARTIAL_STEP && j->partial_accumulation != PARTIAL_CARRY && micro > k;
+    return (leaves ? micro - micro % k : micro) * s->micro_batch;
+}
+
 int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const struct batch_split *s, int64_t epoch, int64_t position)
 {
     int64_t whole = (int64_t)floor(j->num_epochs), part = (int64_t)((j->num_epochs - (double)whole) * (double)rows);
@@ -55,11 +63,21 @@ int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const st
     return steps;
 }
 
-/* `samples` of a place in the data, from epoch 0 on: in the steps that the first batch would have taken to get there. */
-static int64_t samples_at(const struct horizon *h, const struct job_training *j, int64_t epoch, int64_t position)
+static bool same_split(const struct batch_split *a, const struct batch_split *b)
+{
+    return a->micro_batch == b->micro_batch && a->micro_steps == b->micro_steps;
+}
+
+/* `samples` of a place in the data, from epoch 0 on: in the steps that the first batch would have taken to get there. Another batch takes more of an epoch's samples,
+ * or fewer: the share of them counts. */
+static int64_t samples_at(const struct horizon *h, const struct job_training *j, const struct batch_split *now, int64_t epoch, int64_t position)
 {
     int64_t full = micro_of(h->rows, &h->of) * h->of.micro_batch;
     int64_t whole = j->partial_accumulation == PARTIAL_CARRY ? full : times(steps_of_epoch(j, h->rows, &h->of), batch_of(&h->of));
+    if (!same_split(now, &h->of)) {
+        int64_t taken = taken_of(j, h->rows, now);
+        return times(epoch, whole) + (position < taken ? (int64_t)((__int128)position * whole / taken) : whole);
+    }
     return times(epoch, whole) + (position < full && position < whole ? position : whole);
 }
 
@@ -73,7 +91,9 @@ void horizon_begin(struct horizon *h, const struct job_training *j, const struct
     h->of = h->of.micro_batch > 0 ? h->of : *now;
     h->rows = rows;
     if (j->max_steps >= 0 && j->max_steps != h->max_steps) {
-        int64_t end = h->samples + (j->max_steps > step ? times(j->max_steps - step, batch_of(now)) : 0);
+        bool more = h->max_steps >= 0 && j->max_steps > h->max_steps && j->max_steps <= step && h->samples < h->end;
+        int64_t end = more ? h->end + times(j->max_steps - h->max_steps, batch_of(&h->of)) /* steps were smaller: the first number lies behind */
+                           : h->samples + (j->max_steps > step ? times(j->max_steps - step, batch_of(now)) : 0);
         h->end = end < MOST ? end : MOST;
     }
     h->max_steps = j->max_steps;
@@ -84,7 +104,7 @@ struct horizon horizon_guess(const struct job_training *j, const struct batch_sp
     struct horizon h = {.max_steps = -1};
     horizon_begin(&h, j, of, 0, rows);
     h.samples = times(step, batch_of(of));
-    h.base = horizon_base(&h, j, epoch, position);
+    h.base = horizon_base(&h, j, of, epoch, position);
     return h;
 }
 
@@ -103,13 +123,27 @@ int64_t horizon_after(const struct horizon *h, const struct job_training *j, int
     if (j->max_steps >= 0) {
         return samples + batch_of(now);
     }
-    int64_t at = h->base + samples_at(h, j, epoch, position), end = end_of(h, j);
+    int64_t at = h->base + samples_at(h, j, now, epoch, position), end = end_of(h, j);
+    at = at > samples ? at : samples;                       /* a batch that has just changed may take another share of the epoch */
     return last == (at >= end) ? at : last ? end : end - 1; /* another split leaves out other samples of the last epoch */
 }
 
-int64_t horizon_base(const struct horizon *h, const struct job_training *j, int64_t epoch, int64_t position)
+int64_t horizon_base(const struct horizon *h, const struct job_training *j, const struct batch_split *now, int64_t epoch, int64_t position)
 {
-    return h->samples - samples_at(h, j, epoch, position);
+    return h->samples - samples_at(h, j, now, epoch, position);
+}
+
+bool horizon_is_done(const struct horizon *h, const struct job_training *j)
+{
+    return h->samples >= end_of(h, j);
+}
+
+void horizon_count_anew(struct horizon *h, const struct job_training *was, const struct job_training *is, const struct batch_split *last,
+                        int64_t epoch, int64_t position)
+{
+    if (is->max_steps < 0 && was->max_steps < 0) {
+        h->samples = horizon_is_done(h, was) ? end_of(h, is) : h->base + samples_at(h, is, last, epoch, position);
+    }
 }
 
 struct schedule horizon_schedule(const struct horizon *h, const struct job_training *j)

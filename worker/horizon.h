@@ -1,7 +1,8 @@
 /* How far a run is and where it ends, counted in samples: its learning rate is a function of that share. Ranks, batch_size_per_gpu and accumulation may change
  * on the way; the batch of the first start stays the unit, so the curve over samples does not bend. A run whose batch never changes is where its step is.
  *
- *   training.max_steps   so many steps of the batch at that time: of the first start, or of where another number was given. Their samples stay
+ *   training.max_steps   so many steps of the batch at that time: of the first start, or of where another number was given. Their samples stay. A larger number that
+ *                        lies behind already, because steps have become smaller, is so many more steps of the first batch
  *   training.num_epochs  passes over the data; how far it is, the place in the data says */
 #ifndef DT_WORKER_HORIZON_H
 #define DT_WORKER_HORIZON_H
@@ -34,7 +35,12 @@ int64_t horizon_left(const struct horizon *h, const struct job_training *j, cons
 int64_t horizon_after(const struct horizon *h, const struct job_training *j, int64_t samples, const struct batch_split *now, int64_t epoch,
                       int64_t position, bool last);
 /* `base` as it must be for the run to stand at this place of epochs. */
-int64_t horizon_base(const struct horizon *h, const struct job_training *j, int64_t epoch, int64_t position);
+int64_t horizon_base(const struct horizon *h, const struct job_training *j, const struct batch_split *now, int64_t epoch, int64_t position);
+/* All samples of the run are done. Where they are not and horizon_left is 0, what is left of the epochs fills no micro-batch of the batch as it is now. */
+bool horizon_is_done(const struct horizon *h, const struct job_training *j);
+/* Another rule for what an epoch leaves over (partial_accumulation) gives its steps other numbers: `samples` becomes that of the same place. last: the split that led there. */
+void horizon_count_anew(struct horizon *h, const struct job_training *was, const struct job_training *is, const struct batch_split *last,
+                        int64_t epoch, int64_t position);
 /* The learning rates of the run, over steps of the first batch. */
 struct schedule horizon_schedule(const struct horizon *h, const struct job_training *j);
 /* The rate in force when so many samples are done. */

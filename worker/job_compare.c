@@ -126,7 +126,8 @@ static bool never(enum job_key_kind kind)
 }
 
 /* What is in the way, and all ways on. */
-static int refuse(const struct job_changes *refused, const char *accept, const char *other_data, struct dt_error *err)
+static int refuse(const struct job_changes *refused, const struct job_changes *taken, const char *accept, const char *other_data,
+                  struct dt_error *err)
 {
     const struct job_change *first = &refused->list[0];
     bool data = strcmp(first->key, JOB_DATA_KEY) == 0, order = false;
@@ -144,6 +145,12 @@ static int refuse(const struct job_changes *refused, const char *accept, const c
     }
     if (refused->count > 1) {
         dt_text_printf(&what, " (all that differ: %s)", dt_text_str(&names));
+    }
+    for (int i = 0; i < taken->count; i++) { /* what was accepted has to be again */
+        if (taken->list[i].kind != JOB_KEY_LENGTH) {
+            dt_text_printf(&names, ",%s", taken->list[i].key);
+            order |= taken->list[i].kind == JOB_KEY_DATA;
+        }
     }
     const char *back = data ? "bring the old data back" : "go back to the old value", *anew = "begin anew with --fresh or another output_dir";
     if (never(first->kind)) {
@@ -176,7 +183,7 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     cJSON_Delete(a);
     bool compared = b != NULL;
     cJSON_Delete(b);
-    return !compared ? -1 : refused.count > 0 ? refuse(&refused, accept, other_data, err) : 0;
+    return !compared ? -1 : refused.count > 0 ? refuse(&refused, out, accept, other_data, err) : 0;
 }
 
 void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)

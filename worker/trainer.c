@@ -390,8 +390,14 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     if (!hooks->no_files && trainer_keep_origin(&t, found, err) != 0) {
         goto out;
     }
-    if (t.finished_before) {
+    if (t.finished_before && horizon_is_done(&t.horizon, &job->training)) {
         metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
+    } else if (t.finished_before) {
+        metrics_say(
+            &t.metrics,
+            "train: %s: step %lld: what is left of training.num_epochs fills no micro-batch of %lld samples on all ranks: it ends here; a smaller "
+            "batch or fewer ranks would train it",
+            job->output_dir, (long long)t.step, (long long)trainer_split(&t).micro_batch);
     } else if ((!hooks->no_files && open_timeline(&t, err) != 0) || train(&t, hooks, err) != 0) {
         goto out;
     }

@@ -47,6 +47,9 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     struct schedule before = horizon_schedule(&t->horizon, &was);
     t->rate_before = horizon_rate(&t->horizon, &before, t->horizon.samples);
     for (int i = 0; i < changes->count; i++) {
+        if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
+            horizon_count_anew(&t->horizon, &was, &t->job->training, &last, t->epoch, t->position);
+        }
         if (changes->list[i].kind == JOB_KEY_DATA) { /* other samples, or another order: from their beginning */
             t->epoch = t->position = 0;
             t->horizon.base = t->horizon.samples;
@@ -59,7 +62,8 @@ struct horizon trainer_horizon(const struct trainer *t)
 {
     struct horizon h = t->horizon;
     if (t->job->training.max_steps >= 0) { /* should it go on by num_epochs */
-        h.base = horizon_base(&h, &t->job->training, t->epoch, t->position);
+        const struct batch_split now = trainer_split(t);
+        h.base = horizon_base(&h, &t->job->training, &now, t->epoch, t->position);
     }
     return h;
 }
@@ -86,7 +90,9 @@ static void say_change(struct trainer *t, const struct job_change *change, const
     }
     dt_text_printf(&fields, ", \"step\": %lld, \"lr_was\": %.9g, \"lr\": %.9g", (long long)t->step, t->rate_before, rate);
     metrics_say(&t->metrics, "train: %s", dt_text_str(&what));
-    metrics_event(&t->metrics, "change", dt_text_str(&fields));
+    if (t->step < t->total_steps) { /* of a finished run nothing changes */
+        metrics_event(&t->metrics, "change", dt_text_str(&fields));
+    }
     dt_text_clear(&fields);
     dt_text_clear(&what);
 }
@@ -95,13 +101,10 @@ void trainer_say_changes(struct trainer *t, const struct job_changes *changes)
 {
     const struct batch_split now = trainer_split(t), *first = &t->horizon.of;
     int64_t batch = now.micro_batch * now.micro_steps, first_batch = first->micro_batch * first->micro_steps;
-    if (t->step >= t->total_steps) { /* nothing goes on */
-        return;
-    }
     for (int i = 0; i < changes->count; i++) {
         say_change(t, &changes->list[i], changes->data);
     }
-    if (batch != first_batch) {
+    if (batch != first_batch && t->step < t->total_steps) {
         metrics_say(&t->metrics,
                     "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the learning rate follows the samples",
                     (long long)batch, (long long)first_batch, (long long)t->total_steps);

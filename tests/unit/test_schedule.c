@@ -155,9 +155,10 @@ static void test_steps_of_samples(void **state)
     (void)state;
     static const struct {
         int64_t samples, step, micro_batch, micro_steps, max_steps, left;
-    } cases[] = {{0, 0, 6, 2, 100, 100},   {600, 50, 12, 1, 100, 50},  {600, 50, 3, 2, 100, 100}, {600, 50, 5, 1, 100, 120},
-                 {600, 50, 7, 1, 100, 86}, {1199, 60, 99, 9, 100, 1},  {1200, 99, 1, 1, 100, 0},  {5000, 20, 1, 1, 100, 0},
-                 {600, 50, 3, 2, 110, 60}, {1200, 150, 3, 2, 170, 20}, {600, 50, 3, 2, 50, 0},    {600, 50, 3, 2, 40, 0}};
+    } cases[] = {{0, 0, 6, 2, 100, 100},    {600, 50, 12, 1, 100, 50},  {600, 50, 3, 2, 100, 100}, {600, 50, 5, 1, 100, 120},
+                 {600, 50, 7, 1, 100, 86},  {1199, 60, 99, 9, 100, 1},  {1200, 99, 1, 1, 100, 0},  {5000, 20, 1, 1, 100, 0},
+                 {600, 50, 3, 2, 110, 60},  {1200, 150, 3, 2, 170, 20}, {600, 50, 3, 2, 50, 0},    {600, 50, 3, 2, 40, 0},
+                 {1000, 150, 3, 2, 120, 74}}; /* 20 more of the first batch: 120 lies behind, but 1200 samples do not */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job_training j = {.max_steps = 100};
         const struct batch_split first = {6, 2}, now = {cases[i].micro_batch, cases[i].micro_steps};
@@ -177,9 +178,37 @@ static void test_steps_of_samples(void **state)
     assert_true(horizon_left(&h, &j, &most, 0, 0) > 0);
 }
 
+/* In the middle of ten epochs of 927 samples whose last steps were short: half of the run is done by any rule for what an epoch leaves over. */
+static void test_another_rule_for_leftovers(void **state)
+{
+    (void)state;
+    static const enum partial_accumulation rules[] = {PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP};
+    const struct batch_split of = {8, 100};
+    for (int a = 0; a < 3; a++) {
+        for (int b = 0; b < 3; b++) {
+            struct job_training was = {.max_steps = -1, .num_epochs = 10, .partial_accumulation = rules[a]}, is = was;
+            is.partial_accumulation = rules[b];
+            struct horizon h = horizon_guess(&was, &of, 927, 0, 0, 0);
+            h.samples = -horizon_base(&h, &was, &of, 5, 0); /* what it is at the beginning of epoch 5 */
+            int64_t end = horizon_schedule(&h, &is).total_steps * 800;
+            horizon_count_anew(&h, &was, &is, &of, 5, 0);
+            assert_in_range(h.samples * 2, end - 1600, end + 1600); /* the end of a carried run is whole steps */
+            assert_false(horizon_is_done(&h, &is));
+            assert_int_equal(horizon_left(&h, &is, &of, 5, 0), horizon_epoch_steps(&is, 927, &of, 5, 0));
+            h.samples = horizon_schedule(&h, &was).total_steps * 800;
+            horizon_count_anew(&h, &was, &is, &of, 10, 0); /* what is done stays done */
+            assert_true(horizon_is_done(&h, &is));
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_ends), cmocka_unit_test(test_unknown),
-                                       cmocka_unit_test(test_steps_of_epochs), cmocka_unit_test(test_steps_of_samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_another_rule_for_leftovers),
+                                       cmocka_unit_test(test_golden),
+                                       cmocka_unit_test(test_ends),
+                                       cmocka_unit_test(test_unknown),
+                                       cmocka_unit_test(test_steps_of_epochs),
+                                       cmocka_unit_test(test_steps_of_samples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
