@@ -393,6 +393,15 @@ static void test_tensors(void **state)
     data_close(&s);
     assert_int_equal(data_open(&s, in("a.safetensors"), "tensors", 5, &err), -1);
     assert_non_null(strstr(err.text, "rows of 4 tokens, but data.sequence_length is 5; set it to 4"));
+    for (int i = 0; i < 5; i++) { /* 1, 2, 1, 2, 1 rows */
+        write_tensors((const char *[]){"e0", "e1", "e2", "e3", "e4"}[i], DT_I64, 1 + i % 2, 4, ids, NULL);
+    }
+    assert_int_equal(data_open(&s, in("e?"), "tensors", 4, &err), 0);
+    for (int i = 0; i < 7; i++) {
+        s.ops->read(&s, i, x, y);
+        assert_int_equal(x[0], i % 3 == 2 ? 5 : 1);
+    }
+    data_close(&s);
     write_tensors("c.safetensors", DT_I32, 1, 4, negative, NULL);
     refused("c.safetensors", "c.safetensors: input_ids: -3 at element 2 is no token id");
     write_tensors("d.safetensors", DT_F32, 1, 4, small, NULL);

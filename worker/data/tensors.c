@@ -207,11 +207,12 @@ static int open_tensors(struct data_source *s, const char *glob, int64_t sequenc
 
 static const struct batch_file *file_of(const struct tensors *t, int64_t sample)
 {
-    const struct batch_file *f = t->files;
-    while (sample >= f->first + f->rows) {
-        f++;
+    size_t low = 0, high = t->count; /* the file is in [low, high); none is empty */
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(sample < t->files[middle].first ? &high : &low) = middle;
     }
-    return f;
+    return &t->files[low];
 }
 
 static void read_tensors(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
