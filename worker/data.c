@@ -86,6 +86,11 @@ int data_files_open(struct data_files *f, const char *pattern, struct dt_error *
         return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/train-*.bin", pattern, pattern)
                            : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
     }
+    if (f->count > DATA_FILES_MAX) {
+        (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count, DATA_FILES_MAX);
+        data_files_close(f);
+        return -1;
+    }
     qsort(f->paths, f->count, sizeof *f->paths, by_name);
     return 0;
 }

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { DATA_FILES_MAX = 1 << 18 }; /* of a source; their list has room in each checkpoint's manifest */
+
 struct data_source;
 struct data_ops {
     const char *name; /* "tokens", "tensors" */

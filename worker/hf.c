@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/scan.h"
+#include "worker/manifest.h"
 #include "worker/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -52,7 +53,12 @@ int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_wr
 {
     char *path = dt_format("%s/config.json", folder);
     cJSON *json = NULL;
-    int rc = read_json(path, CONFIG_MAX, &json, as_written, err);
+    struct dt_text text;
+    dt_text_init(&text);
+    int rc = read_json(path, CONFIG_MAX, &json, &text, err);
+    if (rc == 0 && !manifest_takes_config(text.data, text.size)) { /* each checkpoint keeps it */
+        rc = dt_fail(err, DT_INVALID, "%s: more values than a checkpoint keeps in so much text; remove what the model does not need", path);
+    }
     if (rc == 0) {
         const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
         const struct model_ops *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
@@ -68,6 +74,10 @@ int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_wr
             spec->name = ops->name;
         }
     }
+    if (as_written != NULL) {
+        dt_text_add(as_written, dt_text_str(&text), text.size);
+    }
+    dt_text_clear(&text);
     cJSON_Delete(json);
     free(path);
     return rc;

@@ -13,10 +13,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, SLICES_MAX = 1 << 24, DATA_FILES_MAX = 1 << 20 };
+enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, SLICES_MAX = 1 << 24 };
+enum { DATA_NAME_BYTES = 255 }; /* of a name in the list of data, which is for messages only */
 
 /* Parsed, a value takes a hundred bytes. Ours have ten bytes of text and more; short ones are in the job and in shapes. */
-enum { VALUE_LEAST_BYTES = 8, SHORT_VALUES = 1 << 16 };
+enum { VALUE_LEAST_BYTES = 8, SHORT_VALUES = 1 << 16, CONFIG_SHORT_VALUES = SHORT_VALUES / 2 };
 
 static const char hash_mark[] = ",\n\"hash\":\"";
 
@@ -79,6 +80,21 @@ int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_b
     return right ? 0 : dt_fail(err, DT_INTERNAL, "checkpoint: rank %d of %d sent no list of its slices", rank, ranks);
 }
 
+/* What of a name has room in the manifest, in whole characters. A byte that is none becomes three, or an escape of six. */
+static void put_data_name(struct dt_text *out, const char *name)
+{
+    size_t size = strlen(name), end = 0;
+    for (size_t room = DATA_NAME_BYTES; end < size;) {
+        size_t shown = dt_text_visible(name + end, size - end), taken = shown > 0 ? shown : 6;
+        if (taken > room) {
+            break;
+        }
+        room -= taken;
+        end += shown > 0 ? shown : 1;
+    }
+    dt_text_json(out, name, end);
+}
+
 void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count)
 {
     dt_text_printf(
@@ -102,7 +118,7 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
     for (int i = 0; i < state->data_count; i++) {
         const struct data_file *f = &state->data[i];
         dt_text_puts(out, i == 0 ? ",\n\"data\":[{\"name\":" : ",\n{\"name\":");
-        dt_text_json(out, f->name, strlen(f->name));
+        put_data_name(out, f->name);
         dt_text_printf(out, ",\"count\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\"}%s", f->count, f->hash, i + 1 == state->data_count ? "]" : "");
     }
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
@@ -116,12 +132,12 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
 }
 
 /* At most so many values are in a text: what separates them, and what begins arrays and objects, outside of strings. */
-static size_t count_values(const struct dt_text *text)
+static size_t count_values(const char *text, size_t size)
 {
     size_t count = 1;
     bool string = false;
-    for (size_t i = 0; i < text->size; i++) {
-        char c = text->data[i];
+    for (size_t i = 0; i < size; i++) {
+        char c = text[i];
         if (string && c == '\\') {
             i++;
         } else if (c == '"') {
@@ -131,6 +147,11 @@ static size_t count_values(const struct dt_text *text)
         }
     }
     return count;
+}
+
+bool manifest_takes_config(const char *text, size_t size)
+{
+    return count_values(text, size) <= size / VALUE_LEAST_BYTES + CONFIG_SHORT_VALUES;
 }
 
 /* Finds the hash at the end and checks it against the text before it. */
@@ -226,8 +247,9 @@ static int read_data(struct manifest *m, const cJSON *root, struct dt_error *err
     {
         struct data_file *f = &files[m->state.data_count++];
         const char *name = read_string(item, "name");
-        if (name == NULL || !read_hash(item, "hash", &f->hash)) {
-            return dt_fail(err, DT_INVALID, "data: a file without name or hash");
+        name = name != NULL ? name : "?"; /* earlier versions wrote longer ones */
+        if (!read_hash(item, "hash", &f->hash)) {
+            return dt_fail(err, DT_INVALID, "data: %s: without hash", name);
         }
         if (read_count(item, "count", &f->count, err) != 0) {
             return dt_wrap(err, "data: %s", name);
@@ -540,7 +562,7 @@ int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_err
     dt_arena_init(&m->arena);
     cJSON *root = NULL;
     int result = check_hash(text, err);
-    if (result == 0 && count_values(text) > text->size / VALUE_LEAST_BYTES + SHORT_VALUES) {
+    if (result == 0 && count_values(text->data, text->size) > text->size / VALUE_LEAST_BYTES + SHORT_VALUES) {
         result = dt_fail(err, DT_INVALID, "more values than a checkpoint's has in so much text");
     }
     if (result == 0) {

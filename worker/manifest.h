@@ -61,6 +61,8 @@ void manifest_file_name(char out[MANIFEST_FILE_NAME_BYTES], int rank, int ranks)
 int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_bytes, struct dt_error *err);
 /* The whole text from the entries of all ranks, each of them checked. */
 void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count);
+/* Whether a manifest is still read with this text as its model_config: short values in any number would cost too much. */
+bool manifest_takes_config(const char *text, size_t size);
 /* Reads and checks PATH/manifest.json: hash, names that stay in the folder, slices that cover every tensor exactly once per purpose. */
 int manifest_read(struct manifest *m, const char *path, struct dt_error *err);
 /* The same of a text; errors do not say which. Time and memory grow with the text: at most some 20 bytes for each of it. */

@@ -916,6 +916,33 @@ static void lying_manifests_are_refused(void **unused)
     free(path);
 }
 
+/* Names of data files are for messages: whatever bytes they have, the checkpoint is read. */
+static void names_of_data_are_cut(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    char bad[256], wide[256];
+    memset(bad, 0xff, 255);
+    bad[255] = wide[255] = '\0';
+    memset(wide, 'a', 255);
+    memcpy(wide + 250, "\u00e4\u00e4", 4); /* just as much as fits */
+    const struct data_file files[] = {{bad, 1, 1}, {wide, 2, 2}};
+    struct checkpoint_state state = state_at(1, 1, 0);
+    state.data = files;
+    struct dt_text text;
+    struct manifest m;
+    dt_text_init(&text);
+    const char *entry = SLICES_OF("x");
+    manifest_text(&text, &state, &entry, 1);
+    if (manifest_parse(&m, &text, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_true(m.state.data_count == 2 && strlen(m.state.data[0].name) <= 255 && strncmp(m.state.data[0].name, "\uFFFD\uFFFD", 6) == 0);
+    assert_string_equal(m.state.data[1].name, wide);
+    manifest_clear(&m);
+    dt_text_clear(&text);
+}
+
 /* What a foreign manifest costs grows with its text: names that are compared in pairs, or values that take fifty times the room of their text, would not
  * end before the alarm, or with the memory there is. */
 static void a_manifest_costs_what_its_text_does(void **unused)
@@ -1048,6 +1075,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_ranks_write_anyone_reads),
         cmocka_unit_test(what_came_in_comes_out),
+        cmocka_unit_test(names_of_data_are_cut),
         cmocka_unit_test(a_place_out_of_range),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),
         cmocka_unit_test(what_is_not_ours_stays),

@@ -233,6 +233,31 @@ static void test_config(void **state)
     free(dir);
 }
 
+/* A checkpoint that keeps what was loaded is read again; else the run does not begin. */
+static void test_config_of_many_values(void **state)
+{
+    (void)state;
+    char *dir = sub("many");
+    for (int count = 30000; count <= 150000; count *= 5) {
+        struct dt_text text;
+        struct model_spec spec = {0};
+        struct dt_error err = {.status = DT_OK};
+        dt_text_init(&text);
+        dt_text_puts(&text, "{\"model_type\":\"gpt2\",\"x\":[1");
+        for (int i = 1; i < count; i++) {
+            dt_text_puts(&text, ",1");
+        }
+        dt_text_puts(&text, "]}");
+        put(dir, "config.json", text.data);
+        assert_int_equal(hf_config(dir, &spec, NULL, &err), count == 30000 ? 0 : -1);
+        if (count > 30000) {
+            assert_non_null(strstr(err.text, "config.json: more values than a checkpoint keeps"));
+        }
+        dt_text_clear(&text);
+    }
+    free(dir);
+}
+
 /* hf and hf_legacy hold the same weights under other names; the configuration that is written reads back. */
 static void test_other_names(void **state)
 {
@@ -489,6 +514,7 @@ int main(void)
         cmocka_unit_test(test_folders),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config_of_many_values),
         cmocka_unit_test(test_other_names),
         cmocka_unit_test(test_config_comes_out),
         cmocka_unit_test(test_files_come_along),
