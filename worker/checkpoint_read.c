@@ -109,10 +109,8 @@ void checkpoint_close(struct checkpoint *c)
 
 char *checkpoint_origin(const char *path)
 {
-    char *dir = dt_strdup(path);
-    for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) {
-        dir[n - 1] = '\0';
-    }
+    char *dir = realpath(path, NULL); /* "." and links have another folder before the last slash */
+    dir = dir != NULL ? dir : dt_strdup(path);
     dt_file_strip(dir);
     char *origin = dt_format("%s/" ORIGIN_FOLDER, dir);
     free(dir);

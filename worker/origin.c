@@ -54,6 +54,39 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
     free(quoted);
 }
 
+/* Shortest decimal that reads back as the same, with a point where it is 0, as the library writes it. */
+static void print_number(char out[40], double number)
+{
+    (void)snprintf(out, 40, "0.0");
+    for (int digits = 1; digits <= 17 && strtod(out, NULL) != number; digits++) {
+        (void)snprintf(out, 40, "%.*g", digits, number);
+    }
+}
+
+void origin_number(const char *text, size_t size, const char *key, double number, struct dt_text *out)
+{
+    size_t at = 0;
+    struct dt_scan_span found, value;
+    char written[40];
+    print_number(written, number);
+    while (dt_scan_member(text, size, &at, &found, &value)) {
+        if (found.size == strlen(key) && memcmp(found.at, key, found.size) == 0) {
+            bool same = strtod(value.at, NULL) == number; /* null reads as 0 */
+            dt_text_add(out, text, (size_t)(value.at - text) + (same ? value.size : 0));
+            if (!same) {
+                dt_text_puts(out, written);
+            }
+            dt_text_add(out, value.at + value.size, size - (size_t)(value.at + value.size - text));
+            return;
+        }
+    }
+    dt_text_add(out, text, at);
+    if (number != 0 && at > 0) {
+        dt_text_printf(out, ",\n  \"%s\": %s", key, written);
+    }
+    dt_text_add(out, text + at, size - at);
+}
+
 /* ---- which files ---- */
 
 static bool begins_with(const char *s, const char *begin)
@@ -248,8 +281,16 @@ static int copy(struct copy *c, struct dt_error *err)
 
 int origin_keep(const char *folder, const char *kept, struct dt_text *notes, struct dt_error *err)
 {
-    struct copy c = {.from = folder, .to = kept, .with_config = true, .notes = notes};
-    if (dt_file_remove_tree(kept, err) != 0 || copy(&c, err) != 0) {
+    char *whole = dt_format("%s.tmp", kept);
+    struct copy c = {.from = folder, .to = whole, .with_config = true, .notes = notes};
+    int rc = 0;
+    if (dt_file_remove_tree(whole, err) != 0 || dt_file_mkdirs(whole, err) != 0 || copy(&c, err) != 0 || dt_file_remove_tree(kept, err) != 0) {
+        rc = -1;
+    } else if (rename(whole, kept) != 0) {
+        rc = dt_fail_errno(err, "%s", kept);
+    }
+    free(whole);
+    if (rc != 0) {
         return -1;
     }
     if (c.left_out > NAMES_SAID) {

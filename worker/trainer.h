@@ -80,6 +80,7 @@ struct trainer {
     int64_t save_tries;            /* begun in this round, the same on all ranks: each has words of its own in the store */
     int64_t saved_step;
     char *model_config;                /* rank 0, from trainer_keep_origin or trainer_load on: config.json of the exported folder */
+    bool saved_rewritten;              /* the checkpoint that was loaded is of a version that did not keep config.json as it came */
     char *saved_path;                  /* of the checkpoint of saved_step; null before there is one */
     bool stop_wanted;                  /* by any rank, known to all */
     bool eval_due;                     /* the evaluation that falls on this step was not made yet */

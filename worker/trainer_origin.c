@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* config.json of a run that begins anew. */
-static int describe_model(struct trainer *t, struct dt_error *err)
+/* config.json from the folder that the run begins with; null: it begins without. */
+static int describe_model(struct trainer *t, const char *load, struct dt_error *err)
 {
     const struct model_ops *model = model_find(t->chain.spec.name);
     struct model_spec unused = {0};
@@ -19,9 +19,9 @@ static int describe_model(struct trainer *t, struct dt_error *err)
     int rc = 0;
     dt_text_init(&came);
     dt_text_init(&out);
-    if (t->job->model.load == NULL) {
+    if (load == NULL) {
         model->write_config(&t->chain.spec, &out);
-    } else if ((rc = hf_config(t->job->model.load, &unused, &came, err)) == 0) {
+    } else if ((rc = hf_config(load, &unused, &came, err)) == 0) {
         origin_config(came.data, came.size, model->architecture, &out);
     }
     if (rc == 0) {
@@ -38,7 +38,23 @@ void trainer_set_config(struct trainer *t, const char *text)
     t->model_config = dt_strdup(text);
 }
 
-/* Probabilities above 0, as they are written: any of the names that the library's models give them. */
+/* config.json has the job's probabilities. One that is the same stays as it is written, and one of 0 may be missing. */
+static void put_dropout(struct trainer *t)
+{
+    const struct {
+        const char *key;
+        double value;
+    } all[] = {{"attn_pdrop", t->job->model.attn_pdrop}, {"embd_pdrop", t->job->model.embd_pdrop}, {"resid_pdrop", t->job->model.resid_pdrop}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct dt_text out;
+        dt_text_init(&out);
+        origin_number(t->model_config, strlen(t->model_config), all[i].key, all[i].value, &out);
+        trainer_set_config(t, dt_text_str(&out));
+        dt_text_clear(&out);
+    }
+}
+
+/* Probabilities above 0, as they are written: any of the names that the library's models give them, but for that of a head which is not there. */
 static void say_dropout(struct trainer *t)
 {
     struct dt_scan_span key, value;
@@ -46,7 +62,8 @@ static void say_dropout(struct trainer *t)
     size_t at = 0;
     dt_text_init(&found);
     while (dt_scan_member(t->model_config, strlen(t->model_config), &at, &key, &value)) {
-        if (memmem(key.at, key.size, "drop", strlen("drop")) != NULL && strtod(value.at, NULL) > 0) {
+        if (memmem(key.at, key.size, "drop", strlen("drop")) != NULL && strtod(value.at, NULL) > 0 &&
+            memmem(key.at, key.size, "summary", strlen("summary")) == NULL) {
             dt_text_printf(&found, "%s%.*s %.*s", found.size > 0 ? ", " : "", (int)key.size, key.at, (int)value.size, value.at);
         }
     }
@@ -76,6 +93,29 @@ static int keep(struct trainer *t, const char *from, const char *own, struct dt_
     return rc == 0 ? 0 : dt_wrap(err, "model.load");
 }
 
+/* A run that goes on has the origin of the checkpoint. Where that one has none: of model.load, or what is there stays. */
+static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
+{
+    const char *load = t->job->model.load;
+    char *other = checkpoint_origin(t->saved_path), *home = dt_strdup(other);
+    dt_file_strip(home);
+    bool ours = same_folder(home, t->job->checkpointing.checkpoint_dir), there = dt_file_exists(other);
+    int rc = 0;
+    if (there && !ours) {
+        rc = keep(t, other, own, err);
+    } else if (!there && load != NULL && dt_file_exists(load)) {
+        rc = keep(t, load, own, err);
+    }
+    char *config = dt_format("%s/config.json", own);
+    if (rc == 0 && t->saved_rewritten && dt_file_exists(config)) {
+        rc = describe_model(t, own, err);
+    }
+    free(config);
+    free(home);
+    free(other);
+    return rc;
+}
+
 int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
 {
     const char *load = t->job->model.load, *dir = t->job->checkpointing.checkpoint_dir;
@@ -85,15 +125,14 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     char *own = dt_format("%s/" ORIGIN_FOLDER, dir);
     int rc = 0;
     if (!found) {
-        rc = describe_model(t, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
-    } else { /* of another run's folder, if the run begins with a checkpoint there */
-        char *other = checkpoint_origin(t->saved_path), *home = dt_strdup(other);
-        dt_file_strip(home);
-        rc = same_folder(home, dir) ? 0 : keep(t, dt_file_exists(other) ? other : NULL, own, err);
-        free(home);
-        free(other);
+        rc = describe_model(t, load, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
+    } else {
+        rc = keep_found(t, own, err);
     }
     free(own);
+    if (rc == 0 && !t->finished_before) { /* what is exported then is what was saved */
+        put_dropout(t);
+    }
     if (rc == 0 && t->world->round <= 1) {
         if (found && load != NULL && !dt_file_exists(load)) {
             metrics_say(&t->metrics, "train: model.load: %s: is not there; not needed, since the run goes on from its own weights", load);

@@ -203,6 +203,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         free(t->saved_path);
         t->saved_path = dt_strdup(path);
         trainer_set_config(t, state->model_config);
+        t->saved_rewritten = state->horizon.of.micro_batch == 0;
         t->optimizer.steps = state->optimizer_steps;
         t->blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
         atomic_store(&t->world->page->step, t->step);

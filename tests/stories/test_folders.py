@@ -132,7 +132,7 @@ def test_dropout_is_said(tmp_path, weights, no_dimensions):
     """Once a start, with each name and value; from the job file, too."""
     came = make_folder(tmp_path / "came", weights)
     job = load_job(weights, tmp_path, came)
-    words = ("train: model: attn_pdrop 0.1, embd_pdrop 0.10, resid_pdrop 1e-1, summary_first_dropout 0.1: dropout is not there yet, training goes without; "
+    words = ("train: model: attn_pdrop 0.1, embd_pdrop 0.10, resid_pdrop 1e-1: dropout is not there yet, training goes without; "
              "the exported config.json keeps it\n")
     for steps in (1, 2):
         assert run(job, tmp_path / "loaded", f"training.max_steps={steps}").count(words) == 1
@@ -141,6 +141,10 @@ def test_dropout_is_said(tmp_path, weights, no_dimensions):
     config = json.loads((tmp_path / "said" / "model" / "config.json").read_text())
     assert (config["attn_pdrop"], config["resid_pdrop"]) == (0.0, 0.25)
     assert "dropout" not in run(job, tmp_path / "none", "model.resid_pdrop=0")
+    for value in (0.5, 0.0):  # of the job when the run goes on
+        said = run(job, tmp_path / "none", f"model.resid_pdrop={value}", f"training.max_steps={4 - int(2 * value)}")
+        assert ("train: model: resid_pdrop 0.5: dropout is not there yet" in said) == (value > 0), said
+        assert f'"resid_pdrop": {value}' in (tmp_path / "none" / "model" / "config.json").read_text()
     assert "model.resid_pdrop" in run(job, tmp_path / "bad", "model.resid_pdrop=1.5", code=2)
 
 
@@ -163,6 +167,38 @@ def test_the_files_are_those_of_the_beginning(tmp_path, weights, no_dimensions):
         shutil.rmtree(tmp_path / "first" / "checkpoints" / f"step-0000000{step}", ignore_errors=True)
     run(scratch, tmp_path / "first")
     assert sorted(os.listdir(tmp_path / "first" / "model")) == ["config.json", "model.safetensors"]
+
+
+def test_the_files_stay_where_there_are_no_others(tmp_path, weights, no_dimensions):
+    """A copy of one's own checkpoint has no origin beside it; model.load's stands in, and when that is gone, what is kept stays."""
+    came, out = make_folder(tmp_path / "came", weights), tmp_path / "out"
+    job = load_job(weights, tmp_path, came)
+    run(job, out)
+    shutil.copytree(out / "checkpoints" / "step-00000002", tmp_path / "copy" / "step-00000002")
+    named = f"checkpointing.resume={tmp_path}/copy/step-00000002"
+    run(job, out, named, "training.max_steps=3")
+    check(out / "model")
+    shutil.rmtree(came)
+    run(job, out, named, "training.max_steps=4")
+    check(out / "model")
+    step = max((out / "checkpoints").glob("step-*"))
+    (tmp_path / "link").symlink_to(step)
+    export(tmp_path / "link", tmp_path / "a")
+    p = subprocess.run([os.path.join(BIN, "dtckpt"), "export", ".", str(tmp_path / "b")], cwd=step, env=clean_env(), capture_output=True, text=True)
+    assert p.returncode == 0 and p.stderr == "", p.stderr
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        check(folder)
+
+
+def test_a_run_of_before_there_was_an_origin(tmp_path, weights, no_dimensions):
+    """Going on takes the files from model.load."""
+    came, out = make_folder(tmp_path / "came", weights), tmp_path / "out"
+    job = load_job(weights, tmp_path, came)
+    run(job, out)
+    shutil.rmtree(out / "checkpoints" / "origin")
+    shutil.rmtree(out / "model")
+    run(job, out, "training.max_steps=3")
+    check(out / "model")
 
 
 def test_a_folder_of_links(tmp_path, weights, no_dimensions):
