@@ -65,8 +65,15 @@ static int read_answer(const struct socket_owners *o, struct inet_diag_msg *out)
     }
 }
 
+/* A socket of a link-local address, or one that its process has bound to an interface, is found by that interface alone; all others by any. */
+static __u32 interface_of(const struct sockaddr_storage *at, unsigned interface)
+{
+    return interface == 0 && at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_scope_id : interface;
+}
+
 /* 0, or an errno; ENOENT: there is no such socket. Where no connection is like that, the kernel answers with whoever listens at its port. */
-static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const struct sockaddr_storage *peer, struct inet_diag_msg *out)
+static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const struct sockaddr_storage *peer, unsigned interface,
+               struct inet_diag_msg *out)
 {
     struct {
         struct nlmsghdr header;
@@ -75,7 +82,7 @@ static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const
            {.sdiag_family = (__u8)at->ss_family,
             .sdiag_protocol = IPPROTO_TCP,
             .idiag_states = ~0u,
-            .id = {.idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}}};
+            .id = {.idiag_if = interface_of(at, interface), .idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}}};
     put_address(at, q.body.id.idiag_src, &q.body.id.idiag_sport);
     put_address(peer, q.body.id.idiag_dst, &q.body.id.idiag_dport);
     if (send(o->fd, &q, sizeof q, MSG_DONTWAIT) != (ssize_t)sizeof q) {
@@ -137,7 +144,7 @@ void socket_owners_open(struct socket_owners *o, int listen_fd)
     (void)getsockname(listen_fd, (struct sockaddr *)&at, &size);
     struct sockaddr_storage own = plain((struct sockaddr *)&at), nobody = {.ss_family = own.ss_family};
     *o = (struct socket_owners){.fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)};
-    if (o->fd >= 0 && ask(o, &own, &nobody, &found) != 0) {
+    if (o->fd >= 0 && ask(o, &own, &nobody, 0, &found) != 0) {
         socket_owners_close(o);
     }
     o->by_proc = o->fd < 0 && look_at_both(&own, &nobody, &user);
@@ -151,11 +158,12 @@ void socket_owners_close(struct socket_owners *o)
     o->fd = -1;
 }
 
-enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockaddr *at, const struct sockaddr *peer, unsigned *user)
+enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockaddr *at, const struct sockaddr *peer, unsigned interface,
+                                    unsigned *user)
 {
     struct sockaddr_storage own = plain(at), other = plain(peer);
     struct inet_diag_msg found;
-    int code = o->fd >= 0 ? ask(o, &own, &other, &found) : 0;
+    int code = o->fd >= 0 ? ask(o, &own, &other, interface, &found) : 0;
     if (o->fd >= 0 && code == 0 && found.idiag_inode != 0) {
         *user = found.idiag_uid;
         return SOCKET_OWNER_FOUND;

@@ -22,7 +22,9 @@ struct socket_owners {
 /* listen_fd: a listening socket of ours. Only what finds that one is asked later. */
 void socket_owners_open(struct socket_owners *o, int listen_fd);
 void socket_owners_close(struct socket_owners *o);
-/* Who has the socket whose own address is `at` and whose peer's is `peer`. *user is set when it is found, as this process's user namespace shows it. */
-enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockaddr *at, const struct sockaddr *peer, unsigned *user);
+/* Who has the socket whose own address is `at` and whose peer's is `peer`. *user is set when it is found, as this process's user namespace shows it.
+ * interface: index of the one that the socket may be bound to; 0: that of a link-local address, else none. */
+enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockaddr *at, const struct sockaddr *peer, unsigned interface,
+                                    unsigned *user);
 
 #endif

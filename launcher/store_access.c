@@ -7,6 +7,7 @@
 #include "launcher/lookup.h"
 
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,17 +29,48 @@ void store_access_close(struct store_access *a)
     a->interfaces = NULL;
 }
 
-static bool is_here(struct store_access *a, const struct sockaddr *from)
+static void list_interfaces(struct store_access *a)
 {
     double now_s = dt_now_s();
-    if (!endpoint_is_loopback(from) && now_s - a->looked_s >= look_again_s) {
+    if (now_s - a->looked_s >= look_again_s) {
         freeifaddrs(a->interfaces);
         if (getifaddrs(&a->interfaces) != 0) {
             a->interfaces = NULL;
         }
         a->looked_s = now_s;
     }
+}
+
+static bool is_here(struct store_access *a, const struct sockaddr *from)
+{
+    if (!endpoint_is_loopback(from)) {
+        list_interfaces(a);
+    }
     return endpoint_is_among(a->interfaces, from);
+}
+
+/* Index of the interface that has an address of ours; 0: none has it. */
+static unsigned interface_at(struct store_access *a, const struct sockaddr *from)
+{
+    if (endpoint_is_loopback(from)) {
+        return if_nametoindex("lo");
+    }
+    list_interfaces(a);
+    for (const struct ifaddrs *i = a->interfaces; i != NULL; i = i->ifa_next) {
+        int family = i->ifa_addr != NULL ? i->ifa_addr->sa_family : AF_UNSPEC;
+        if ((family == AF_INET || family == AF_INET6) && lookup_same_host(i->ifa_addr, from)) {
+            return if_nametoindex(i->ifa_name);
+        }
+    }
+    return 0;
+}
+
+/* Two questions at most: a client that has bound its socket to an interface is found by that of its address, over which the kernel takes it. */
+static enum socket_owner find_owner(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to, unsigned *user)
+{
+    enum socket_owner found = socket_owner_find(&a->owners, from, to, 0, user);
+    unsigned interface = found == SOCKET_OWNER_NONE && !a->owners.by_proc ? interface_at(a, from) : 0;
+    return interface != 0 ? socket_owner_find(&a->owners, from, to, interface, user) : found;
 }
 
 static bool is_named(const struct store_access *a, unsigned user)
@@ -54,7 +86,7 @@ static bool is_named(const struct store_access *a, unsigned user)
 static int check_user(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to, struct store_guest *out, struct dt_error *err)
 {
     unsigned user = 0;
-    enum socket_owner found = socket_owner_find(&a->owners, from, to, &user);
+    enum socket_owner found = find_owner(a, from, to, &user);
     if (found == SOCKET_OWNER_NONE) {
         return dt_fail(err, DT_INVALID,
                        "no process of this host has its other end: closed at once, or of another network namespace with our address");

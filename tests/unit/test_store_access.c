@@ -6,11 +6,13 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -46,7 +48,7 @@ static int listen_at(const char *host, struct sockaddr_storage *at)
     return fd;
 }
 
-static int connect_to(const char *host, int port)
+static int connect_bound(const char *host, int port, const char *device)
 {
     struct lookup_list list;
     struct dt_error err;
@@ -54,8 +56,16 @@ static int connect_to(const char *host, int port)
     const struct sockaddr *a = (const struct sockaddr *)&list.addresses[0];
     int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
+    if (device != NULL) {
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device)), 0);
+    }
     assert_int_equal(connect(fd, a, lookup_size(a)), 0);
     return fd;
+}
+
+static int connect_to(const char *host, int port)
+{
+    return connect_bound(host, port, NULL);
 }
 
 /* The same by a process of another user, which ends when *leash is closed. */
@@ -176,6 +186,61 @@ static void another_user_is_refused_unless_named(void **state)
     }
 }
 
+/* A network namespace for this process, with a pair of interfaces; false: not here. */
+static bool enter_network(void)
+{
+    static const char *const commands = "ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d1 up && ip link set d0 up &&"
+                                        "ip addr add 10.99.0.1/24 dev d0 && ip addr add fd00:99::1/64 dev d0 nodad &&"
+                                        "ip addr add fe80::99/64 dev d0 nodad";
+    return unshare(CLONE_NEWNET) == 0 && system(commands) == 0; /* NOLINT */
+}
+
+/* The kernel knows such sockets by their interface alone: one of a link-local address, and one that its process has bound. */
+static void bound_sockets_are_found(void)
+{
+    if (!enter_network()) {
+        _exit(2);
+    }
+    const struct {
+        const char *address, *device;
+    } cases[] = {{"fe80::99%d0", NULL}, {"fe80::99%d0", "d0"}, {"fd00:99::1", NULL}, {"fd00:99::1", "d0"}, {"10.99.0.1", NULL},
+                 {"10.99.0.1", "d0"},   {"127.0.0.1", "lo"},   {"127.0.0.5", "lo"},  {"::1", "lo"}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
+        struct sockaddr_storage at = {0};
+        struct store_access a;
+        struct store_guest guest;
+        struct dt_error err = {0};
+        int listener = listen_at(cases[i / 2].address, &at);
+        store_access_open(&a, &(struct store_access_options){0}, listener);
+        forget_ways(&a, (int)i % 2);
+        int client = connect_bound(cases[i / 2].address, lookup_port((struct sockaddr *)&at), cases[i / 2].device), fd = accept_one(listener);
+        if (store_access_check(&a, fd, &guest, &err) != 0 || !guest.is_here || guest.user != geteuid()) {
+            (void)fprintf(stderr, "%s at %s: %s\n", cases[i / 2].address, cases[i / 2].device != NULL ? cases[i / 2].device : "any", err.text);
+            _exit(1);
+        }
+        (void)close(client);
+        (void)close(fd);
+        (void)close(listener);
+        store_access_close(&a);
+    }
+    _exit(0);
+}
+
+static void a_socket_of_one_interface_is_found(void **state)
+{
+    (void)state;
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        bound_sockets_are_found();
+    }
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
+        skip(); /* no rights to make a network */
+    }
+    assert_int_equal(status, 0);
+}
+
 /* The kernel shows a socket whose process has closed it as one of root. */
 static void who_has_gone_is_nobody(void **state)
 {
@@ -233,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(our_own_user_is_served),
         cmocka_unit_test(another_user_is_refused_unless_named),
+        cmocka_unit_test(a_socket_of_one_interface_is_found),
         cmocka_unit_test(who_has_gone_is_nobody),
         cmocka_unit_test(an_open_store_serves_everybody_beyond_loopback),
     };
