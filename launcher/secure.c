@@ -480,8 +480,11 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
         if ((at = take(s, SECURE_HELLO_BYTES)) == NULL) {
             return SECURE_MORE;
         }
-        enum secure_event event = on_hello(s, at, out, err);
-        return event == SECURE_MORE ? next(s, out, data, size, err) : event;
+        if (!s->client && there > SECURE_HELLO_BYTES) { /* a proof needs our hello: it is a guess, or recorded */
+            (void)dt_fail(err, DT_INVALID, "says more than a hello before it has ours");
+            return SECURE_BAD;
+        }
+        return on_hello(s, at, out, err);
     case SECURE_PROOF:
         return (at = take(s, SECURE_PROOF_BYTES)) == NULL ? SECURE_MORE : on_proof(s, at, err);
     case SECURE_ANSWER:

@@ -252,7 +252,9 @@ static void refuses_replays_and_reflections(void **state)
     secure_put(&a.s, "stop", 4, &a.out);
     assert_true(carry(&a, &b, 1000));
     open_side(&again, 2, false, "run", "key"); /* the same agent, another connection: everything that a sent */
-    assert_false(feed(&again, a.sent.data, a.sent.size));
+    assert_true(feed(&again, a.sent.data, SECURE_HELLO_BYTES));
+    assert_false(feed(&again, a.sent.data + SECURE_HELLO_BYTES, a.sent.size - SECURE_HELLO_BYTES));
+    assert_true(again.s.wrong_key);
     assert_false(again.up);
     assert_int_equal(again.frames, 0);
     close_side(&again);
@@ -276,6 +278,24 @@ static void refuses_replays_and_reflections(void **state)
     assert_false(shake(&a, &b, 1000));
     close_side(&a);
     close_side(&b);
+}
+
+/* Whoever sends a proof with its hello cannot have made it of ours: it is not looked at, so that limits on proofs hold. */
+static void a_proof_waits_for_our_hello(void **state)
+{
+    (void)state;
+    struct side client, server;
+    char bytes[SECURE_HELLO_BYTES + SECURE_PROOF_BYTES] = {0};
+    for (size_t size = SECURE_HELLO_BYTES; size <= sizeof bytes; size += size == SECURE_HELLO_BYTES ? 1 : SECURE_PROOF_BYTES - 1) {
+        open_side(&client, 1, true, "run", "key");
+        open_side(&server, 2, false, "run", "key");
+        memcpy(bytes, client.out.data, SECURE_HELLO_BYTES);
+        assert_int_equal(feed(&server, bytes, size), size == SECURE_HELLO_BYTES);
+        assert_false(server.s.wrong_key);
+        assert_int_equal(server.out.size, size == SECURE_HELLO_BYTES ? SECURE_HELLO_BYTES : 0);
+        close_side(&client);
+        close_side(&server);
+    }
 }
 
 static void a_duplicate_is_told(void **state)
@@ -431,9 +451,9 @@ int main(void)
         cmocka_unit_test(talks_in_pieces_of_every_size), cmocka_unit_test(messages_of_every_length_arrive_whole),
         cmocka_unit_test(refuses_other_keys_and_runs),   cmocka_unit_test(other_versions_are_named_by_both),
         cmocka_unit_test(refuses_a_false_server),        cmocka_unit_test(refuses_replays_and_reflections),
-        cmocka_unit_test(a_duplicate_is_told),           cmocka_unit_test(every_changed_byte_is_seen),
-        cmocka_unit_test(lengths_have_a_limit),          cmocka_unit_test(key_files_are_private),
-        cmocka_unit_test(the_corpus_is_of_today),
+        cmocka_unit_test(a_proof_waits_for_our_hello),   cmocka_unit_test(a_duplicate_is_told),
+        cmocka_unit_test(every_changed_byte_is_seen),    cmocka_unit_test(lengths_have_a_limit),
+        cmocka_unit_test(key_files_are_private),         cmocka_unit_test(the_corpus_is_of_today),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
