@@ -73,11 +73,15 @@ static int read_word(struct options *o, const char *word, struct dt_error *err)
             return -1;
         }
         char **list = dt_arena_alloc(&o->arena, ((size_t)o->export_count + 1) * sizeof *list);
+        int *items = dt_arena_alloc(&o->arena, ((size_t)o->export_count + 1) * sizeof *items);
         for (int k = 0; k < o->export_count; k++) {
             list[k] = o->exports[k];
+            items[k] = o->export_items[k];
         }
+        items[o->export_count] = i;
         list[o->export_count++] = item;
         o->exports = list;
+        o->export_items = items;
     }
     return 0;
 }
@@ -104,13 +108,31 @@ bool exports_names(const struct options *o, const char *name)
     return found;
 }
 
+static bool has_value(const char *item)
+{
+    return strchr(item, '=') != NULL;
+}
+
+/* An item before this one in its list is such a one. With a value it may have had a comma that no backslash precedes, and this one be the value's end. */
+static bool follows(const struct options *o, int i, bool (*is)(const char *item))
+{
+    bool any = false;
+    for (int k = i - o->export_items[i] + 1; k < i; k++) {
+        any = any || is(o->exports[k]);
+    }
+    return any;
+}
+
 int exports_check(const struct options *o, char *const *env, struct dt_error *err)
 {
     for (int i = 0; i < o->export_count; i++) {
         const char *name = o->exports[i];
-        bool given = strchr(name, '=') != NULL || options_getenv(env, name) != NULL;
+        bool given = has_value(name) || options_getenv(env, name) != NULL;
         for (int k = 0; k < o->export_count && !given; k++) {
-            given = strchr(o->exports[k], '=') != NULL && same_name(o->exports[k], name);
+            given = has_value(o->exports[k]) && same_name(o->exports[k], name);
+        }
+        if (!given && follows(o, i, has_value)) { /* it may be a part of that value */
+            return dt_fail(err, DT_INVALID, "--export: item %d: is not set here; set it, or write \\, for a comma of a value", o->export_items[i]);
         }
         if (!given) {
             return dt_fail(err, DT_INVALID, "--export: %.100s: is not set here; set it, or write %.100s=VALUE", name, name);
@@ -122,7 +144,7 @@ int exports_check(const struct options *o, char *const *env, struct dt_error *er
 int exports_apply(const struct options *o, struct dt_error *err)
 {
     for (int i = 0; i < o->export_count; i++) {
-        if (strchr(o->exports[i], '=') != NULL && putenv(dt_strdup(o->exports[i])) != 0) { /* it stays the environment's */
+        if (has_value(o->exports[i]) && putenv(dt_strdup(o->exports[i])) != 0) { /* it stays the environment's */
             return dt_fail_errno(err, "--export");
         }
     }
@@ -131,10 +153,10 @@ int exports_apply(const struct options *o, struct dt_error *err)
 
 /* ---- what looks secret ---- */
 
-/* A part of the name between two _ ends in such a word, or the value is a URL with a password. */
+/* A part of the name between two _ ends in such a word, or the value is a URL with a password or a token, which stand before an @. */
 static bool looks_secret(const char *variable)
 {
-    static const char *const words[] = {"TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "CREDENTIAL", "AUTH"};
+    static const char *const words[] = {"TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD", "CREDENTIAL", "AUTH"};
     const char *value = variable + strcspn(variable, "=");
     for (const char *p = variable; p < value; p += p[0] == '_') {
         size_t n = strcspn(p, "_=");
@@ -147,16 +169,25 @@ static bool looks_secret(const char *variable)
         }
         p += strcspn(p, "_=");
     }
-    const char *host = strstr(value, "://"), *at = host != NULL ? strchr(host, '@') : NULL;
-    return at != NULL && memchr(host + 3, ':', (size_t)(at - host - 3)) != NULL;
+    const char *host = strstr(value, "://");
+    return host != NULL && strchr(host, '@') != NULL;
 }
 
-void exports_show(const char *variable, struct dt_text *out)
+static bool is_secret(const char *item)
+{
+    return has_value(item) && looks_secret(item);
+}
+
+void exports_show(const struct options *o, const char *variable, struct dt_text *out)
 {
     size_t n = strcspn(variable, "=");
+    bool secret = looks_secret(variable);
+    for (int i = 0; i < o->export_count && !secret; i++) {
+        secret = has_value(o->exports[i]) && same_name(variable, o->exports[i]) && follows(o, i, is_secret);
+    }
     dt_text_add(out, variable, n);
     dt_text_puts(out, "=");
-    if (looks_secret(variable)) {
+    if (secret) {
         dt_text_puts(out, "(hidden)");
     } else if (variable[n] != '\0') {
         dt_text_shell(out, variable + n + 1);
@@ -165,11 +196,7 @@ void exports_show(const char *variable, struct dt_text *out)
 
 void exports_hide(const struct options *o)
 {
-    bool secret = false;
-    for (int i = 0; i < o->export_count; i++) {
-        secret = secret || (strchr(o->exports[i], '=') != NULL && looks_secret(o->exports[i]));
-    }
-    for (int i = 0; i < o->export_word_count && secret; i++) {
+    for (int i = 0; i < o->export_word_count; i++) {
         char *value = strchr(o->export_words[i], '=');
         if (value != NULL) {
             memset(value + 1, '*', strlen(value + 1));

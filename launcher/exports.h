@@ -11,13 +11,13 @@ int exports_check(const struct options *o, char *const *env, struct dt_error *er
 bool exports_names(const struct options *o, const char *name);
 /* Puts each NAME=VALUE of --export into our environment, from which workers and agents get it. */
 int exports_apply(const struct options *o, struct dt_error *err);
-/* Overwrites values that look secret where they stand in argv, which everybody may read. */
+/* Overwrites the values where they stand in argv, which everybody may read. */
 void exports_hide(const struct options *o);
 /* "NAME=VALUE" of our environment is given to the agents: what steers programs and libraries, not what belongs to this host; and what --export names. */
 bool exports_passes(const struct options *o, const char *variable);
 /* "NAME=VALUE" may come over a leash. */
 bool exports_is_variable(const char *text);
-/* Appends "NAME=VALUE" as a shell would take it, the value as (hidden) where it looks secret. */
-void exports_show(const char *variable, struct dt_text *out);
+/* Appends "NAME=VALUE" as a shell would take it, the value as (hidden) where it looks secret, or --export has it behind such a value in one list. */
+void exports_show(const struct options *o, const char *variable, struct dt_text *out);
 
 #endif

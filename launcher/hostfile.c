@@ -388,7 +388,7 @@ void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
     for (char *const *e = env; *e != NULL; e++) {
         if (exports_passes(o, *e)) {
             dt_text_puts(out, "          ");
-            exports_show(*e, out);
+            exports_show(o, *e, out);
             dt_text_puts(out, "\n");
         }
     }

@@ -110,6 +110,7 @@ struct options {
     int own_word_count;
     /* --export */
     char **exports; /* NAME or NAME=VALUE, those of the command line or else of the variable; of two of a name the last one counts */
+    int *export_items; /* the number of each in its list, from 1 */
     int export_count;
     char **export_words; /* as they stand in argv */
     int export_word_count;

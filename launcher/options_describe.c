@@ -157,7 +157,7 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     }
     for (int i = 0; i < o->export_count; i++) {
         dt_text_puts(out, i == 0 ? "exported  " : "          ");
-        exports_show(o->exports[i], out);
+        exports_show(o, o->exports[i], out);
         dt_text_puts(out, "\n");
     }
     bool files = false;

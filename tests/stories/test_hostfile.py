@@ -220,14 +220,14 @@ def test_variables_arrive_byte_by_byte_and_secrets_show_nowhere(place, tmp_path)
 
 def test_dry_run_shows_what_goes_where(tmp_path):
     (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
-    words = [f"--hostfile={tmp_path}/hosts", "-x", "MY_KEY=secret-1,MY_VAR=x y", "--dry_run"]
+    words = [f"--hostfile={tmp_path}/hosts", "-x", "MY_VAR=x y,MY_KEY=secret-1,tail=secret-3", "--dry_run"]
     result = run([*words, "/bin/true"], env={"NCCL_DEBUG": "INFO", "HF_TOKEN": "secret-2", "OTHER": "1"})
     passed = result.out.partition("\nvariables that go from here to every host\n")[2].partition("\nranks ")[0].splitlines()
-    for line in ("MY_KEY=(hidden)", "MY_VAR='x y'", "NCCL_DEBUG=INFO", "HF_TOKEN=(hidden)"):
+    for line in ("MY_KEY=(hidden)", "MY_VAR='x y'", "tail=(hidden)", "NCCL_DEBUG=INFO", "HF_TOKEN=(hidden)"):
         assert " " * 10 + line in passed, (line, result)
     assert result.code == 0 and "secret-" not in result.out + result.err and "OTHER" not in result.out, result
-    here = run(["-x", "MY_KEY=secret-1,MY_VAR=x y", "--dry_run", "/bin/true"])
-    assert "\nexported  MY_KEY=(hidden)\n          MY_VAR='x y'\n" in here.out, here
+    here = run(["-x", "MY_VAR=x y,MY_KEY=secret-1,tail=secret-3", "--dry_run", "/bin/true"])
+    assert "\nexported  MY_VAR='x y'\n          MY_KEY=(hidden)\n          tail=(hidden)\n" in here.out, here
     both = run([*words, "--include=a:0", "-x", "CUDA_VISIBLE_DEVICES=1", "/bin/true"])
     assert both.code == 2 and both.err.startswith("dtrun: --hostfile: -x: CUDA_VISIBLE_DEVICES: each host has its own"), both
 

@@ -222,6 +222,10 @@ static void test_values_that_look_secret_are_hidden(void **state)
                  {"PGPASSWORD=x", "PGPASSWORD=(hidden)"},
                  {"DB_PASS=x", "DB_PASS=(hidden)"},
                  {"PROXY=http://me:word@host", "PROXY=(hidden)"},
+                 {"MYSQL_PWD=x", "MYSQL_PWD=(hidden)"},
+                 {"INDEX=https://ghp_abc@host/x", "INDEX=(hidden)"},
+                 {"INDEX=http://host/ https://me:pass/word@host/x", "INDEX=(hidden)"},
+                 {"MAIL=me@host", "MAIL=me@host"},
                  {"PROXY=http://host:80/", "PROXY=http://host:80/"},
                  {"TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"},
                  {"KEYBOARD=x", "KEYBOARD=x"},
@@ -231,10 +235,25 @@ static void test_values_that_look_secret_are_hidden(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dt_text out;
         dt_text_init(&out);
-        exports_show(cases[i].variable, &out);
+        exports_show(&o, cases[i].variable, &out);
         assert_string_equal(dt_text_str(&out), cases[i].shown);
         dt_text_clear(&out);
     }
+    good("-x DB_PASSWORD=hunter2,tail=S3cret,B=x -x A=1,C=2 p");
+    static const char *const listed[] = {"DB_PASSWORD=(hidden)", "tail=(hidden)", "B=(hidden)", "A=1", "C=2"};
+    for (size_t i = 0; i < sizeof listed / sizeof *listed; i++) {
+        struct dt_text out;
+        dt_text_init(&out);
+        exports_show(&o, o.exports[i], &out);
+        assert_string_equal(dt_text_str(&out), listed[i]);
+        dt_text_clear(&out);
+    }
+    options_clear(&o);
+}
+
+static void values_are_overwritten_in_the_command_line(void **state)
+{
+    (void)state;
     char *argv[] = {"dtrun", "--export=A=1,HF_TOKEN=se,cret", "-x", strdup("B=2"), "-xWANDB_API_KEY=x", "p", NULL};
     char *word = strdup("--export=A=1,HF_TOKEN=secret"), *short_word = strdup("-xWANDB_API_KEY=x");
     argv[1] = word;
@@ -243,6 +262,7 @@ static void test_values_that_look_secret_are_hidden(void **state)
     exports_hide(&o); /* in what ps shows of us */
     assert_string_equal(word, "--export=A=*****************");
     assert_string_equal(short_word, "-xWANDB_API_KEY=*");
+    assert_string_equal(argv[3], "B=*"); /* whatever it looks like */
     assert_string_equal(o.exports[1], "HF_TOKEN=secret");
     options_clear(&o);
     free(argv[3]);
@@ -470,6 +490,9 @@ static void test_errors(void **state)
         {"--nnodes=1:2 --standalone p", "--standalone: is for one host; leave it out, or use --nnodes=1"},
         {"--node_rank=1 --master_port=1 p", "--node_rank: 1: must be below --nnodes (1)"},
         {"--export=NOT_SET p", "--export: NOT_SET: is not set here; set it, or write NOT_SET=VALUE"},
+        {"--export=NOT_SET,A=1 p", "--export: NOT_SET: is not set here; set it, or write NOT_SET=VALUE"},
+        {"-x DB_PASSWORD=hunter2,S3cret p", "--export: item 2: is not set here; set it, or write \\, for a comma of a value"},
+        {"-x A=1 -x B=2,C=3,NOT_SET p", "--export: item 3: is not set here; set it, or write \\, for a comma of a value"},
         {"--export=A=1,2,B=3 p", "--export: item 2: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
         {"-x 1A=secret p", "-x: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
         {"--export==x p", "--export: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
@@ -654,6 +677,7 @@ int main(void)
         cmocka_unit_test(test_exports),
         cmocka_unit_test(test_what_goes_to_other_hosts),
         cmocka_unit_test(test_values_that_look_secret_are_hidden),
+        cmocka_unit_test(values_are_overwritten_in_the_command_line),
         cmocka_unit_test(test_variables),
         cmocka_unit_test(test_gpu_nodes),
         cmocka_unit_test(test_counts),
