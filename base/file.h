@@ -25,8 +25,8 @@ int dt_file_open_own(const char *path, int flags, struct dt_error *err);
  * Otherwise as dt_file_open_own with O_RDWR. */
 int dt_file_open_lock(const char *path, struct dt_error *err);
 /* DT_INVALID when somebody else may change where path leads: each part of it that is there, links followed, up to the last folder itself. Refused is a folder
- * that all may write to without the sticky bit (DTRUN_TRUST_FOLDERS=1 allows that), and, in one with it, a part of another user (root aside): in /tmp, say, he may
- * have put it there first. A folder that a group may write to, or that belongs to somebody else where not all may write, is trusted. */
+ * that all may write to without the sticky bit, and, in one with it, a part of another user (root aside): in /tmp, say, he may have put it there first.
+ * DTRUN_TRUST_FOLDERS=1 allows both. A folder that a group may write to, or that belongs to somebody else where not all may write, is trusted. */
 int dt_file_check_owner(const char *path, struct dt_error *err);
 /* Shortens a path to its parent; what is left of "a" is ".", of "/a" "/". */
 void dt_file_strip(char *path);

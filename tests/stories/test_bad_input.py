@@ -357,8 +357,8 @@ def test_output_that_somebody_else_put_there(place):
     os.chown(shared / "run", 65534, 65534)
     os.chmod(shared / "run", 0o777)
     for line in both_ways(place[1], shared / "run"):
-        assert line == (f"train: output_dir: {shared}/run: belongs to user 65534, and anybody could have put it into {shared}; choose another folder, or run: "
-                        f"chown 0 {shared}/run\n")
+        assert line == (f"train: output_dir: {shared}/run: belongs to user 65534, and anybody could have put it into {shared}; choose another folder, run: "
+                        f"chown 0 {shared}/run, or set DTRUN_TRUST_FOLDERS=1 where this user is trusted\n")
     for impossible in ("/proc/x", "/dev/null/x", "/sys/x", "/proc"):
         result = support.run([f"--log_dir={impossible}", "-r", "3", "/bin/true"])
         assert result.code == 2 and result.err.startswith("dtrun: --log_dir: /") and result.err.count("\n") == 1, result

@@ -199,3 +199,21 @@ def test_what_was_set_aside_is_not_called_complete(place):
     assert code == 0 and states[f"{newest}.old-1"].endswith("  set aside, data not verified") and states[newest].endswith("  complete"), text + err
     code, text, err = training.dtckpt("verify", out)
     assert code == 0 and "damaged: " in err and f"{newest}.old-1: " in err, text + err
+
+
+def test_a_project_of_somebody_else_in_a_scratch_space():
+    """Its leader has made the folder and the group may write to it. Refused, unless that user is trusted; only root hears of chown."""
+    with support.as_nobody() as (folder, words):
+        scratch, project = os.path.join(folder, "scratch"), os.path.join(folder, "scratch", "project")
+        os.makedirs(project)
+        os.chown(project, 65533, 65534)
+        os.chmod(project, 0o2775)
+        os.chmod(scratch, 0o1777)
+        args = [*words, f"--log_dir={project}/mine/logs", "-r", "3", "/bin/echo", "written"]
+        refused = support.run(args, executable="setpriv")
+        taken = support.run(args, executable="setpriv", env={"DTRUN_TRUST_FOLDERS": "1"})
+        assert refused.code == 2 and refused.err == (
+            f"dtrun: --log_dir: {project}: belongs to user 65533, and anybody could have put it into {scratch}; choose another folder, "
+            "or set DTRUN_TRUST_FOLDERS=1 where this user is trusted\n"), refused
+        assert taken.code == 0, taken
+        assert any("written" in open(os.path.join(where, name)).read() for where, _, names in os.walk(project) for name in names if name == "stdout.log")

@@ -315,8 +315,17 @@ static void every_part_of_a_path(void **state)
     char *mine = below("open/mine"), *theirs = below("sticky/theirs");
     assert_int_equal(setenv("DTRUN_TRUST_FOLDERS", "1", 1), 0);
     assert_int_equal(dt_file_check_owner(mine, &err), 0);
-    assert_int_equal(dt_file_check_owner(theirs, &err), -1);
+    assert_int_equal(dt_file_check_owner(theirs, &err), 0); /* a project's folder in a scratch space, say */
     assert_int_equal(unsetenv("DTRUN_TRUST_FOLDERS"), 0);
+    assert_int_equal(dt_file_check_owner(theirs, &err), -1);
+    assert_non_null(strstr(err.text, "choose another folder, run: chown 0 /"));
+    assert_non_null(strstr(err.text, ", or set DTRUN_TRUST_FOLDERS=1 where this user is trusted"));
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(seteuid(65533), 0);
+    assert_int_equal(dt_file_check_owner(theirs, &err), -1);
+    assert_int_equal(seteuid(0), 0);
+    assert_null(strstr(err.text, "chown")); /* which only root may */
+    assert_non_null(strstr(err.text, "choose another folder, or set DTRUN_TRUST_FOLDERS=1"));
     assert_int_equal(chdir(mine), 0);
     assert_int_equal(dt_file_check_owner("run", &err), -1); /* the folder that one is in has parts, too */
     assert_int_equal(chdir(here), 0);
