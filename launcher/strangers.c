@@ -1,6 +1,7 @@
 /* See strangers.h. */
 #include "launcher/strangers.h"
 
+#include "launcher/endpoint.h"
 #include "launcher/lookup.h"
 
 #include <netinet/in.h>
@@ -83,6 +84,16 @@ bool strangers_refused(struct strangers *t, const struct sockaddr *host, double 
 
 /* ---- what is looked at ---- */
 
+/* Whoever is on this machine has all its loopback addresses: they share what is looked at. */
+static const struct sockaddr *counted_as(const struct sockaddr *host)
+{
+    static const union {
+        struct sockaddr_in in;
+        struct sockaddr any;
+    } loopback = {.in = {.sin_family = AF_INET}}; /* 0.0.0.0, from which nobody comes */
+    return endpoint_is_loopback(host) ? &loopback.any : host;
+}
+
 static void count(struct strangers_second *second, bool guess, double now_s)
 {
     if (now_s - second->since_s >= 1) {
@@ -99,17 +110,21 @@ static bool has_room(const struct strangers_second *second, bool proof, int time
 
 void strangers_gone(struct strangers *t, const struct sockaddr *host, bool guess, bool proven, double now_s)
 {
-    if (proven) {
-        count(&t->proven, guess, now_s);
-    } else {
-        count(&t->all, guess, now_s);
-        count(&seen(t, host, now_s)->second, guess, now_s);
+    struct stranger *s = seen(t, counted_as(host), now_s);
+    bool own = has_room(&s->second, guess, 1, now_s), all = has_room(&t->all, guess, STRANGERS_ALL, now_s);
+    if (proven && !(own && all)) {
+        count(&s->proven, guess, now_s);
+        return;
     }
+    if (own) { /* what a host does beyond its limit takes nothing from the others */
+        count(&t->all, guess, now_s);
+    }
+    count(&s->second, guess, now_s);
 }
 
 bool strangers_may(const struct strangers *t, const struct sockaddr *host, bool proof, bool proven, double now_s)
 {
-    const struct stranger *s = proven ? NULL : find(t, host);
-    return proven ? has_room(&t->proven, proof, STRANGERS_ALL, now_s)
-                  : has_room(&t->all, proof, STRANGERS_ALL, now_s) && (s == NULL || has_room(&s->second, proof, 1, now_s));
+    const struct stranger *s = find(t, counted_as(host));
+    bool own = s == NULL || has_room(&s->second, proof, 1, now_s), all = has_room(&t->all, proof, STRANGERS_ALL, now_s);
+    return (own && all) || (proven && (s == NULL || has_room(&s->proven, proof, 1, now_s)));
 }

@@ -97,6 +97,57 @@ static void an_ipv6_network_is_one_host(void **state)
     }
 }
 
+static void all_loopback_addresses_share_what_is_looked_at(void **state)
+{
+    (void)state;
+    struct strangers t = {0};
+    struct lookup_list list;
+    struct dt_error err;
+    static const char *const names[] = {"127.0.0.1", "127.9.8.7", "::ffff:127.0.0.2", "::1", "128.0.0.1"};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(lookup_now(names[i], 1000, &list, &err), 0);
+        const struct sockaddr *host = (struct sockaddr *)&list.addresses[0];
+        assert_int_equal(strangers_may(&t, host, true, false, 7), i == 0 || i == 4);
+        for (int k = 0; k < STRANGERS_PER_S; k++) {
+            strangers_gone(&t, host, true, false, 7);
+        }
+        assert_true(strangers_refused(&t, host, 7, more)); /* but each has its line */
+    }
+}
+
+/* Many connections may be let through before the first of them is counted. */
+static void one_host_does_not_use_up_the_share_of_all(void **state)
+{
+    (void)state;
+    struct strangers t = {0};
+    for (int i = 0; i < 10 * STRANGERS_ALL * STRANGERS_HELLOS_PER_S; i++) {
+        gone(&t, 1, i % 2 == 0, 7.5);
+    }
+    assert_false(may(&t, 1, true, 7.6) || may(&t, 1, false, 7.6));
+    assert_true(may(&t, 2, true, 7.6) && may(&t, 2, false, 7.6));
+}
+
+/* An agent that has been here has a second share at its own address, and no more: others hear its id. */
+static void agents_have_a_share_at_their_address(void **state)
+{
+    (void)state;
+    struct strangers t = {0};
+    struct sockaddr_storage one = host_of(1), two = host_of(2);
+    const struct sockaddr *at = (struct sockaddr *)&one, *other = (struct sockaddr *)&two;
+    for (int i = 0; i < 2 * STRANGERS_PER_S; i++) {
+        assert_true(strangers_may(&t, at, true, true, 7.5));
+        assert_int_equal(may(&t, 1, true, 7.5), i < STRANGERS_PER_S);
+        strangers_gone(&t, at, true, true, 7.5);
+    }
+    assert_false(strangers_may(&t, at, true, true, 7.6));
+    for (int i = 0; i < STRANGERS_ALL * STRANGERS_PER_S; i++) { /* strangers elsewhere use up what is for all */
+        gone(&t, 100 + i, true, 7.6);
+    }
+    assert_true(strangers_may(&t, other, true, true, 7.7));
+    assert_false(may(&t, 2, true, 7.7));
+    assert_true(strangers_may(&t, at, true, true, 8.7));
+}
+
 static void ten_guesses_per_host_and_second(void **state)
 {
     (void)state;
@@ -173,6 +224,9 @@ int main(void)
         cmocka_unit_test(one_line_per_host_and_minute),
         cmocka_unit_test(so_many_lines_in_a_minute_for_all),
         cmocka_unit_test(an_ipv6_network_is_one_host),
+        cmocka_unit_test(all_loopback_addresses_share_what_is_looked_at),
+        cmocka_unit_test(one_host_does_not_use_up_the_share_of_all),
+        cmocka_unit_test(agents_have_a_share_at_their_address),
         cmocka_unit_test(ten_guesses_per_host_and_second),
         cmocka_unit_test(hellos_without_a_proof_are_counted_apart),
         cmocka_unit_test(all_hosts_together_have_a_limit),
