@@ -159,6 +159,15 @@ int link_open(struct link **out, uv_loop_t *loop, const struct link_options *opt
 
 void link_drop(struct link *l, uint64_t peer)
 {
+    bool up = link_is_up(l, peer);
+    link_refuse(l, peer);
+    if (up) {
+        known_gone(l, peer, true);
+    }
+}
+
+void link_refuse(struct link *l, uint64_t peer)
+{
     struct conn *c = link_find(l, peer);
     (void)probe_forget(l, peer);
     for (struct dial *d = l->dials, *next; d != NULL; d = next) {
@@ -168,6 +177,7 @@ void link_drop(struct link *l, uint64_t peer)
         }
     }
     if (c != NULL) {
+        known_gone(l, peer, false);
         conn_leave(c);
     }
 }

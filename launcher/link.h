@@ -26,7 +26,7 @@ struct link_hooks { /* called from the loop only, never from within a call below
     void *user;
     /* A link with this agent is there; host: its numeric address. A second link of the same peer replaces the first, after down. */
     void (*up)(void *user, uint64_t peer, const char *host);
-    /* It is gone. Not called after link_drop and link_close. */
+    /* It is gone. Not called after link_drop, link_refuse and link_close. */
     void (*down)(void *user, uint64_t peer, enum link_end end);
     void (*message)(void *user, uint64_t peer, const void *bytes, size_t size);
     /* A link_connect came to nothing; err tells refused, no answer, look-up and wrong key apart. May be null. */
@@ -67,6 +67,8 @@ bool link_is_joined(void *user, const struct sockaddr *from);
 int link_send(struct link *l, uint64_t peer, const void *bytes, size_t size, bool urgent);
 /* Sends what is queued and a goodbye, then closes: the peer sees down, not dead. Also ends attempts to connect to it. */
 void link_drop(struct link *l, uint64_t peer);
+/* The same for a peer that may come again: its host is of the job for as long as one whose link was lost. */
+void link_refuse(struct link *l, uint64_t peer);
 /* We listen at another port from now on, too: what peers are told. */
 void link_set_port(struct link *l, int port);
 bool link_is_up(const struct link *l, uint64_t peer);

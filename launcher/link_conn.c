@@ -309,7 +309,6 @@ void conn_leave(struct conn *c)
 {
     struct link *l = c->link;
     link_remove(l, c);
-    known_gone(l, c, true);
     conn_set_state(c, CONN_LEAVING);
     c->until_s = link_now(l) + fmax(3 / l->options.time_scale, 1);
     conn_list(l, c);

@@ -19,7 +19,7 @@ void conn_lost(struct conn *c, bool dead, bool ask)
     struct link *l = c->link;
     uint64_t peer = c->secure.peer_id;
     link_remove(l, c);
-    known_gone(l, c, false);
+    known_gone(l, peer, false);
     bool asked = ask && probe_open(l, c);
     conn_close(c);
     if (!asked && !l->closing) {
@@ -57,10 +57,10 @@ static void be_up(struct conn *c)
     l->options.hooks.up(l->options.hooks.user, peer, lookup_host((struct sockaddr *)&c->from, host, sizeof host));
 }
 
-/* Its hello names an agent that has proved itself: its link was lost. Ids are random, and strangers do not hear them. */
+/* Its hello names an agent that has proved itself from this address: its link was lost. Whoever connects to that agent hears its id, so the address counts, too. */
 static bool is_proven(const struct conn *c)
 {
-    return known_find(c->link, secure_claimed_id(&c->secure)) != NULL;
+    return known_came_from(c->link, secure_claimed_id(&c->secure), (const struct sockaddr *)&c->from);
 }
 
 /* It ends without a proof that fits: what was looked at is counted, if it cost more than a look. */
@@ -185,7 +185,7 @@ static bool must_wait(const struct conn *c)
     const struct sockaddr *from = (const struct sockaddr *)&c->from;
     double now_s = link_now(c->link);
     bool proof = c->secure.stage == SECURE_PROOF;
-    return conn_is_half_open(c) && !strangers_may(t, from, proof, false, now_s) && !(is_proven(c) && strangers_may(t, from, proof, true, now_s));
+    return conn_is_half_open(c) && !strangers_may(t, from, proof, is_proven(c), now_s);
 }
 
 /* Acts on whatever the bytes mean, as long as the connection listens. */
@@ -219,7 +219,7 @@ static void digest(struct conn *c)
         case SECURE_END:
             c->shut = true; /* the peer is leaving: an orderly end is what it waits for */
             link_remove(l, c);
-            known_gone(l, c, true);
+            known_gone(l, c->secure.peer_id, proved(l, c->secure.peer_id) == NULL); /* else it has taken a newer link that we began */
             conn_set_state(c, CONN_LEAVING);
             conn_close(c);
             if (!l->closing) {

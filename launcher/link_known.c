@@ -97,13 +97,20 @@ static void make_room(struct link *l)
     }
 }
 
-/* The place of where c came from; false: it is not there. */
-static bool find_host(const struct link *l, const struct conn *c, struct known_host *h, int *place)
+/* The place of a peer at an address; false: it is not there. */
+static bool find_host(const struct link *l, uint64_t peer, const struct sockaddr *from, struct known_host *h, int *place)
 {
-    *h = (struct known_host){.peer = c->secure.peer_id};
-    lookup_bytes((const struct sockaddr *)&c->from, h->address);
+    *h = (struct known_host){.peer = peer};
+    lookup_bytes(from, h->address);
     *place = place_of_host(l, h->address, h->peer);
     return *place < l->host_count && l->hosts[*place].peer == h->peer && memcmp(l->hosts[*place].address, h->address, sizeof h->address) == 0;
+}
+
+bool known_came_from(const struct link *l, uint64_t peer, const struct sockaddr *from)
+{
+    struct known_host h;
+    int place;
+    return find_host(l, peer, from, &h, &place);
 }
 
 static void add_host(struct link *l, const struct conn *c)
@@ -113,7 +120,7 @@ static void add_host(struct link *l, const struct conn *c)
     if (l->host_count == l->host_capacity) {
         make_room(l);
     }
-    if (find_host(l, c, &h, &i)) {
+    if (find_host(l, c->secure.peer_id, (const struct sockaddr *)&c->from, &h, &i)) {
         return;
     }
     memmove(l->hosts + i + 1, l->hosts + i, (size_t)(l->host_count - i) * sizeof *l->hosts);
@@ -122,12 +129,13 @@ static void add_host(struct link *l, const struct conn *c)
 }
 
 /* The workers of a host whose link is lost end before it counts as dead, or it is linked again by then. */
-void known_gone(struct link *l, const struct conn *c, bool said)
+void known_gone(struct link *l, uint64_t peer, bool said)
 {
-    struct known_host h;
-    int i;
-    if (find_host(l, c, &h, &i)) {
-        l->hosts[i].until_s = said ? 0 : link_now(l) + l->options.dead_s;
+    double until_s = said ? 0 : link_now(l) + l->options.dead_s;
+    for (int i = 0; i < l->host_count; i++) { /* it may have come from several addresses */
+        if (l->hosts[i].peer == peer) {
+            l->hosts[i].until_s = until_s;
+        }
     }
 }
 

@@ -147,8 +147,10 @@ void conn_give_up(struct conn *c, const struct dt_error *err); /* one that was n
 struct conn *link_find(const struct link *l, uint64_t peer);
 void link_add(struct link *l, struct conn *c);
 void link_remove(struct link *l, const struct conn *c);
-/* It is no longer up. Said: its peer said goodbye, or we did, so where it came from is no longer of the job; else it is until that host would be dead. */
-void known_gone(struct link *l, const struct conn *c, bool said);
+/* A peer is no longer up. Said: it said goodbye, or we did, so where it came from is no longer of the job; else it is until that host would be dead. */
+void known_gone(struct link *l, uint64_t peer, bool said);
+/* Whether this peer has proved itself from that address. */
+bool known_came_from(const struct link *l, uint64_t peer, const struct sockaddr *from);
 struct known *known_find(const struct link *l, uint64_t id);
 void known_add(struct link *l, const struct conn *c);
 /* link_dial.c */

@@ -172,7 +172,7 @@ static void refuse_message(struct nodes *n, uint64_t peer, const struct dt_error
         console_say("dtrun: warning: host %s (%s): %s; the link with it is closed\n", p != NULL ? p->info.host : "?",
                     p != NULL ? p->info.address : "?", err->text);
     }
-    link_drop(n->link, peer);
+    link_refuse(n->link, peer);
     on_down(n, peer, LINK_LOST);
 }
 

@@ -563,13 +563,19 @@ static void a_connection_with_itself_is_none(void **state)
 
 /* ---- strangers and hand-made peers ---- */
 
-static int connect_raw(int port)
+static int connect_from(uint32_t address, int port)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(address)}};
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof from) == 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     return fd;
+}
+
+static int connect_raw(int port)
+{
+    return connect_from(INADDR_LOOPBACK, port);
 }
 
 /* Whether the other side has closed; takes what it sent. */
@@ -625,14 +631,19 @@ static bool raw_ended(struct raw *r)
     return r->ended;
 }
 
-static void raw_open(struct raw *r, uint64_t id, int own_port, int port)
+static void raw_open_from(struct raw *r, uint32_t address, uint64_t id, int own_port, int port)
 {
     struct dt_error err;
-    *r = (struct raw){.fd = connect_raw(port)};
+    *r = (struct raw){.fd = connect_from(address, port)};
     assert_int_equal(secure_self_init(&r->self, id, own_port, "test", &key_one, 65536, &err), 0);
     secure_init(&r->s, &r->self, true);
     secure_begin(&r->s, &r->out);
     wait_until(raw_up(r));
+}
+
+static void raw_open(struct raw *r, uint64_t id, int own_port, int port)
+{
+    raw_open_from(r, INADDR_LOOPBACK, id, own_port, port);
 }
 
 static void raw_close(struct raw *r, bool reset)
@@ -800,8 +811,12 @@ static void recorded_bytes_are_refused(void **state)
     secure_put(&r.s, "stop", 4, &r.out);
     raw_step(&r);
     wait_until(a.messages == 1);
+    char byte;
     int fd = connect_raw(a.port);
-    assert_int_equal(send(fd, r.sent.data, r.sent.size, MSG_NOSIGNAL), (ssize_t)r.sent.size);
+    assert_int_equal(send(fd, r.sent.data, SECURE_HELLO_BYTES, MSG_NOSIGNAL), SECURE_HELLO_BYTES);
+    wait_until(recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1);
+    size_t rest = r.sent.size - SECURE_HELLO_BYTES;
+    assert_int_equal(send(fd, r.sent.data + SECURE_HELLO_BYTES, rest, MSG_NOSIGNAL), (ssize_t)rest);
     wait_until(is_closed(fd));
     assert_true(a.messages == 1 && a.ups == 1 && a.downs == 0);
     (void)close(fd);
@@ -1104,13 +1119,13 @@ static void hosts_of_a_large_job_are_known(void **state)
     }
     for (uint32_t i = 0; i < HOSTS; i++) {
         link_remove(a.link, &conns[i]);
-        known_gone(a.link, &conns[i], true);
+        known_gone(a.link, conns[i].secure.peer_id, true);
         assert_false(is_joined(&a, 0x0a000000 + i * 7919 % HOSTS));
     }
     for (uint32_t i = 0; i < HOSTS; i++) { /* others come, and those that left make room */
         conns[i].secure.peer_id = 2 + HOSTS + i;
         known_add(a.link, &conns[i]);
-        known_gone(a.link, &conns[i], true);
+        known_gone(a.link, conns[i].secure.peer_id, true);
     }
     assert_true(a.link->host_capacity <= 2 * 16384);
     free(conns);
@@ -1123,7 +1138,7 @@ static void an_address_is_of_the_job_while_its_agent_is(void **state)
     (void)state;
     enum { LOOPBACK = 0x7f000001 };
     struct agent a[2];
-    for (int i = 0; i < 3; i++) { /* it leaves, we drop it, it is lost */
+    for (int i = 0; i < 4; i++) { /* it leaves, we drop it, it is lost, we refuse what it says */
         begin();
         start(&a[0], 1, &key_one);
         assert_false(is_joined(&a[0], LOOPBACK));
@@ -1139,19 +1154,51 @@ static void an_address_is_of_the_job_while_its_agent_is(void **state)
             wait_until(a[0].downs == 1);
         } else if (i == 1) {
             link_drop(a[0].link, 2);
+        } else if (i == 3) {
+            link_refuse(a[0].link, 2);
         } else {
             conn_lost(link_find(a[0].link, 2), false, false);
         }
         assert_true(is_joined(&a[0], LOOPBACK));
         link_remove(a[0].link, &other);
-        known_gone(a[0].link, &other, true);
-        assert_int_equal(is_joined(&a[0], LOOPBACK), i == 2);
+        known_gone(a[0].link, 3, true);
+        assert_int_equal(is_joined(&a[0], LOOPBACK), i >= 2);
         for (int k = 0; k < a[0].link->host_count; k++) { /* as if dead_s were over */
             a[0].link->hosts[k].until_s -= a[0].link->options.dead_s;
         }
         assert_false(is_joined(&a[0], LOOPBACK));
         end(a, 2);
     }
+}
+
+/* A newer link over another address is no goodbye: when it is lost, both addresses are of the job until the peer would be dead. */
+static void a_peer_keeps_all_its_addresses(void **state)
+{
+    (void)state;
+    enum { FIRST = 0x7f000001, SECOND = 0x7f000002 };
+    struct agent a;
+    struct raw first, second;
+    struct dt_error err;
+    begin();
+    listen_agent(&a);
+    struct link_options o = options_of(&a, 10, &key_one);
+    o.hooks.up = on_up_anywhere;
+    assert_int_equal(link_open(&a.link, &loop, &o, &err), 0);
+    for (uint64_t id = 5; id <= 15; id += 10) {
+        raw_open_from(&first, FIRST, id, 0, a.port);
+        raw_open_from(&second, SECOND, id, 0, a.port);
+        wait_until(raw_ended(&first));
+        assert_true(link_is_up(a.link, id) && is_joined(&a, FIRST) && is_joined(&a, SECOND));
+        conn_lost(link_find(a.link, id), false, false);
+        assert_true(is_joined(&a, FIRST) && is_joined(&a, SECOND));
+        for (int k = 0; k < a.link->host_count; k++) { /* as if dead_s were over */
+            a.link->hosts[k].until_s -= a.link->options.dead_s;
+        }
+        assert_false(is_joined(&a, FIRST) || is_joined(&a, SECOND));
+        raw_close(&first, false);
+        raw_close(&second, false);
+    }
+    end(&a, 1);
 }
 
 int main(void)
@@ -1185,6 +1232,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_does_not_read_is_reset),
         cmocka_unit_test(hosts_of_a_large_job_are_known),
         cmocka_unit_test(an_address_is_of_the_job_while_its_agent_is),
+        cmocka_unit_test(a_peer_keeps_all_its_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
