@@ -90,8 +90,9 @@ struct member_peer { /* somebody at the other end of a link */
     struct peer_info info;
     enum member_door door; /* whether it takes connections, when that was asked */
     bool door_told;
-    double held_until_s; /* it came back too often: not taken in before; 0: it may be */
-    uint64_t apart;      /* it was left out because it and this one cannot reach each other; 0: it was not */
+    double spare_since_s; /* it waits beside a round that has no place for it; 0: it does not, or that has not been seen */
+    double held_until_s;  /* it came back too often: not taken in before; 0: it may be */
+    uint64_t apart;       /* it was left out because it and this one cannot reach each other; 0: it was not */
     uint64_t acked_term;
     int acked_round;
     bool acked_finished;

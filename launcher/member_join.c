@@ -153,14 +153,20 @@ static void refuse_different(struct member *m, struct member_peer *p, const stru
     p->seek_count = in->count;
 }
 
-/* Without a name of its own for the job, who would wait beside a round that has no place for it may be another job's, and would end having run nothing. */
+/* Without a name of its own for the job, who would wait beside a round that has no place for it may be another job's, and would end having run nothing. It may also
+ * take the place of a host whose death nobody has noticed yet: one that was silent when it came counts as lost dead_s later. */
 void member_refuse_spares(struct member *m, double now_s)
 {
-    bool unnamed = strstr(m->options.digest, MEMBER_UNNAMED) != NULL;
+    bool unnamed = strstr(m->options.digest, MEMBER_UNNAMED) != NULL, suspect = false;
+    for (int i = 0; i < m->peer_count; i++) {
+        suspect = suspect || (m->peers[i].joined && m->peers[i].suspect);
+    }
     for (int i = m->peer_count - 1; i >= 0 && unnamed && m->role == MEMBER_LEADING && m->coordinator->running && !m->coordinator->pausing; i--) {
         struct member_peer *p = &m->peers[i];
         const struct coordinator_node *n = p->joined ? coordinator_find(m->coordinator, p->node) : NULL;
-        if (n != NULL && n->state == NODE_WAITING && !n->placed) {
+        bool waits = n != NULL && n->state == NODE_WAITING && !n->placed;
+        p->spare_since_s = !waits ? 0 : p->spare_since_s > 0 ? p->spare_since_s : now_s;
+        if (waits && !suspect && now_s - p->spare_since_s >= m->options.dead_s) {
             member_refuse(
                 m, p, DT_EXIT_TEMPORARY,
                 "a job without --rdzv_id runs at this etcd, and has as many hosts as may be: give another job, or spare hosts, an --rdzv_id");
