@@ -109,7 +109,7 @@ struct options {
     char **own_words; /* the options as given on the command line, for the agents; without --dry_run and --export */
     int own_word_count;
     /* --export */
-    char **exports; /* NAME or NAME=VALUE, those of the command line or else of the variable; of two of a name the last one counts */
+    char **exports;    /* NAME or NAME=VALUE, those of the command line or else of the variable; of two of a name the last one counts */
     int *export_items; /* the number of each in its list, from 1 */
     int export_count;
     char **export_words; /* as they stand in argv */

@@ -34,7 +34,7 @@ extern const struct option_row option_rows[OPTION_COUNT];
 struct given {
     const char *value[OPTION_COUNT];
     char spelled[OPTION_COUNT][72]; /* --redirects, -r, PET_REDIRECTS: for messages */
-    int last;                           /* row that was given last */
+    int last;                       /* row that was given last */
 };
 
 /* The options before PROGRAM, into g, and for the agents of --hostfile into o->own_words; *first is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */

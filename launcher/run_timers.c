@@ -43,7 +43,7 @@ double run_grace_s(const struct run *r)
 /* Ranks of train that are still in the save that a stop asked for: said once, with what a save takes here. */
 static bool say_save_dropped(const struct run *r)
 {
-    struct dt_page_look slow, page;
+    struct dt_page_look slow = {.step = 0}, page;
     double now_s = dt_now_s();
     int count = 0;
     long long saved = -1; /* by rank 0 first of all */
