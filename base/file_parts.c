@@ -1,5 +1,5 @@
-/* Who may exchange a part of a path? What is written, and removed, lies where the path leads at that moment, so nobody but this user, root, and whom the
- * administrator has given a folder may change where it leads. Every part is looked at, those that links lead through as well. */
+/* Checks that nobody but this user, root, and the owners and groups of folders may exchange a part of a path. A path is followed anew at each use, so
+ * whoever exchanges a part decides where files are written and removed. Every part is checked, also the parts that links lead through. */
 #include "base/file.h"
 
 #include <limits.h>

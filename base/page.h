@@ -67,7 +67,7 @@ struct dt_page {
     struct dt_page_gpu gpu;
 };
 
-/* What a page says, with values that can be: a worker may write there whatever it likes, or something in its process may by mistake. Counts and steps are 0 (steps
+/* A page, read with every value in its range: a worker may have written anything there, also by mistake. Counts and steps are 0 (steps
  * and learned_step: -1) to 2^53, times finite and not before or after all others, texts harmless for a terminal. */
 struct dt_page_look {
     bool known; /* it gave a sign of life; else all is as at the beginning */

@@ -1,4 +1,4 @@
-/* Which signals are ours: a program that gives one a handler, or waits for it, asks first. */
+/* Signals that a program may handle. Code that gives a signal a handler, or waits for it, asks here first. */
 #ifndef DT_BASE_SIGNALS_H
 #define DT_BASE_SIGNALS_H
 

@@ -82,7 +82,7 @@ static bool check_stack(void)
     return false;
 }
 
-/* What was ignored when we were started stays so (base/signals.h), unless it is asked for by name, or signals come over a leash: the launching host has chosen. */
+/* Signals that were ignored at the start stay ignored (base/signals.h), unless an option names them, or signals come over a leash: the launching host has chosen. */
 static void settle_signals(const struct options *o)
 {
     bool named = strcmp(options_source(o, OPTION_signals_to_handle), "default") != 0;

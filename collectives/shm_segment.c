@@ -42,7 +42,7 @@ static void identity(char *out, size_t out_bytes)
     (void)snprintf(out, out_bytes, "%s/%s", boot, space);
 }
 
-/* What a ticket says. It comes through a store or from a peer, so each part is checked before it is used. */
+/* The parts of a ticket. A ticket comes through a store or from a peer, so each part is checked before it is used. */
 struct ticket {
     char where[112];
     int pid, fd;

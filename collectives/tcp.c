@@ -87,7 +87,7 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return rc;
 }
 
-/* What a ticket says; it may be anybody's words. */
+/* The parts of a ticket, which anybody may have written. */
 struct ticket {
     char key[64], address[64];
     int port;

@@ -97,7 +97,7 @@ struct dt_wire_output {
 };
 /* Empties it, and frees its memory. */
 void dt_wire_output_clear(struct dt_wire_output *o, struct dt_store_table *t);
-/* Its own memory; and what no key has any more of the values that it shares. */
+/* Bytes of memory that an output keeps alive: its own, and those of shared values that no key has any more. */
 size_t dt_wire_output_held(const struct dt_wire_output *o);
 size_t dt_wire_output_left(const struct dt_wire_output *o);
 /* The next bytes to be sent, at most `size` in at most `count` pieces, which it still owns. Returns the number of pieces. */

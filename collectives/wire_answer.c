@@ -1,4 +1,4 @@
-/* What a request does to the table, and its answer. A value of some size is not copied into the answer: the answer shares it with the table, whose own bytes
+/* Carries out requests on the table, and makes their answers. A value of some size is not copied into the answer: the answer shares it with the table, whose own bytes
  * are sent. So neither memory nor time of the server grows with what clients ask for. */
 #include "collectives/wire.h"
 
