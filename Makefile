@@ -27,10 +27,12 @@ CUDA_HEADERS := $(if $(CUDA),$(wildcard $(CUDA)/include/cuda_runtime.h))
 # Not in sanitizer builds: no sanitizer looks into what a GPU runs.
 NVCC := $(if $(CUDA),$(if $(SAN),,$(wildcard $(CUDA)/bin/nvcc)))
 
-FOLDERS := base launcher collectives kernels kernels/cpu worker worker/blocks worker/models worker/placements worker/data $(if $(NVCC),kernels/cuda)
+# All rooms. kernels/cuda needs the toolkit; kernels/cpu/isa is compiled by rules of its own; cmd holds the programs' mains and, in folders, their parts.
+FOLDERS := base base/gpu collectives kernels kernels/cpu $(if $(NVCC),kernels/cuda) $(sort $(patsubst %/,%,$(dir $(wildcard launcher/*/*.c launcher/*/*/*.c worker/*/*.c worker/*/*/*.c))))
 # What needs no header of the toolkit is there in every build, for tests that need no GPU either.
 NO_HEADERS := kernels/cuda/dnn.c kernels/cuda/dnn_graph.c kernels/cuda/dnn_plan.c kernels/cuda/attention_graph.c
-SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c)) $(if $(NVCC),,$(NO_HEADERS))
+MAINS := $(wildcard cmd/*.c cmd/*/main.c)
+SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c)) $(filter-out $(MAINS),$(wildcard cmd/*/*.c)) $(if $(NVCC),,$(NO_HEADERS))
 # kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.
 ISA_SOURCES := $(wildcard kernels/cpu/isa/*.c)
 ISA_plain :=
@@ -38,7 +40,7 @@ ISA_avx2 := -mavx2 -mfma -mprefer-vector-width=256
 ISA_avx512 := -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
 OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o)) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
-PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(wildcard cmd/*.c))
+PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(MAINS:%/main.c=%.c))
 SOFT_UNIT := $(basename $(notdir $(wildcard tests/unit/test_cuda_*.c tests/unit/test_softgpu_*.c tests/unit/test_softgpu_*.cu)))
 UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c)))
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -58,7 +60,7 @@ tools: $(TOOLS)
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
-$(B)/obj/launcher/doctor_look_gpu.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA_TOOLKIT=$(shell sed -n 's/^.define CUDART_VERSION *//p' $(CUDA)/include/cuda_runtime_api.h))
+$(B)/obj/cmd/doctor/look_gpu.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA_TOOLKIT=$(shell sed -n 's/^.define CUDART_VERSION *//p' $(CUDA)/include/cuda_runtime_api.h))
 $(B)/obj/kernels/device.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA)
 $(B)/obj/kernels/cuda/%.o: PKG_CFLAGS += -isystem $(CUDA)/include
 # sm_80 also serves 8.6 and 8.9; what is none of these compiles the PTX when it is first used. What ptxas says of registers and spills is kept.
@@ -79,7 +81,9 @@ $(B)/libdtrun.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^
 # Names its objects, so that make does not take them for passing ones and remove them.
-$(PROGRAMS): $(B)/bin/%: $(B)/obj/cmd/%.o $(B)/libdtrun.a
+main_object = $(patsubst %.c,$(B)/obj/%.o,$(wildcard cmd/$(1).c cmd/$(1)/main.c))
+.SECONDEXPANSION:
+$(PROGRAMS): $(B)/bin/%: $$(call main_object,$$*) $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -Wl,--as-needed $< $(B)/libdtrun.a $(LIBS) -o $@
 $(B)/libsupport.a: $(HELPERS)
@@ -95,9 +99,9 @@ $(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
 # A driver's library that says what a test wants; stories find it by LD_LIBRARY_PATH.
-$(B)/tools/nvml/libnvidia-ml.so.1: tests/softgpu/nvml.c base/gpu_visible.c base/gpu_visible.h base/nvml_abi.h Makefile
+$(B)/tools/nvml/libnvidia-ml.so.1: tests/softgpu/nvml.c base/gpu/gpu_visible.c base/gpu/gpu_visible.h base/gpu/nvml_abi.h Makefile
 	@mkdir -p $(@D)
-	$(CC) $(filter-out -fsanitize=%,$(CFLAGS_ALL)) -fvisibility=hidden -fPIC -shared tests/softgpu/nvml.c base/gpu_visible.c -o $@
+	$(CC) $(filter-out -fsanitize=%,$(CFLAGS_ALL)) -fvisibility=hidden -fPIC -shared tests/softgpu/nvml.c base/gpu/gpu_visible.c -o $@
 	@ln -sf $(@F) $(@D)/libcuda.so.1
 # The driver of a machine without a GPU, for tests that load libraries of CUDA.
 $(B)/tools/driver/libcuda.so.1: tests/softgpu/driver_stub.c Makefile
@@ -149,4 +153,4 @@ dist:
 clean:
 	rm -rf build build-*
 
--include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(PROGRAMS:$(B)/bin/%=$(B)/obj/cmd/%.d) $(UNIT:=.d) $(FUZZ:=.d) $(TOOLS:=.d)
+-include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(MAINS:%.c=$(B)/obj/%.d) $(UNIT:=.d) $(FUZZ:=.d) $(TOOLS:=.d)

@@ -2,9 +2,9 @@
  * the newest complete checkpoint there, and every one of them for list and verify. */
 #include "base/arena.h"
 #include "base/file.h"
-#include "worker/checkpoint.h"
-#include "worker/checkpoint_export.h"
-#include "worker/sample.h"
+#include "worker/checkpoints/checkpoint.h"
+#include "worker/checkpoints/checkpoint_export.h"
+#include "worker/run/sample.h"
 
 #include <dirent.h>
 #include <inttypes.h>

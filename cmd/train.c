@@ -3,9 +3,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "worker/folder.h"
-#include "worker/gpu_blame.h"
-#include "worker/trainer.h"
+#include "worker/checkpoints/folder.h"
+#include "worker/engine/gpu_blame.h"
+#include "worker/run/trainer.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -1,7 +1,7 @@
 /* Requests to the metrics endpoint, which anybody may send, as they come in: more bytes take no verdict back, and nothing is answered before a line has ended. */
 #include "driver.h"
 
-#include "launcher/exporter.h"
+#include "launcher/query/exporter.h"
 
 #include <stdlib.h>
 #include <string.h>

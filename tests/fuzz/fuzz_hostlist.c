@@ -3,7 +3,7 @@
 #include "driver.h"
 
 #include "base/text.h"
-#include "launcher/hostlist.h"
+#include "launcher/options/hostlist.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Job files: whatever is accepted must read back from its saved text to the same text. */
 #include "driver.h"
 
-#include "worker/job.h"
+#include "worker/job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>

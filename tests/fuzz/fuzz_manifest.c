@@ -3,7 +3,7 @@
 #include "driver.h"
 
 #include "base/text.h"
-#include "worker/manifest.h"
+#include "worker/checkpoints/manifest.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* What agents say to each other, from hostile bytes: refused, or exactly what we would send for what was understood, with every number in its range. */
 #include "driver.h"
 
-#include "launcher/message.h"
+#include "launcher/rounds/message.h"
 
 #include <stdlib.h>
 #include <string.h>

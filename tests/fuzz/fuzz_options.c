@@ -1,7 +1,7 @@
 /* The command line and the variables from hostile bytes: words end at a newline, those before an empty line are the environment. */
 #include "driver.h"
 
-#include "launcher/options.h"
+#include "launcher/options/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* What a worker leaves: its error file and its output, from hostile bytes. The report must come, with lines that a terminal can show. */
 #include "driver.h"
 
-#include "launcher/log_lines.h"
-#include "launcher/report.h"
+#include "launcher/output/log_lines.h"
+#include "launcher/output/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

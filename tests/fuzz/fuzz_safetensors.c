@@ -3,7 +3,7 @@
 #include "driver.h"
 
 #include "base/text.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

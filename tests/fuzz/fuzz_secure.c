@@ -2,7 +2,7 @@
  * and in which pieces they come. Without the key nothing may come through, and nothing may be held beyond a frame. */
 #include "driver.h"
 
-#include "launcher/secure.h"
+#include "launcher/hosts/link/secure.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #include "driver.h"
 
 #include "base/file.h"
-#include "worker/data.h"
+#include "worker/data/data.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Devices, versions, errors, attributes of kernels. */
 extern "C" {
-#include "base/gpu_visible.h"
+#include "base/gpu/gpu_visible.h"
 }
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"

@@ -14,8 +14,8 @@
  *     cuda_init 999, cuda_sees 3    what CUDA's driver gives; without them all that CUDA_VISIBLE_DEVICES names
  *     hang 1                        whoever asks for memory waits for ever
  */
-#include "base/gpu_visible.h"
-#include "base/nvml_abi.h"
+#include "base/gpu/gpu_visible.h"
+#include "base/gpu/nvml_abi.h"
 
 #include <stdbool.h>
 #include <stdint.h>

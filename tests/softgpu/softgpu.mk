@@ -49,7 +49,7 @@ $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_cuda_*.c tests
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -DDT_CUDA -isystem $(CUDA)/include -MMD -MP -MF $@.d -c $< -o $(SOFT)/obj/$*.o
 	$(SOFT_CXX) $(SOFT_SAN) -rdynamic $(SOFT)/obj/$*.o $(SOFT_LINK) -lcmocka -o $@
-$(SOFT)/train $(SOFT)/bench: $(SOFT)/%: $(B)/obj/cmd/%.o $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a
+$(SOFT)/train $(SOFT)/bench: $(SOFT)/%: $$(call main_object,$$*) $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a
 	$(SOFT_CXX) $(SOFT_SAN) -rdynamic $< $(SOFT_LINK) -o $@
 
 -include $(wildcard $(SOFT)/obj/*/*.d $(SOFT)/obj/*/*/*.d) $(SOFT_UNIT:%=$(B)/tests/%.d)

@@ -14,11 +14,11 @@ import support
 
 TESTS = ["test_tree", "test_comm", "test_equivalence", "test_golden_train"]
 MUTATIONS = {
-    "1/N dropped": ("worker/clip.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(0 * c->strategy->size + in->micro_steps)"),
-    "1/k dropped": ("worker/clip.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(c->strategy->size + 0 * in->micro_steps)"),
+    "1/N dropped": ("worker/engine/clip.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(0 * c->strategy->size + in->micro_steps)"),
+    "1/k dropped": ("worker/engine/clip.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(c->strategy->size + 0 * in->micro_steps)"),
     "sum in another order": ("collectives/tree.c", "    return half;", "    return n - 1;"),
-    "one unit's reduction skipped": ("worker/placements/grads_whole.c", "if (!last_micro_step || s->alone) {", "if (!last_micro_step || s->alone || unit == 1) {"),
-    "weight decay on biases": ("worker/chain.c", ".decay = dims >= 2", ".decay = dims >= 1"),
+    "one unit's reduction skipped": ("worker/engine/placements/grads_whole.c", "if (!last_micro_step || s->alone) {", "if (!last_micro_step || s->alone || unit == 1) {"),
+    "weight decay on biases": ("worker/model/chain.c", ".decay = dims >= 2", ".decay = dims >= 1"),
 }
 STORE_TESTS = ["test_store_soak"]
 STORE_MUTATIONS = {
@@ -26,7 +26,7 @@ STORE_MUTATIONS = {
         "collectives/store_table.c", "    *total = number = (int64_t)((uint64_t)number + (uint64_t)delta);",
         "    static int nth;\n    *total = (int64_t)((uint64_t)number + (uint64_t)delta);\n    number = *total + (++nth % 500 == 0 ? delta : 0);"),
     "half a request of a client that dies counts": (
-        "launcher/store_server.c", "            bool usual = size == 0",
+        "launcher/store/store_server.c", "            bool usual = size == 0",
         "            for (int n = 0; size == 0 && n < 8 && dt_wire_parser_held(&c->parser) > 0 && !c->closing; n++) {\n"
         "                serve(c, \"\", 1);\n            }\n            bool usual = size == 0"),
 }

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "launcher/agent.h"
+#include "launcher/job/agent.h"
 
 #include <signal.h>
 #include <string.h>

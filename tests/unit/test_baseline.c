@@ -1,5 +1,5 @@
 /* Bits per byte of gzip and of n-gram models, on texts whose entropy is known. */
-#include "worker/baseline.h"
+#include "cmd/dtdata/baseline.h"
 
 #include <math.h>
 #include <setjmp.h>

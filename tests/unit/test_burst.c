@@ -1,5 +1,5 @@
 /* Bursts of sends through a ring and one by one: the same results, also for sockets that are full or broken, and a ring that breaks. */
-#include "launcher/burst.h"
+#include "launcher/store/burst.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the one before. */
 #include "base/clock.h"
 #include "base/file.h"
-#include "worker/checkpoint.h"
-#include "worker/checkpoint_export.h"
-#include "worker/manifest.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/checkpoint.h"
+#include "worker/checkpoints/checkpoint_export.h"
+#include "worker/checkpoints/manifest.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* The table of environments: what each scheduler's variables mean, who wins where they differ, and what is said about it. */
-#include "launcher/cluster.h"
+#include "launcher/options/cluster.h"
 
-#include "launcher/options.h"
+#include "launcher/options/options.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Communicators with ranks as processes (support/comm_processes.h): many of them on few cores, and what the others are told when one is killed. */
 #include "tests/unit/support/comm_processes.h"
 
-#include "collectives/bench_collectives.h"
+#include "cmd/bench/collectives.h"
 #include "collectives/store.h"
 
 #include <string.h>

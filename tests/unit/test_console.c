@@ -1,5 +1,5 @@
 /* The console with readers that read at once, slowly, late and not at all: own lines wait for nobody, and none is lost to somebody who reads. */
-#include "launcher/console.h"
+#include "launcher/output/console.h"
 
 #include "base/clock.h"
 #include "base/log.h"

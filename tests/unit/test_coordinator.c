@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "launcher/coordinator.h"
+#include "launcher/rounds/coordinator.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "kernels/cuda/matmul.h"
 #include "tests/unit/support/plan_cache.h"
 #include "tests/unit/support/ranks.h"
-#include "worker/products.h"
+#include "worker/engine/products.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

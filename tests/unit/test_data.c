@@ -2,11 +2,11 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "tests/unit/support/folder.h"
-#include "worker/data.h"
+#include "worker/data/data.h"
 #include "worker/data/rows.h"
-#include "worker/data/corpus.h"
+#include "cmd/dtdata/corpus.h"
 #include "worker/data/shards.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

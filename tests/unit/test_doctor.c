@@ -1,6 +1,6 @@
 /* doctor's pure parts: parsers, facts, lines, and what is judged how. */
-#include "launcher/doctor_checks.h"
-#include "launcher/doctor_look.h"
+#include "cmd/doctor/checks.h"
+#include "cmd/doctor/look.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

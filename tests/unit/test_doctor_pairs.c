@@ -1,7 +1,7 @@
 /* Messages between two hosts, both in this process: a way that is well, and servers that are not. */
 #include "base/clock.h"
 #include "base/text.h"
-#include "collectives/doctor_pairs.h"
+#include "cmd/doctor/pairs.h"
 #include "collectives/net.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Who hosts: addresses of this machine and of others, the first to bind, ports that are taken, routes, owners of ports. */
-#include "launcher/claim.h"
-#include "launcher/endpoint.h"
+#include "launcher/hosts/claim.h"
+#include "launcher/net/endpoint.h"
 
 #include "base/clock.h"
 

@@ -1,5 +1,5 @@
 /* A worker's environment and argv, compared with torchrun's table. */
-#include "launcher/env.h"
+#include "launcher/options/env.h"
 
 #include "base/file.h"
 

@@ -1,5 +1,5 @@
 /* The client of etcd against a server that the test plays: what it asks, what it makes of answers and errors, whom it asks next. */
-#include "launcher/etcd.h"
+#include "launcher/hosts/etcd/etcd.h"
 
 #include "base/clock.h"
 #include "base/file.h"

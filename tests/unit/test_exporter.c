@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "collectives/net.h"
-#include "launcher/exporter.h"
+#include "launcher/query/exporter.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

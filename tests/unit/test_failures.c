@@ -1,6 +1,6 @@
 /* Who failed and who merely followed, when all ranks of a round end with the same words. */
 #include "base/error.h"
-#include "launcher/failures.h"
+#include "launcher/job/failures.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

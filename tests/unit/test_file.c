@@ -1,10 +1,10 @@
 /* Names that others could guess: whatever was put there first is neither opened nor followed, and nobody is held up by it. */
 #include "base/file.h"
-#include "launcher/log_tree.h"
+#include "launcher/output/log_tree.h"
 #include "tests/unit/support/folder.h"
-#include "worker/checkpoint.h"
+#include "worker/checkpoints/checkpoint.h"
 #include "worker/data/shards.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -5,8 +5,8 @@
 #include "support/model_run.h"
 
 #include "base/file.h"
-#include "worker/hf.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/hf.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <cjson/cJSON.h>
 

@@ -1,10 +1,10 @@
 /* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is refused and how, export and back. */
-#include "worker/hf.h"
+#include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
 #include "tests/unit/support/folder.h"
-#include "worker/origin.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/origin.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>

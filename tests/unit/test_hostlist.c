@@ -1,5 +1,5 @@
 /* Lists of hosts: every form, its limits, and that what is wrong is refused without a trace. */
-#include "launcher/hostlist.h"
+#include "launcher/options/hostlist.h"
 
 #include "base/text.h"
 

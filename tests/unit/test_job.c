@@ -1,9 +1,9 @@
 /* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, what may differ from a saved one. */
 #include "base/file.h"
 #include "tests/unit/support/folder.h"
-#include "worker/job.h"
-#include "worker/job_fields.h"
-#include "worker/strategy.h"
+#include "worker/job/job.h"
+#include "worker/job/job_fields.h"
+#include "worker/engine/strategy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

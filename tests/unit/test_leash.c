@@ -1,6 +1,6 @@
 /* The agent's end of --hostfile's leash: signals, an end, a silence, and a sleep of our own that is none. */
 #include "base/clock.h"
-#include "launcher/leash.h"
+#include "launcher/ssh/leash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* Agents of one process (and, where they must die, of another) linked over loopback: one link per pair however they connect, goodbyes and deaths,
  * strangers of all kinds. Every wait is for a condition. */
-#include "launcher/link_private.h"
-#include "launcher/store_server.h"
-#include "launcher/strangers.h"
+#include "launcher/hosts/link/link_private.h"
+#include "launcher/store/store_server.h"
+#include "launcher/net/strangers.h"
 
 #include "base/clock.h"
 #include "base/log.h"

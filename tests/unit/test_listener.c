@@ -1,6 +1,6 @@
 /* The listener when files run out: refused while it has its spare one, waiting without spinning when it has lost that, and well again afterwards. */
 #include "base/clock.h"
-#include "launcher/listener.h"
+#include "launcher/net/listener.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,12 +1,12 @@
 /* Output of workers on a real loop with real pipes: the tree, prefixes, filters, tails, and consoles and disks that do not take what comes. */
-#include "launcher/logs.h"
+#include "launcher/output/logs.h"
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launcher/console.h"
-#include "launcher/log_lines.h"
-#include "launcher/log_rate.h"
-#include "launcher/log_writer.h"
+#include "launcher/output/console.h"
+#include "launcher/output/log_lines.h"
+#include "launcher/output/log_rate.h"
+#include "launcher/output/log_writer.h"
 #include "tests/unit/support/folder.h"
 
 #include <fcntl.h>

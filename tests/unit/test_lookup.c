@@ -1,5 +1,5 @@
 /* Look-ups: literals, names that are slow or unknown, giving up, and the order in which addresses are tried. */
-#include "launcher/lookup.h"
+#include "launcher/net/lookup.h"
 
 #include "base/clock.h"
 

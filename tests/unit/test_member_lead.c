@@ -1,6 +1,6 @@
 /* One agent alone, without the others around it, mostly as the leader: ten thousand nodes, refusals, what those who wait are told, hosts that come and go. */
 #include "base/error.h"
-#include "launcher/member.h"
+#include "launcher/rounds/member.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * we would have written ourselves. */
 #include "base/text.h"
 #include "base/file.h"
-#include "launcher/message.h"
-#include "launcher/protocol.h"
+#include "launcher/rounds/message.h"
+#include "launcher/hosts/link/protocol.h"
 
 #include <math.h>
 #include <setjmp.h>

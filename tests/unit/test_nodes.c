@@ -1,11 +1,11 @@
 /* Many agents with their links, members and stores, without workers: those of the followers in this process, the leader's in one that is killed.
  * They meet, elect another leader, and hold a few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand.
  * Before that, what hosts compare. */
-#include "launcher/nodes.h"
-#include "launcher/nodes_place.h"
-#include "launcher/nodes_wait.h"
-#include "launcher/link.h"
-#include "launcher/store_server.h"
+#include "launcher/hosts/nodes.h"
+#include "launcher/hosts/nodes_place.h"
+#include "launcher/hosts/nodes_wait.h"
+#include "launcher/hosts/link/link.h"
+#include "launcher/store/store_server.h"
 
 #include "base/clock.h"
 #include "base/file.h"

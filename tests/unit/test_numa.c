@@ -1,5 +1,5 @@
 /* Sets of CPUs and their text; masks on small trees of files (tests/stories/test_numa.py compares many with torch's). */
-#include "launcher/numa.h"
+#include "launcher/workers/numa.h"
 
 #include "base/file.h"
 #include "tests/unit/support/folder.h"

@@ -1,6 +1,6 @@
 /* Words for NVML's numbers, and which GPUs CUDA_VISIBLE_DEVICES lets a program see. */
-#include "base/gpu_visible.h"
-#include "base/nvml.h"
+#include "base/gpu/gpu_visible.h"
+#include "base/gpu/nvml.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one unit whose tensors decay or not. */
 #include "base/file.h"
-#include "worker/clip.h"
-#include "worker/optimizer.h"
+#include "worker/engine/clip.h"
+#include "worker/engine/optimizer.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The command line: torchrun's options and their value rules, variables, errors, help, and what follows from several options together. */
-#include "launcher/exports.h"
-#include "launcher/options_table.h"
+#include "launcher/options/exports.h"
+#include "launcher/options/options_table.h"
 
 #include <setjmp.h>
 #include <signal.h>

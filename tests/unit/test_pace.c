@@ -1,6 +1,6 @@
 /* The straggler's judge: who is named, when, and who is not. Times are made up, in ms a step. */
 #include "base/text.h"
-#include "worker/pace.h"
+#include "worker/run/pace.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Sums and addresses of the plan; what the world says about surroundings that make no sense. */
-#include "worker/plan.h"
+#include "worker/engine/plan.h"
 
 #include <sched.h>
 #include <setjmp.h>

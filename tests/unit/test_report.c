@@ -1,5 +1,5 @@
 /* Failure reports: error files in all forms (also broken ones), who was first, the text, the parent's file, events. */
-#include "launcher/report.h"
+#include "launcher/output/report.h"
 
 #include "base/clock.h"
 #include "base/file.h"

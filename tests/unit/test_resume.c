@@ -2,8 +2,8 @@
 #include "support/ranks.h"
 
 #include "base/file.h"
-#include "worker/course.h"
-#include "worker/manifest.h"
+#include "worker/checkpoints/course.h"
+#include "worker/checkpoints/manifest.h"
 
 #include <math.h>
 #include <setjmp.h>

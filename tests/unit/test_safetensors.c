@@ -1,5 +1,5 @@
 /* safetensors: what the writer writes the reader reads; every broken header is refused with the path and a cause. */
-#include "worker/safetensors.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include "base/file.h"
 #include "base/text.h"

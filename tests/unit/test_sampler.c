@@ -1,5 +1,5 @@
 /* The order of samples: a permutation for every count, another one per seed and epoch, spread evenly. */
-#include "worker/data.h"
+#include "worker/data/data.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

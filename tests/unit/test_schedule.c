@@ -1,7 +1,7 @@
 /* Learning rates against Hugging Face's functions. */
 #include "base/file.h"
-#include "worker/schedule.h"
-#include "worker/trainer.h"
+#include "worker/run/schedule.h"
+#include "worker/run/trainer.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

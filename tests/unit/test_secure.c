@@ -1,5 +1,5 @@
 /* The handshake and the frames without sockets: two sides in memory, bytes carried in pieces of every size, changed, repeated, reflected. */
-#include "launcher/secure.h"
+#include "launcher/hosts/link/secure.h"
 
 #include "base/file.h"
 #include "collectives/store_table.h"

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "launcher/shared_files.h"
+#include "launcher/workers/shared_files.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

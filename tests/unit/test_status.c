@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "launcher/status.h"
+#include "launcher/query/status.h"
 #include "tests/unit/support/folder.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 /* Who may use the store, asked of real connections over loopback; with a process of another user where this test runs as root. */
-#include "launcher/store_access.h"
+#include "launcher/store/store_access.h"
 
 #include "base/log.h"
-#include "launcher/lookup.h"
+#include "launcher/net/lookup.h"
 
 #include <netinet/in.h>
 #include <poll.h>

@@ -5,7 +5,7 @@
 #include "collectives/net.h"
 #include "collectives/store.h"
 #include "collectives/wire.h"
-#include "launcher/store_server.h"
+#include "launcher/store/store_server.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "collectives/net.h"
 #include "collectives/wire.h"
-#include "launcher/bench_store_servers.h"
+#include "cmd/bench/store_servers.h"
 #include "tests/unit/support/linear.h"
 
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* Lines and guesses of hosts that are refused, on a clock of our own. */
-#include "launcher/strangers.h"
+#include "launcher/net/strangers.h"
 
-#include "launcher/lookup.h"
+#include "launcher/net/lookup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * learn from the environment where they are, as those of a launcher do. */
 #include "tests/unit/support/comm_processes.h"
 
-#include "worker/world.h"
+#include "worker/engine/world.h"
 
 #include <string.h>
 

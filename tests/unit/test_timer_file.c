@@ -1,5 +1,5 @@
 /* Requests for timers that come faster than they are read: a turn of the loop takes some of them, and the others none is lost of. */
-#include "launcher/timer_file.h"
+#include "launcher/workers/timer_file.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins at seed S.
  * run: computes
  * run: timeout 1200 */
-#include "launcher/witness.h"
+#include "launcher/rounds/witness.h"
 #include "tests/unit/support/cluster.h"
 #include "tests/unit/support/schedules.h"
 

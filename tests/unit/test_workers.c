@@ -6,10 +6,10 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "launcher/guard.h"
-#include "launcher/process.h"
-#include "launcher/watch.h"
-#include "launcher/workers.h"
+#include "launcher/workers/guard.h"
+#include "launcher/workers/process.h"
+#include "launcher/workers/watch.h"
+#include "launcher/workers/workers.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
 #ifndef DT_WORKER_DATA_ROWS_H
 #define DT_WORKER_DATA_ROWS_H
 
-#include "worker/data.h"
+#include "worker/data/data.h"
 
 extern const struct data_ops data_tokens, data_tensors;
 

@@ -3,7 +3,7 @@
  * against labels[t + 1], the last one against nothing. */
 #include "base/text.h"
 #include "worker/data/rows.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "launcher/witness.h"
+#include "launcher/rounds/witness.h"
 
 #include <limits.h>
 #include <math.h>

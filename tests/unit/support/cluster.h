@@ -3,8 +3,8 @@
 #ifndef DT_TESTS_UNIT_SUPPORT_CLUSTER_H
 #define DT_TESTS_UNIT_SUPPORT_CLUSTER_H
 
-#include "launcher/agent.h"
-#include "launcher/member.h"
+#include "launcher/job/agent.h"
+#include "launcher/rounds/member.h"
 
 struct cluster_options {
     uint64_t seed;
@@ -25,7 +25,7 @@ struct cluster_options {
     bool stubborn;         /* workers that are told to end may take until their guard ends them; agents are stopped for a while */
     bool sleeps;           /* agents are stopped, for minutes too, two at once; of what is cut, a part heals */
     bool overtakes;        /* beats overtake what was sent before them, as on a link that does not get rid of all at once */
-    bool witness;          /* agents meet at a store that compares and puts (launcher/witness.h); it and the ways to it fail, too */
+    bool witness;          /* agents meet at a store that compares and puts (launcher/rounds/witness.h); it and the ways to it fail, too */
     bool wipes;            /* and loses all it has */
     bool machines;         /* each agent has a machine of its own */
     int jobs;              /* whoever ends comes back for the next job of the same name, until it has been in so many; 0: once */

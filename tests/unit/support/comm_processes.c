@@ -1,7 +1,7 @@
 #include "tests/unit/support/comm_processes.h"
 
 #include "base/clock.h"
-#include "launcher/store_server.h"
+#include "launcher/store/store_server.h"
 
 #include <signal.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef DT_TESTS_UNIT_SUPPORT_GOLDEN_H
 #define DT_TESTS_UNIT_SUPPORT_GOLDEN_H
 
-#include "worker/safetensors.h"
+#include "worker/checkpoints/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

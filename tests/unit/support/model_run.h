@@ -2,7 +2,7 @@
 #ifndef DT_TESTS_UNIT_SUPPORT_MODEL_RUN_H
 #define DT_TESTS_UNIT_SUPPORT_MODEL_RUN_H
 
-#include "worker/chain.h"
+#include "worker/model/chain.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 
-#include "worker/stage.h"
+#include "worker/engine/stage.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #define DT_TESTS_UNIT_SUPPORT_RANKS_H
 
 #include "tests/unit/support/folder.h"
-#include "worker/trainer.h"
+#include "worker/run/trainer.h"
 
 enum { RANKS_MAX = 8, RANKS_STEPS_MAX = 64 };
 

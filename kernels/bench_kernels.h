@@ -1,7 +1,0 @@
-/* bench kernels: what each kernel reaches of the bandwidth of a copy. */
-#ifndef DT_KERNELS_BENCH_KERNELS_H
-#define DT_KERNELS_BENCH_KERNELS_H
-
-int bench_kernels(int argc, char **argv);
-
-#endif

@@ -1,0 +1,276 @@
+/* Order of exits says little about causes: a crashing worker may take seconds to write its traceback while its peers, which
+ * only lost the connection, are gone at once. So nothing is decided before all have ended. */
+#include "launcher/job/failures.h"
+
+#include "base/cgroup.h"
+#include "base/clock.h"
+#include "launcher/workers/process.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TOLD_BYTES ((size_t)300)      /* of a cause; the rest may have been cut off where it was passed on */
+#define TOLD_LEAST_BYTES ((size_t)24) /* fewer may be anybody's */
+#define UNLIMITED 9e18                /* what version 1 calls no limit is a little more */
+
+/* The number behind `key` ("": at the beginning) in a file of our memory control group, or of the first one above that has it; with `least` the least
+ * of all. The file's name in version 2 and 1. -1: not known. */
+static double group_number(const char *two, const char *one, const char *key, bool least)
+{
+    struct dt_cgroup folders[DT_CGROUP_MAX];
+    char path[sizeof folders[0].path + 32], text[1024];
+    double found = -1;
+    int count = dt_cgroup_folders("memory", folders);
+    for (int i = 0; i < count && (least || found < 0); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folders[i].path, folders[i].version_2 ? two : one);
+        process_read(path, text, sizeof text);
+        const char *at = strstr(text, key);
+        char *end = NULL;
+        double value = at != NULL ? strtod(at + strlen(key), &end) : -1;
+        if (at != NULL && end != at + strlen(key) && value < UNLIMITED) {
+            found = found < 0 || value < found ? value : found;
+        }
+    }
+    return found;
+}
+
+static long long oom_kills(void)
+{
+    return (long long)group_number("memory.events", "memory.oom_control", "oom_kill ", false);
+}
+
+double failures_memory_limit_bytes(void)
+{
+    return group_number("memory.max", "memory.limit_in_bytes", "", true);
+}
+
+void failures_begin(struct failures *f)
+{
+    for (int i = 0; i < f->count; i++) {
+        report_failure_clear(&f->list[i]);
+    }
+    f->count = 0;
+    f->root = -1;
+    f->step = f->saved_step = -1;
+    f->oom_before = oom_kills();
+    if (f->host[0] == 0 && gethostname(f->host, sizeof f->host - 1) != 0) {
+        (void)snprintf(f->host, sizeof f->host, "localhost");
+    }
+}
+
+void failures_clear(struct failures *f)
+{
+    for (int i = 0; i < f->count; i++) {
+        report_failure_clear(&f->list[i]);
+    }
+    free(f->list);
+    *f = (struct failures){.root = -1};
+}
+
+/* Whether the kernel ended it at the limit of CPU time that it got from us; then says so in `out`. */
+static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t size)
+{
+    struct rlimit limit;
+    char name[32];
+    if ((code != -SIGKILL && code != -SIGXCPU) || getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        one->cpu_s < 0.85 * (double)limit.rlim_cur - 0.25) { /* the limit is counted in ticks, which say more of whoever is often interrupted */
+        return false;
+    }
+    (void)snprintf(out, size, "killed by signal %d (%s) after %.0f s of CPU time, where a process may use %llu s (ulimit -t)", -code,
+                   report_signal_name(-code, name, sizeof name), one->cpu_s, (unsigned long long)limit.rlim_cur);
+    return true;
+}
+
+/* The rank that a note is about ("rank 3: checkpoint ..."), or -1; *rest is what it says of it. */
+static int rank_named(const char *note, const char **rest)
+{
+    int rank = -1, size = 0;
+    *rest = note;
+    if (sscanf(note, "rank %d: %n", &rank, &size) != 1 || size == 0) {
+        return -1;
+    }
+    *rest = note + size;
+    return rank;
+}
+
+/* Words that say more than the exit code does, or nothing; and whether it was for memory. note: of whoever ended it; own: its own. */
+static void write_note(const struct failures *f, const struct worker *one, const char *note, const char *own, struct report_failure *x)
+{
+    char signal_name[32], *out = x->note;
+    size_t size = sizeof x->note;
+    long long step = (long long)x->step;
+    int code = x->exit_code;
+    if (note != NULL && note[0] != 0) {
+        (void)snprintf(out, size, "%s", note);
+    } else if (own[0] != 0) {
+        (void)snprintf(out, size, "%s", own);
+    } else if (code == -SIGKILL && !x->stopped_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
+        double limit = failures_memory_limit_bytes();
+        double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "", false);
+        char limit_text[32] = "unknown", peak_text[32] = "unknown";
+        x->out_of_memory = true;
+        (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group, peak %s); use less memory per rank",
+                       limit > 0 ? dt_text_bytes(limit, limit_text, sizeof limit_text) : limit_text,
+                       peak > 0 ? dt_text_bytes(peak, peak_text, sizeof peak_text) : peak_text);
+    } else if (!x->stopped_by_us && is_cpu_limit(one, code, out, size)) {
+        return;
+    } else if (code < 0 && step >= 0) {
+        (void)snprintf(out, size, "killed by signal %d (%s) at step %lld", -code, report_signal_name(-code, signal_name, sizeof signal_name), step);
+    }
+}
+
+void failures_add(struct failures *f, const struct worker *one, int local_rank, int rank, bool ended_by_us, const char *note)
+{
+    if (f->count == f->capacity) {
+        f->capacity = f->capacity > 0 ? 2 * f->capacity : 8;
+        f->list = dt_realloc(f->list, (size_t)f->capacity * sizeof *f->list);
+    }
+    struct report_failure *x = &f->list[f->count++];
+    struct dt_page_look page;
+    dt_page_read(one->page, 0, &page);
+    report_failure_init(x);
+    x->local_rank = local_rank;
+    x->rank = rank;
+    x->pid = one->pid;
+    x->exit_code = workers_code(one->status);
+    x->wall_s = dt_wall_s();
+    x->stopped_by_us = ended_by_us;
+    x->step = page.step;
+    (void)snprintf(x->host, sizeof x->host, "%s", f->host);
+    write_note(f, one, note, page.note, x);
+}
+
+void failures_progress(struct failures *f, const struct workers *w)
+{
+    for (int i = 0; i < w->count; i++) {
+        struct dt_page_look page;
+        dt_page_read(w->list[i].page, 0, &page);
+        f->step = page.step > f->step ? page.step : f->step;
+        f->saved_step = page.saved_step > f->saved_step ? page.saved_step : f->saved_step;
+    }
+}
+
+/* All ranks end with the error of one, in the same words. When that one is here it is the cause, and the others merely followed: also when it was the last to
+ * end, and was told to by then. Of one on another host we know what its followers say. */
+static void follow(struct failures *f, struct report_failure *x)
+{
+    const char *rest = x->note;
+    int named = x->exit_code == DT_EXIT_TEMPORARY ? -1 : rank_named(x->note, &rest);
+    x->follows = -1;
+    if (named == x->rank) { /* the line says already who it is */
+        memmove(x->note, rest, strlen(rest) + 1);
+        return;
+    }
+    for (int i = 0; named >= 0 && i < f->count; i++) {
+        struct report_failure *cause = &f->list[i];
+        if (cause->rank == named) {
+            if (cause->stopped_by_us) {
+                cause->stopped_by_us = false;
+                cause->exit_code = x->exit_code; /* its own would have been the same, had it not been told to end */
+                (void)snprintf(cause->note, sizeof cause->note, "%s", rest);
+            }
+            x->stopped_by_us = true;
+            (void)snprintf(x->note, sizeof x->note, "failed because rank %d did", named);
+            return;
+        }
+    }
+    x->follows = named;
+}
+
+/* "rank 1 aborted ...", "rank 1: the connection ended": who a rank lost; -1: it says nothing of another one. */
+static int rank_lost(const struct report_failure *x)
+{
+    int rank = -1;
+    return sscanf(x->note, "rank %d", &rank) == 1 && rank != x->rank ? rank : -1;
+}
+
+/* Who merely lost a rank is not the cause when that rank is here, too, and has words of its own: that its GPU failed, say. It may take longer to end. */
+static void yield(struct failures *f, struct report_failure *x)
+{
+    int lost = x->exit_code == DT_EXIT_TEMPORARY ? rank_lost(x) : -1;
+    for (int i = 0; lost >= 0 && i < f->count; i++) {
+        struct report_failure *cause = &f->list[i];
+        if (cause->rank == lost && cause->exit_code == DT_EXIT_TEMPORARY && cause->note[0] != '\0' && strncmp(cause->note, "rank ", 5) != 0) {
+            cause->stopped_by_us = false;
+            x->stopped_by_us = true;
+        }
+    }
+}
+
+/* Are these its own words that others repeat? Before them each says where it was itself. */
+static bool is_origin(const struct report_failure *x, const char *text, size_t heard)
+{
+    const char *words = report_heard(x->note) == 0 ? x->note : "";
+    for (size_t size; (size = strnlen(words, TOLD_BYTES)) >= TOLD_LEAST_BYTES; words += 2) {
+        if (memmem(text, heard, words, size) != NULL) {
+            return true;
+        }
+        words = strstr(words, ": ");
+        if (words == NULL) {
+            return false;
+        }
+    }
+    return false;
+}
+
+bool failures_own_up(struct failures *f, const char *cause)
+{
+    size_t heard = cause != NULL ? report_heard(cause) : 0;
+    for (int i = 0; heard > 0 && i < f->count; i++) {
+        if (is_origin(&f->list[i], cause, heard)) {
+            f->list[i].stopped_by_us = false; /* it was on its way out when it was told to end */
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Who was told by a rank that is here, too, is not the cause. */
+static void give_back(struct failures *f, struct report_failure *x)
+{
+    x->stopped_by_us = failures_own_up(f, x->note) || x->stopped_by_us;
+}
+
+void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)
+{
+    bool other_cause = false;
+    for (int i = 0; bundled && i < f->count; i++) {
+        follow(f, &f->list[i]);
+        yield(f, &f->list[i]);
+        give_back(f, &f->list[i]);
+    }
+    for (int i = 0; i < f->count; i++) {
+        struct report_failure *x = &f->list[i];
+        if (x->error_file == NULL) {
+            report_read_error_file(x, error_file(user, x->local_rank));
+        }
+        if (x->stopped_by_us && x->exit_code > 0 && x->message != NULL) {
+            x->stopped_by_us = false; /* it was on its way out already, with a traceback of its own */
+        }
+        other_cause = other_cause || (!x->stopped_by_us && x->exit_code != DT_EXIT_TEMPORARY);
+    }
+    for (int i = 0; i < f->count; i++) {
+        struct report_failure *x = &f->list[i];
+        if (bundled && other_cause && x->exit_code == DT_EXIT_TEMPORARY) {
+            x->stopped_by_us = true; /* it lost the peer that failed */
+        }
+    }
+    f->root = report_root(f->list, f->count);
+}
+
+void failures_keep_own(struct failures *f)
+{
+    int kept = 0;
+    for (int i = 0; i < f->count; i++) {
+        if (f->list[i].stopped_by_us) {
+            report_failure_clear(&f->list[i]);
+        } else {
+            f->list[kept++] = f->list[i];
+        }
+    }
+    f->count = kept;
+    f->root = report_root(f->list, kept);
+}

@@ -1,0 +1,188 @@
+/* The plan's stdout is taken through a pipe; its stderr is ours, so its messages are seen as they are. */
+#include "launcher/job/plan.h"
+
+#include "launcher/workers/capture.h"
+#include "launcher/output/console.h"
+#include "launcher/options/env.h"
+#include "launcher/workers/guard.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LINE_S 10.0 /* between two lines about a check that does not end */
+
+static bool is_one_of(const char *s, const char *const *words)
+{
+    for (; *words != NULL; words++) {
+        if (strcmp(s, *words) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* True when the arguments ask for something that needs no ranks: --help, --version, --plan. */
+static bool is_all(const struct options *o)
+{
+    static const char *const words[] = {
+        "--help",   "--help=all", "-h", "--version", "--plan", "--print-config", "--print_config", "--list-strategies", "--list_strategies",
+        "--schema", NULL};
+    for (int i = 0; i < o->arg_count; i++) {
+        if (is_one_of(o->args[i], words)) {
+            return true;
+        }
+    }
+    return o->arg_count == 0; /* its own usage line is better than ours */
+}
+
+static char *read_output_dir(const struct dt_text *text, bool *is_json, bool *on_gpus)
+{
+    cJSON *root = cJSON_ParseWithLength(dt_text_str(text), text->size);
+    const cJSON *dir = cJSON_GetObjectItemCaseSensitive(root, "output_dir");
+    char *out = cJSON_IsString(dir) && dir->valuestring[0] != 0 ? dt_strdup(dir->valuestring) : NULL;
+    const cJSON *device = cJSON_GetObjectItemCaseSensitive(root, "device");
+    *is_json = cJSON_IsObject(root);
+    *on_gpus = cJSON_IsString(device) && strcmp(device->valuestring, "cuda") == 0;
+    cJSON_Delete(root);
+    return out;
+}
+
+/* argv with up to two words before its arguments. */
+static char **with_words(struct dt_arena *arena, char **argv, const char *first, const char *second)
+{
+    int count = 0;
+    while (argv[count] != NULL) {
+        count++;
+    }
+    char **out = dt_arena_alloc(arena, ((size_t)count + 3) * sizeof *out);
+    int k = 0;
+    out[k++] = argv[0];
+    const char *const more[] = {first, second};
+    for (int i = 0; i < 2 && more[i] != NULL; i++) {
+        out[k++] = dt_arena_strdup(arena, more[i]);
+    }
+    for (int i = 1; i < count; i++) {
+        out[k++] = argv[i];
+    }
+    return out;
+}
+
+int plan_check_job(const struct options *o, char *const *env)
+{
+    struct dt_error err;
+    struct dt_arena arena;
+    posix_spawn_file_actions_t actions;
+    char *path, **argv;
+    int code = DT_EXIT_USAGE, status;
+    pid_t pid;
+    if (!o->bundled || strcmp(o->program, "train") != 0 || is_all(o)) {
+        return 0;
+    }
+    dt_arena_init(&arena);
+    if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
+        dt_arena_clear(&arena);
+        return DT_EXIT_USAGE;
+    }
+    char **words = with_words(&arena, argv, "--print-config", NULL);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    (void)posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    int failed = posix_spawn(&pid, path, &actions, NULL, words, env);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    while (failed == 0 && waitpid(pid, &status, 0) < 0) {
+        failed = errno == EINTR ? 0 : errno;
+    }
+    if (failed != 0) {
+        (void)fprintf(stderr, "dtrun: %s: %s\n", path, strerror(failed));
+        code = DT_EXIT_TEMPORARY;
+    } else {
+        code = workers_code(status);
+        code = code < 0 ? DT_EXIT_FAILED : code;
+    }
+    dt_arena_clear(&arena);
+    return code;
+}
+
+int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir, bool *on_gpus)
+{
+    struct dt_error err;
+    struct dt_arena arena;
+    struct dt_text text;
+    struct spawn s = {.stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
+    char *path, **argv, **envp;
+    int ends[2] = {-1, -1}, code = DT_EXIT_USAGE, status = 0;
+    pid_t pid = 0;
+    bool all = is_all(o), is_json = false;
+    *output_dir = NULL;
+    *on_gpus = false;
+    dt_arena_init(&arena);
+    dt_text_init(&text);
+    int world_size = o->nproc * o->nnodes_max;
+    struct env_worker one = {.round = 1,
+                             .local_world_size = o->nproc,
+                             .world_size = world_size,
+                             .group_world_size = o->nnodes_max,
+                             .role_world_size = world_size,
+                             .master_addr = o->master_addr,
+                             .master_port = o->master_port};
+    if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0 || env_build(o, &one, env, &arena, &envp, &err) != 0) {
+        console_say("dtrun: %s\n", err.text);
+        goto out;
+    }
+    if (!all && pipe2(ends, O_CLOEXEC) != 0) {
+        console_say("dtrun: plan: no pipe: %s\n", strerror(errno));
+        code = DT_EXIT_TEMPORARY;
+        goto out;
+    }
+    s.path = path;
+    s.argv = all ? argv : with_words(&arena, argv, "--plan", "--json"); /* as it is when its output is all that is wanted */
+    s.envp = envp;
+    s.stdout_fd = ends[1];
+    if (workers_spawn_plain(w, &s, &pid, &err) != 0) {
+        console_say("dtrun: %s\n", err.text);
+        code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
+        goto out;
+    }
+    if (ends[1] >= 0) {
+        (void)close(ends[1]);
+        ends[1] = -1;
+    }
+    code = capture(ends[0], signal_fd, pid, 0, all ? NULL : "train --plan", LINE_S / o->time_scale, &text, &status);
+    (void)guard_end_descendants(1);
+    if (code >= 0) {
+        goto out;
+    }
+    code = workers_code(status);
+    if (code < 0) {
+        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program, (int)pid, -code,
+                    sigabbrev_np(-code));
+        code = DT_EXIT_FAILED;
+    }
+    if (code != 0 || all) {
+        goto out;
+    }
+    *output_dir = read_output_dir(&text, &is_json, on_gpus);
+    if (is_json) {
+        code = -1;
+    } else { /* it had something else to say */
+        (void)fwrite(dt_text_str(&text), 1, text.size, stdout);
+        (void)fflush(stdout);
+    }
+out:
+    for (int i = 0; i < 2; i++) {
+        if (ends[i] >= 0) {
+            (void)close(ends[i]);
+        }
+    }
+    dt_text_clear(&text);
+    dt_arena_clear(&arena);
+    return code;
+}

@@ -1,0 +1,123 @@
+/* What workers have started and left behind when the last of them has ended: filters of their output, programs under a wrapper that took TERM first, background
+ * work. A round is over, and the job ends, when nothing of it runs any more; until then it may end by itself. How long, and when it is told, depends on how the
+ * workers ended. */
+#include "base/clock.h"
+#include "launcher/workers/guard.h"
+#include "launcher/job/run_parts.h"
+#include "launcher/output/console.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEFT_MAX = 1024, NAMED = 4 };
+
+#define SETTLE_LEFT_S 1.0 /* a round is being ended: what ends when a pipe of its worker is closed needs no TERM */
+#define TOLD_S 5.0        /* all is well, but it was told to end: from TERM to KILL */
+#define LOOK_S 0.02
+#define LATER_S 0.1
+
+/* "pid 12 (cat), pid 13 (python3), ..." */
+static void add_names(const pid_t *list, int count, struct dt_text *out)
+{
+    for (int i = 0; i < count && i < NAMED; i++) {
+        char path[64], name[64];
+        (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)list[i]);
+        process_read(path, name, sizeof name);
+        name[strcspn(name, "\n")] = '\0';
+        dt_text_make_harmless(name, false); /* a process chooses it */
+        dt_text_printf(out, "%spid %d (%s)", i > 0 ? ", " : "", (int)list[i], name);
+    }
+    dt_text_puts(out, count > NAMED ? ", ..." : "");
+}
+
+void run_add_left(struct dt_text *out)
+{
+    pid_t list[LEFT_MAX] = {0};
+    bool dying;
+    int count = guard_descendants(list, LEFT_MAX, &dying);
+    add_names(list, count, out);
+}
+
+/* All workers of the round have ended with 0, and nobody wants it to end otherwise. */
+static bool ended_well(const struct run *r)
+{
+    return r->agent.state == AGENT_RUNNING;
+}
+
+/* Has a signal to its worker's group been for it, too? */
+static bool was_told(const struct run *r, pid_t pid)
+{
+    pid_t group = getpgid(pid);
+    bool told = false;
+    for (int k = 0; k < r->workers.count && !told; k++) {
+        told = r->workers.list[k].told && r->workers.list[k].pid == group;
+    }
+    return told;
+}
+
+/* Those that were told already are not told again, since a second signal means "at once" to many programs, unless they did not hear it: what a script has put
+ * into the background ignores INT. */
+static void tell(const struct run *r, const pid_t *list, int count)
+{
+    int n = ended_well(r) || r->agent.signal == 0 ? SIGTERM : r->agent.signal;
+    for (int i = 0; i < count; i++) {
+        bool deaf = process_ignores(list[i], n);
+        if ((deaf || !was_told(r, list[i])) && kill(list[i], deaf ? SIGTERM : n) == 0) {
+            (void)kill(list[i], SIGCONT);
+        }
+    }
+}
+
+static void say_told(const struct run *r, const pid_t *list, int count, double waited_s)
+{
+    struct dt_text line;
+    dt_text_init(&line);
+    dt_text_printf(&line,
+                   "dtrun: host %s: what the workers had started still runs %.0f s after they ended, and is ended with TERM (--shutdown_timeout): ",
+                   r->failures.host, waited_s);
+    add_names(list, count, &line);
+    console_say("%s\n", dt_text_str(&line));
+    dt_text_clear(&line);
+}
+
+bool run_await_left(struct run *r)
+{
+    pid_t list[LEFT_MAX];
+    bool dying;
+    int count = guard_descendants(list, LEFT_MAX, &dying);
+    double now_s = dt_now_s(), grace_s = r->o->shutdown_timeout_s;
+    if (count == 0 && !dying) {
+        return false;
+    }
+    if (r->left_since_s == 0) {
+        r->left_since_s = now_s;
+        if (ended_well(r)) {
+            r->grace_end_s = now_s + grace_s;
+        }
+        run_start_patience(r);
+    }
+    bool well = ended_well(r);
+    double told_s = well ? grace_s : fmin(SETTLE_LEFT_S / r->o->time_scale, grace_s), waited_s = now_s - r->left_since_s;
+    if (!well && !r->killed && !uv_is_active((uv_handle_t *)&r->grace)) {
+        run_start_grace(r, run_grace_s(r));
+    }
+    if (count > 0 && !r->left_told && !r->killed && waited_s >= told_s) {
+        r->left_told = true;
+        if (well) {
+            say_told(r, list, count, waited_s);
+        }
+        tell(r, list, count);
+    }
+    if (r->killed || (well && waited_s >= told_s + fmin(TOLD_S / r->o->time_scale, grace_s))) {
+        (void)guard_kill_descendants();
+        if (!r->killed) {
+            r->killed = true;
+            run_start_grace(r, RUN_STUCK_S);
+        }
+    }
+    (void)uv_timer_start(&r->sweep, r->sweep.timer_cb, (uint64_t)((waited_s < 1 ? LOOK_S : LATER_S) * 1e3), 0);
+    return true;
+}

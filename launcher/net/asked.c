@@ -1,0 +1,302 @@
+/* One more connection than there are places stays in libuv's hand, and those behind it in the kernel's queue, until a place is free. After an answer
+ * the connection is shut down and read until its other end closes, too: closed with something unread in it, TCP would take the answer back. */
+#include "launcher/net/asked.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { CHECK_MS = 250, BACKLOG = 1024 };
+
+union stream {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_pipe_t pipe;
+    uv_tcp_t tcp;
+};
+
+struct one {
+    union stream u; /* first: a pointer to it is one to the connection */
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    struct asked *owner; /* null: a free place */
+    char *request;       /* options.request_bytes of the table's */
+    size_t size;
+    double since_s;
+    bool asked, waits, answered, ended; /* the request is there; for asked_ready; the answer is written; the other end has closed */
+    struct asked_answer *answer;
+};
+
+struct asked {
+    union stream listener;
+    uv_timer_t timer;
+    struct asked_options options;
+    bool is_tcp;
+    bool waiting; /* one more has come than there are places */
+    bool closing;
+    int handles; /* not closed yet */
+    char *requests;
+    struct one *list;
+};
+
+struct asked_answer *asked_answer_make(void)
+{
+    struct asked_answer *a = dt_alloc(sizeof *a);
+    dt_text_init(&a->text);
+    a->users = 1;
+    return a;
+}
+
+void asked_answer_let_go(struct asked_answer *a)
+{
+    if (a != NULL && --a->users == 0) {
+        dt_text_clear(&a->text);
+        free(a);
+    }
+}
+
+static void on_connection(uv_stream_t *listener, int result);
+
+static void closed(struct asked *a)
+{
+    if (--a->handles == 0 && a->closing) {
+        free(a->list);
+        free(a->requests);
+        free(a);
+    }
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    closed(handle->data);
+}
+
+static void on_one_closed(uv_handle_t *handle)
+{
+    struct one *x = (struct one *)handle;
+    struct asked *a = x->owner;
+    asked_answer_let_go(x->answer);
+    x->owner = NULL;
+    if (a->waiting && !a->closing) {
+        a->waiting = false;
+        on_connection(&a->listener.stream, 0);
+    }
+    closed(a);
+}
+
+static void end(struct one *x)
+{
+    if (!uv_is_closing(&x->u.handle)) {
+        uv_close(&x->u.handle, on_one_closed);
+    }
+}
+
+/* ---- the answer ---- */
+
+static void on_shutdown(uv_shutdown_t *shutdown, int result)
+{
+    struct one *x = shutdown->data;
+    if (result != 0 || x->ended) {
+        end(x);
+    }
+}
+
+static void on_written(uv_write_t *write, int result)
+{
+    struct one *x = write->data;
+    x->answered = true;
+    x->shutdown.data = x;
+    if (result != 0 || uv_shutdown(&x->shutdown, &x->u.stream, on_shutdown) != 0) {
+        end(x);
+    }
+}
+
+/* The answer is x's. */
+static void send_answer(struct one *x, struct asked_answer *answer)
+{
+    uv_buf_t buffer = uv_buf_init(answer->text.data, (unsigned)answer->text.size);
+    x->waits = false;
+    x->answer = answer;
+    x->write.data = x;
+    if (uv_write(&x->write, &x->u.stream, &buffer, 1, on_written) != 0) {
+        end(x);
+    }
+}
+
+bool asked_waits(const struct asked *a)
+{
+    bool any = false;
+    for (int i = 0; i < a->options.places; i++) {
+        any = any || (a->list[i].owner != NULL && a->list[i].waits && !uv_is_closing(&a->list[i].u.handle));
+    }
+    return any;
+}
+
+void asked_ready(struct asked *a, struct asked_answer *answer)
+{
+    for (int i = 0; i < a->options.places; i++) {
+        struct one *x = &a->list[i];
+        if (x->owner != NULL && x->waits && !uv_is_closing(&x->u.handle)) {
+            answer->users++;
+            send_answer(x, answer);
+        }
+    }
+    asked_answer_let_go(answer);
+}
+
+/* ---- the request ---- */
+
+static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *out)
+{
+    struct one *x = (struct one *)handle;
+    size_t used = x->asked ? 0 : x->size; /* what comes behind a request is not looked at */
+    (void)wanted;
+    *out = uv_buf_init(x->request + used, (unsigned)(x->owner->options.request_bytes - used));
+}
+
+/* A full buffer gives an error (UV_ENOBUFS). */
+static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
+{
+    struct one *x = (struct one *)stream;
+    const struct asked_options *o = &x->owner->options;
+    struct asked_answer *answer = NULL;
+    uv_os_fd_t fd = -1;
+    (void)buffer;
+    x->ended = x->ended || size < 0;
+    if (size < 0 && (!x->asked || x->answered || size != UV_EOF)) {
+        end(x);
+    }
+    if (size <= 0 || x->asked) {
+        return;
+    }
+    x->size += (size_t)size;
+    (void)uv_fileno(&x->u.handle, &fd);
+    enum asked_take take = o->take(o->user, fd, x->request, x->size, &answer);
+    x->asked = take != ASKED_MORE;
+    x->waits = take == ASKED_LATER;
+    if (take == ASKED_DROP) {
+        end(x);
+    } else if (take == ASKED_ANSWER) {
+        send_answer(x, answer);
+    }
+}
+
+/* ---- connections ---- */
+
+/* A place for one that comes, or null. */
+static struct one *find_place(struct asked *a)
+{
+    struct one *oldest = NULL;
+    for (int i = 0; i < a->options.places; i++) {
+        struct one *x = &a->list[i];
+        if (x->owner == NULL) {
+            return x;
+        }
+        if (!uv_is_closing(&x->u.handle) && (oldest == NULL || x->since_s < oldest->since_s)) {
+            oldest = x;
+        }
+    }
+    if (oldest != NULL && a->options.gives_way_s > 0 && dt_now_s() - oldest->since_s > a->options.gives_way_s) {
+        end(oldest);
+    }
+    return NULL;
+}
+
+static int open_stream(union stream *u, uv_loop_t *loop, bool is_tcp)
+{
+    return is_tcp ? uv_tcp_init(loop, &u->tcp) : uv_pipe_init(loop, &u->pipe, 0);
+}
+
+static void on_check(uv_timer_t *timer)
+{
+    struct asked *a = timer->data;
+    bool any = false;
+    for (int i = 0; i < a->options.places; i++) {
+        struct one *x = &a->list[i];
+        if (x->owner != NULL && dt_now_s() - x->since_s > a->options.slow_s) {
+            end(x);
+        }
+        any = any || x->owner != NULL;
+    }
+    if (a->waiting) {
+        (void)find_place(a); /* makes one */
+    }
+    if (!any) {
+        (void)uv_timer_stop(timer);
+    }
+}
+
+static void on_connection(uv_stream_t *listener, int result)
+{
+    struct asked *a = listener->data;
+    struct one *x = result == 0 ? find_place(a) : NULL;
+    if (x == NULL) {
+        a->waiting = result == 0;
+        return;
+    }
+    *x = (struct one){.owner = a, .since_s = dt_now_s(), .request = a->requests + (size_t)(x - a->list) * a->options.request_bytes};
+    if (open_stream(&x->u, listener->loop, a->is_tcp) != 0) {
+        x->owner = NULL;
+        a->waiting = true;
+        return;
+    }
+    a->handles++;
+    if (uv_accept(listener, &x->u.stream) != 0) {
+        end(x);
+        return;
+    }
+    if (!uv_is_active((uv_handle_t *)&a->timer)) { /* started again and again it would never be due */
+        (void)uv_timer_start(&a->timer, on_check, CHECK_MS, CHECK_MS);
+    }
+    (void)uv_read_start(&x->u.stream, give_buffer, on_read);
+}
+
+/* ---- open, close ---- */
+
+int asked_open(struct asked **out, uv_loop_t *loop, int fd, const struct asked_options *options, struct dt_error *err)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t size = sizeof at;
+    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0) {
+        return dt_fail_errno(err, "listening socket");
+    }
+    struct asked *a = dt_alloc(sizeof *a);
+    a->options = *options;
+    a->is_tcp = at.ss_family != AF_UNIX;
+    a->list = dt_alloc((size_t)options->places * sizeof *a->list);
+    a->requests = dt_alloc((size_t)options->places * options->request_bytes);
+    (void)uv_timer_init(loop, &a->timer);
+    (void)open_stream(&a->listener, loop, a->is_tcp);
+    a->listener.handle.data = a->timer.data = a;
+    a->handles = 2;
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* so that on failure the caller's stays the caller's */
+    int rc = own < 0 ? -errno : a->is_tcp ? uv_tcp_open(&a->listener.tcp, own) : uv_pipe_open(&a->listener.pipe, own);
+    if (rc != 0 && own >= 0) {
+        (void)close(own);
+    }
+    rc = rc == 0 ? uv_listen(&a->listener.stream, BACKLOG, on_connection) : rc;
+    if (rc != 0) {
+        asked_close(a);
+        return dt_fail(err, DT_IO, "listen: %s", uv_strerror(rc));
+    }
+    (void)close(fd);
+    *out = a;
+    return 0;
+}
+
+void asked_close(struct asked *a)
+{
+    a->closing = true;
+    for (int i = 0; i < a->options.places; i++) {
+        if (a->list[i].owner != NULL) {
+            end(&a->list[i]);
+        }
+    }
+    uv_close((uv_handle_t *)&a->timer, on_closed);
+    uv_close(&a->listener.handle, on_closed);
+}

@@ -1,0 +1,317 @@
+/* What must be kept before it happens: a round begins, and the job ends, only when the council keeps the record of it; and a round not before the workers
+ * of lost hosts are gone for certain (fences). */
+#include "launcher/rounds/member_parts.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_acked(const struct member *m, uint64_t id, const void *arg)
+{
+    const struct record *r = arg;
+    const struct member_peer *p = member_find(m, id);
+    return p != NULL && p->acked_term == r->term && p->acked_round == r->round && p->acked_finished == r->finished;
+}
+
+static bool has_acked_or_is_witness(const struct member *m, uint64_t id, const void *arg)
+{
+    return (m->witness.id != 0 && id == m->witness.id) || has_acked(m, id, arg);
+}
+
+void member_finish_now(struct member *m)
+{
+    struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
+    m->preparing = false;
+    m->verdict = true;
+    for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in yet */
+        member_send_action(m, &m->peers[i], &a);
+    }
+    m->role = MEMBER_OVER;
+    m->waiting = false;
+    m->hooks.act(m->hooks.user, &a, &m->record, NULL);
+}
+
+bool member_is_clear(struct member *m)
+{
+    const struct coordinator *c = m->coordinator;
+    if (c == NULL || !c->finished || m->unclear || member_fenced_until(m) > m->now_s) {
+        return false;
+    }
+    for (int i = 0; i < c->node_count; i++) {
+        bool own = c->nodes[i].node == MEMBER_OWN_NODE, here = own ? m->role != MEMBER_OVER : member_info_of_node(m, c->nodes[i].node) != NULL;
+        if (c->nodes[i].state == NODE_IN && here) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool member_end_run(struct member *m, double now_s)
+{
+    m->now_s = now_s;
+    if (m->role != MEMBER_OVER || !m->verdict || m->witness.id == 0 || m->coordinator == NULL || !m->coordinator->finished || m->clear_told ||
+        m->unclear) {
+        return true;
+    }
+    if (!member_is_clear(m)) {
+        return false;
+    }
+    struct message out = {.kind = MESSAGE_PREPARE, .granted = true, .record = m->record};
+    m->clear_told = true;
+    member_send(m, m->witness.id, &out);
+    return true;
+}
+
+/* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum keeps it, at least with the witness. */
+static void tell_witness(struct member *m)
+{
+    const struct record *r = &m->record;
+    struct message out = {.kind = MESSAGE_PREPARE, .granted = member_is_clear(m), .record = *r};
+    if (m->witness.id != 0 && !has_acked(m, m->witness.id, r) && member_quorum(m, r, has_acked_or_is_witness, r)) {
+        m->clear_told = out.granted;
+        member_send(m, m->witness.id, &out);
+    }
+}
+
+/* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the council: they come looking for us. */
+static void tell_verdict(struct member *m)
+{
+    const struct record *r = &m->record;
+    int agents = r->council_count;
+    for (int i = 0; i < r->council_count; i++) {
+        agents -= peer_is_witness(&r->council[i]);
+    }
+    if (m->coordinator->finished || r->members <= agents) {
+        member_finish_now(m);
+        return;
+    }
+    m->preparing = false;
+    m->verdict = true;
+    m->finish_at_s = m->now_s + 4 * m->options.beat_s;
+    for (int i = 0; i < m->peer_count; i++) {
+        if (m->peers[i].same_run) {
+            member_tell_end(m, &m->peers[i], true);
+        }
+    }
+}
+
+void member_fence(struct member *m, uint64_t id, double until_s)
+{
+    if (m->fence_count < MEMBER_FENCES) {
+        m->fences[m->fence_count++] = (struct member_fence){id, until_s};
+    } else if (until_s > m->fence_until_s) {
+        m->fence_until_s = until_s;
+    }
+}
+
+void member_unfence(struct member *m, uint64_t id)
+{
+    for (int i = m->fence_count - 1; i >= 0; i--) {
+        if (m->fences[i].id == id) {
+            m->fences[i] = m->fences[--m->fence_count];
+        }
+    }
+}
+
+static bool has_returned(const struct member *m, uint64_t id)
+{
+    const struct member_peer *p = member_find(m, id);
+    return p != NULL && p->joined && p->returned;
+}
+
+/* When the workers of all lost nodes are gone for certain; a time in the past: now. */
+double member_fenced_until(struct member *m)
+{
+    const struct record *r = &m->record;
+    double until_s = m->fence_until_s;
+    if (until_s > m->now_s && r->committed) { /* everybody who was in the last round may be accounted for */
+        int known = m->last_round == r->round && m->waiting;
+        for (int i = 0; i < m->peer_count; i++) {
+            known += m->peers[i].joined && m->peers[i].returned;
+        }
+        for (int i = 0; i < r->council_count; i++) {
+            uint64_t id = r->council[i].id;
+            bool led = id == r->leader, gone = member_is_dead(m, id) || (led && m->leader_fenced && !has_returned(m, id));
+            known += id != m->options.self.id && gone && (!led || r->leader_in);
+        }
+        if (known >= r->members) {
+            m->fence_until_s = until_s = 0;
+        }
+    }
+    for (int i = 0; i < m->fence_count; i++) {
+        until_s = m->fences[i].until_s > until_s ? m->fences[i].until_s : until_s;
+    }
+    return until_s;
+}
+
+/* All of the new council hold the record (unless the job ends: then a quorum), and a quorum of the one before. */
+void member_check_prepared(struct member *m)
+{
+    const struct record *r = &m->record;
+    if (!m->preparing && !m->inherited) {
+        return;
+    }
+    if (r->finished) {
+        tell_witness(m);
+    }
+    if (!member_quorum(m, r, has_acked, r)) {
+        return;
+    }
+    m->inherited = false;
+    if (!m->preparing) { /* whoever may be elected knows that round, or ours of later */
+        m->record.committed = true;
+        member_begin_when_free(m);
+        return;
+    }
+    for (int i = 0; i < r->council_count && !r->finished; i++) {
+        if (r->council[i].id != m->options.self.id && !has_acked(m, r->council[i].id, r)) {
+            return;
+        }
+    }
+    if (r->finished) {
+        tell_verdict(m);
+        return;
+    }
+    if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {
+        return; /* this process slept, and what it hears now is old: others may have begun a round */
+    }
+    m->preparing = false;
+    m->record.committed = true;
+    m->fence_count = 0;
+    m->fence_until_s = 0;
+    for (int i = 0; i < m->peer_count; i++) {
+        m->peers[i].returned = false;
+    }
+    int count = m->start_count;
+    m->start_count = 0;
+    if (count > 0 && m->hooks.serve != NULL) {
+        m->hooks.serve(m->hooks.user, m->starts[0].place.world_size);
+    }
+    for (int i = 0; i < count; i++) {
+        member_deliver(m, &m->starts[i]);
+    }
+}
+
+/* Again with each beat, to those who have not answered: their link may be another one by now. The job's end not to the witness. */
+void member_send_prepare(struct member *m)
+{
+    struct message out = {.kind = MESSAGE_PREPARE, .record = m->record};
+    const struct record *r = &m->record;
+    for (int k = 0; k < r->council_count + r->before_count; k++) {
+        uint64_t id = k < r->council_count ? r->council[k].id : r->before[k - r->council_count].id;
+        bool late = r->finished && id == m->witness.id;
+        if (id != m->options.self.id && !late && member_find(m, id) != NULL && !has_acked(m, id, r)) {
+            member_send(m, id, &out);
+        }
+    }
+}
+
+void member_prepare(struct member *m)
+{
+    m->preparing = true;
+    member_send_prepare(m);
+    member_check_prepared(m);
+}
+
+/* Workers of the round's hosts, in the order of their ranks; nothing when it does not fit. */
+static void note_sizes(struct member *m)
+{
+    int *by_group = dt_alloc(((size_t)m->start_count + 1) * sizeof *by_group);
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int i = 0; i < m->start_count; i++) {
+        const struct place *p = &m->starts[i].place;
+        if (p->group_rank >= 0 && p->group_rank < m->start_count) {
+            by_group[p->group_rank] = p->local_world_size;
+        }
+    }
+    for (int i = 0, n; i < m->start_count; i += n) {
+        for (n = 1; i + n < m->start_count && by_group[i + n] == by_group[i]; n++) {
+        }
+        dt_text_printf(&text, "%s%d", i > 0 ? "," : "", by_group[i]);
+        if (n > 1) {
+            dt_text_printf(&text, "(x%d)", n);
+        }
+    }
+    memset(m->sizes, 0, sizeof m->sizes);
+    if (text.size < sizeof m->sizes) {
+        memcpy(m->sizes, dt_text_str(&text), text.size);
+    }
+    dt_text_clear(&text);
+    free(by_group);
+}
+
+void member_add_witness(const struct member *m, struct record *r)
+{
+    if (m->witness.id != 0) {
+        r->council[r->council_count++] = m->witness;
+    }
+}
+
+/* The record of the round that the held-back STARTs begin. The council: its first nodes, the leader among them in any case. */
+static void prepare_round(struct member *m)
+{
+    struct record *r = &m->record, was = *r;
+    const struct coordinator *c = m->coordinator;
+    if (r->committed) { /* else it did not begin, as it was ours */
+        memcpy(r->before, r->council, sizeof r->before);
+        r->before_count = r->council_count;
+        r->before_leader = r->leader;
+    }
+    r->council_count = 0;
+    bool with_self = false;
+    int most = m->witness.id != 0 ? MESSAGE_COUNCIL - 1 : MESSAGE_COUNCIL;
+    for (int i = 0; i < m->start_count && r->council_count < most; i++) {
+        const struct peer_info *info = member_info_of_node(m, m->starts[i].node);
+        if (info != NULL) {
+            with_self = with_self || info->id == m->options.self.id;
+            r->council[r->council_count++] = *info;
+        }
+    }
+    if (!with_self) {
+        r->council_count -= r->council_count == most;
+        r->council[r->council_count++] = m->options.self;
+    }
+    member_add_witness(m, r);
+    r->leader = m->options.self.id;
+    r->committed = false;
+    r->members = m->start_count;
+    r->leader_in = false;
+    for (int i = 0; i < m->start_count; i++) {
+        r->leader_in = r->leader_in || m->starts[i].node == MEMBER_OWN_NODE;
+    }
+    r->round = c->round;
+    r->restarts_used = c->restarts_used;
+    r->no_progress = c->no_progress;
+    r->best_step = c->best_step;
+    r->best_saved = c->best_saved;
+    r->oom_seen = c->oom_seen;
+    r->oom_step = c->oom_step;
+    for (int i = 0; i < m->start_count; i++) { /* one may have been given back while it waited */
+        m->starts[i].place.restarts_used = c->restarts_used;
+    }
+    note_sizes(m);
+    member_tell_others(m, &was);
+    member_prepare(m);
+}
+
+/* A round does not begin while workers of lost nodes may still run, and hosts in it cannot reach each other. */
+void member_begin_when_free(struct member *m)
+{
+    if (m->fenced && m->start_count == 0) {
+        m->fenced = false;
+    }
+    if (m->fenced && !m->inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
+        m->fenced = m->reaching = false;
+        if (m->coordinator->doubtful) { /* no host was lost, and all reach each other: that may be the job's end */
+            struct event met = {.kind = EVENT_MET, .node = -1};
+            member_lead_step(m, &met, m->now_s);
+        }
+        if (m->role == MEMBER_LEADING && !m->record.finished) {
+            prepare_round(m);
+        }
+    }
+}

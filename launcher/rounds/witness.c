@@ -1,0 +1,471 @@
+/* An agent's end of the witness: read, decide (witness_step.c), put, reply. */
+#include "launcher/rounds/witness.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEADERLESS_DEAD 2 /* survivors who can elect another leader have done so within 25/15 of dead_s */
+
+void witness_open(struct witness_end *e, struct member *member, const struct witness_options *options)
+{
+    *e = (struct witness_end){.options = *options, .member = member};
+    e->messages = dt_alloc(MESSAGE_KIND_COUNT * sizeof *e->messages);
+    e->served = dt_alloc(sizeof *e->served);
+    e->answer = dt_alloc(sizeof *e->answer);
+    dt_text_init(&e->state);
+    dt_text_init(&e->beat);
+}
+
+void witness_clear(struct witness_end *e)
+{
+    free(e->messages);
+    free(e->served);
+    free(e->answer);
+    dt_text_clear(&e->state);
+    dt_text_clear(&e->beat);
+    *e = (struct witness_end){0};
+}
+
+static void call(struct witness_end *e, bool put_state, bool put_beat)
+{
+    struct witness_call c = {.put_state = put_state,
+                             .put_beat = put_beat,
+                             .state_revision = e->state_revision,
+                             .beat_revision = e->beat_revision,
+                             .state = &e->state,
+                             .beat = &e->beat,
+                             .last = put_state && e->answer->next.record.finished};
+    e->busy = true;
+    e->options.call(e->options.user, &c);
+}
+
+static bool is_waiting(const struct witness_end *e)
+{
+    bool any = e->asked;
+    for (int k = 0; k < MESSAGE_KIND_COUNT; k++) {
+        any = any || e->waits[k];
+    }
+    return any;
+}
+
+static void go_on(struct witness_end *e)
+{
+    if (!e->busy && !e->deciding && is_waiting(e)) {
+        call(e, false, false);
+    }
+}
+
+bool witness_is(const struct witness_end *e, uint64_t peer)
+{
+    return e->now.id != 0 && peer == e->now.id;
+}
+
+void witness_send(struct witness_end *e, const struct message *m)
+{
+    bool answered = m->kind == MESSAGE_JOIN || m->kind == MESSAGE_PREPARE || m->kind == MESSAGE_BEAT || m->kind == MESSAGE_VOTE_ASK;
+    bool beaten = m->kind == MESSAGE_BEAT && m->stamp - e->beaten_s < e->options.beat_every_s && m->term == e->beaten_term &&
+                  m->round == e->beaten_round && m->granted == e->beaten_granted;
+    if (!e->up || !answered || beaten) {
+        return;
+    }
+    e->messages[m->kind] = *m;
+    e->waits[m->kind] = true;
+    go_on(e);
+}
+
+void witness_ask(struct witness_end *e)
+{
+    e->asked = true;
+    go_on(e);
+}
+
+void witness_drop(struct witness_end *e)
+{
+    e->up = false;
+    memset(e->waits, 0, sizeof e->waits);
+}
+
+void witness_tick(struct witness_end *e, double now_s)
+{
+    const struct record *r = &e->member->record;
+    if (e->member->role != MEMBER_FOLLOWING || now_s - e->answered_s < e->options.dead_s / 5) {
+        return;
+    }
+    for (int i = 0; i < r->council_count; i++) {
+        if (r->council[i].id == e->member->options.self.id) {
+            witness_ask(e);
+            return;
+        }
+    }
+}
+
+/* Whether our member would begin a run here, and when it may. It remembers what it promised in the runs before, which are a few at most. */
+static bool wants_a_run(const struct witness_end *e)
+{
+    const struct member *m = e->member;
+    return m->role == MEMBER_SEEKING && m->waiting && (m->record.round == 0 || m->past_count < MEMBER_PAST);
+}
+
+/* ---- the leader of a run before ---- */
+
+/* The agent that began the round that is kept; null: it is us, or nobody that the council names. */
+static const struct peer_info *leader_before(const struct witness_end *e)
+{
+    const struct record *r = &e->now.record;
+    const struct peer_info *found = NULL;
+    for (int i = 0; i < r->council_count && r->leader != e->member->options.self.id; i++) {
+        found = r->council[i].id == r->leader ? &r->council[i] : found;
+    }
+    return found;
+}
+
+void witness_refused(struct witness_end *e, uint64_t agent, double now_s)
+{
+    if (e->gone != agent) {
+        e->gone = agent;
+        e->gone_since_s = now_s;
+    }
+}
+
+/* Looks for it, if it was on our machine. Who listens where it did is its successor. */
+static void look_for_leader(struct witness_end *e, double now_s)
+{
+    const struct peer_info *self = &e->member->options.self, *p = leader_before(e);
+    if (p == NULL || p->pid == 0 || p->machine == 0 || p->machine != self->machine || e->gone == p->id) {
+        return;
+    }
+    if (p->port == self->port && p->address[0] != '\0' && strcmp(p->address, self->address) == 0) {
+        witness_refused(e, p->id, now_s);
+    } else if (e->options.knock != NULL) {
+        e->options.knock(e->options.user, p);
+    }
+}
+
+/* Since when it is gone for certain; infinity: that is not known, or others of its run are here, who may go on. */
+static double leaderless_since(const struct witness_end *e)
+{
+    const struct record *r = &e->now.record;
+    const struct peer_info *p = leader_before(e);
+    for (int i = 0; i < r->council_count; i++) {
+        if (r->council[i].id != e->now.id && member_find(e->member, r->council[i].id) != NULL) {
+            return INFINITY;
+        }
+    }
+    return p == NULL ? INFINITY : p->pid == 0 ? 0 : p->id == e->gone ? e->gone_since_s : INFINITY;
+}
+
+/* For those who begin on other machines. True: a call is under way. */
+static bool mark_gone(struct witness_end *e, double now_s)
+{
+    const struct peer_info *p = leader_before(e);
+    struct witness_answer *a = e->answer;
+    bool silent = now_s >= fmax(e->beat_since_s, leaderless_since(e)) + e->options.dead_s;
+    if (!wants_a_run(e) || e->state_revision == 0 || p == NULL || p->pid == 0 || !silent) {
+        return false;
+    }
+    a->next = e->now;
+    a->next.record.council[p - e->now.record.council].pid = 0;
+    a->put_state = true;
+    a->put_beat = false;
+    a->reply_count = 0;
+    e->served->kind = 0;
+    dt_text_reset(&e->state);
+    witness_encode(&a->next, &e->state);
+    call(e, true, false);
+    return true;
+}
+
+/* ---- another run ---- */
+
+static double forsaken_at(const struct witness_end *e)
+{
+    double since_s = e->state_since_s > e->beat_since_s ? e->state_since_s : e->beat_since_s;
+    const struct record *r = &e->now.record;
+    if (r->round == 0 && r->leader == e->member->options.self.id) {
+        return 0; /* our own beginning, whose answer was lost */
+    }
+    bool nothing = e->state_revision == 0, fresh = e->member->record.round == 0;
+    if (nothing) { /* who was in a round of a run that is not there any more may be the only one who does not know how it ended */
+        return fresh ? 0 : since_s + e->options.forsaken_s;
+    }
+    if (r->finished && e->now.clear) {
+        return 0;
+    }
+    if (r->round == 0 || r->finished) {
+        return since_s + e->options.dead_s + (r->finished ? e->options.linger_s : 0);
+    }
+    return fmin(since_s + e->options.forsaken_s, fmax(e->beat_since_s, leaderless_since(e)) + LEADERLESS_DEAD * e->options.dead_s);
+}
+
+double witness_free_at(const struct witness_end *e)
+{
+    return wants_a_run(e) && e->stored ? forsaken_at(e) : 0;
+}
+
+static void put_beat_text(struct witness_end *e)
+{
+    dt_text_reset(&e->beat);
+    dt_text_printf(&e->beat, "%016llx", (unsigned long long)e->member->options.self.id);
+}
+
+/* True: a call is under way. */
+static bool begin_a_run(struct witness_end *e, double now_s)
+{
+    if (!wants_a_run(e) || now_s < forsaken_at(e)) {
+        return false;
+    }
+    struct witness *next = &e->answer->next;
+    *next = (struct witness){.id = (e->member->options.nonce[1] ^ (e->member->run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
+    struct peer_info info = witness_info(next->id);
+    member_witness(e->member, &info);
+    member_first_record(e->member, &next->record);
+    next->promised = next->record.term;
+    dt_text_reset(&e->state);
+    witness_encode(next, &e->state);
+    put_beat_text(e);
+    e->beginning = true;
+    call(e, true, true);
+    return true;
+}
+
+/* Whether the store has less than it had: its data were wiped, or an older copy was put in their place. Another run there is none as long as nothing has begun
+ * in it. */
+static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct witness *w)
+{
+    const struct witness *had = &e->now;
+    bool over = had->record.finished && e->member->role != MEMBER_LEADING; /* one that leads was elected by those whom the verdict did not reach */
+    if (!e->stored || had->id == 0 || over) {                              /* what is finished vanishes */
+        return false;
+    }
+    bool older = w->promised < had->promised || record_newer(&had->record, &w->record);
+    return r->state_revision == 0 || (w->id == had->id ? older : had->record.round > 0 && w->record.round == 0);
+}
+
+/* Another run is there in which no round has begun, and our member's run is further. Whoever came to an empty store began that one. */
+static bool is_only_begun(const struct witness_end *e, const struct witness *w)
+{
+    const struct record *own = &e->member->record;
+    return w->record.round == 0 && !w->record.finished && own->round > 0 && memcmp(w->record.nonce, own->nonce, sizeof own->nonce) != 0;
+}
+
+/* The id under which the council of our member's record knows it; 0: it has none. */
+static uint64_t witness_of(const struct record *r)
+{
+    for (int i = 0; i < r->council_count; i++) {
+        if (peer_is_witness(&r->council[i])) {
+            return r->council[i].id;
+        }
+    }
+    return 0;
+}
+
+/* Whoever leads for certain knows all that matters of what the witness knew: nobody was elected against it, with that vote or without. So it writes the
+ * witness anew, as a follower of its own; over a run that has only begun as well, whose leader then finds that nobody keeps its first round. Nobody else can;
+ * until then there are no votes. True: a call is under way. */
+static bool mend(struct witness_end *e, bool only_begun, double now_s)
+{
+    const struct member *m = e->member;
+    uint64_t id = only_begun ? witness_of(&m->record) : e->now.id;
+    if (id == 0 || (!only_begun && m->witness.id != id) || !member_leads(m, now_s)) {
+        return false;
+    }
+    e->answer->next = (struct witness){.id = id, .promised = m->record.term, .record = m->record};
+    dt_text_reset(&e->state);
+    witness_encode(&e->answer->next, &e->state);
+    put_beat_text(e);
+    e->mending = true;
+    call(e, true, true);
+    return true;
+}
+
+/* True: there is nothing to decide now. */
+static bool bear_loss(struct witness_end *e, double now_s)
+{
+    bool seeks = e->member->role == MEMBER_SEEKING;
+    if (mend(e, false, now_s)) {
+        return true;
+    }
+    if (seeks && !e->loss_told && e->member->record.round > 0) {
+        e->loss_told = true;
+        e->options.say(e->options.user,
+                       "etcd lost what it kept of this run: whoever leads the others writes it anew; if nobody does, another run begins");
+    }
+    e->asked = e->asked && seeks && e->state_revision == 0;
+    memset(e->waits, 0, sizeof e->waits);
+    return !seeks;
+}
+
+/* From now on the store has this witness. */
+static void meet(struct witness_end *e, const struct witness *w, double now_s)
+{
+    if (e->up && w->id != e->now.id) {
+        witness_drop(e);
+        if (e->member->record.round > 0 && memcmp(w->record.nonce, e->member->record.nonce, sizeof w->record.nonce) != 0) {
+            e->options.say(e->options.user, "etcd: another run of this name has begun");
+        }
+        member_down(e->member, e->now.id, MEMBER_LOST, now_s);
+    }
+    if (w != &e->now) {
+        e->now = *w;
+    }
+    struct peer_info info = witness_info(e->now.id);
+    member_witness(e->member, &info);
+}
+
+static void come_up(struct witness_end *e, double now_s)
+{
+    if (!e->up && e->now.id != 0) {
+        struct peer_info info = witness_info(e->now.id);
+        e->up = true;
+        member_up(e->member, &info, now_s);
+    }
+}
+
+/* After an answer that nothing is behind: decide until something must be put. */
+static void serve(struct witness_end *e, double now_s)
+{
+    if (begin_a_run(e, now_s) || mark_gone(e, now_s)) {
+        return;
+    }
+    if (e->asked) {
+        e->asked = false;
+        come_up(e, now_s);
+    }
+    for (int k = 0; k < MESSAGE_KIND_COUNT; k++) {
+        if (!e->waits[k] || !e->up || e->state_revision == 0) {
+            e->waits[k] = false;
+            continue;
+        }
+        uint64_t self = e->member->options.self.id;
+        bool silent = now_s - e->beat_since_s >= e->options.dead_s;
+        bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
+        struct witness_answer *a = e->answer;
+        witness_step(&e->now, unled, self, &e->messages[k], a);
+        a->replies[0].count = a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE && silent ? 1 : a->replies[0].count;
+        if (a->put_state || a->put_beat) {
+            *e->served = e->messages[k];
+            e->waits[k] = false;
+            dt_text_reset(&e->state);
+            witness_encode(&a->next, &e->state);
+            put_beat_text(e);
+            call(e, a->put_state, a->put_beat);
+            return;
+        }
+        e->waits[k] = false;
+        for (int i = 0; i < a->reply_count; i++) {
+            member_message(e->member, e->now.id, &a->replies[i], now_s);
+        }
+    }
+}
+
+static void on_put(struct witness_end *e, bool state, bool beat, int64_t revision, double now_s)
+{
+    struct witness_answer *a = e->answer;
+    uint64_t self = e->member->options.self.id;
+    if (state) {
+        e->state_revision = revision;
+        e->state_since_s = now_s;
+    }
+    if (beat) {
+        e->beat_revision = revision;
+        e->beat_since_s = now_s;
+        e->leader = self;
+    }
+    e->loss_told = false;
+    meet(e, &a->next, now_s);
+    if (e->mending) {
+        e->mending = false;
+        e->options.say(e->options.user, "etcd had lost what it kept of this run: written anew, the job goes on");
+        come_up(e, now_s);
+        serve(e, now_s);
+        return;
+    }
+    if (e->beginning) {
+        e->beginning = e->asked = false;
+        if (wants_a_run(e)) { /* else it found a leader while the answer was on its way: whose run is further takes the place of this one */
+            member_lead(e->member, now_s);
+        }
+        come_up(e, now_s);
+        serve(e, now_s);
+        return;
+    }
+    const struct message *m = e->served;
+    if (m->kind == MESSAGE_BEAT) {
+        e->beaten_s = m->stamp;
+        e->beaten_term = m->term;
+        e->beaten_round = m->round;
+        e->beaten_granted = m->granted;
+    }
+    e->served->kind = 0;
+    for (int i = 0; i < a->reply_count; i++) {
+        member_message(e->member, e->now.id, &a->replies[i], now_s);
+    }
+    serve(e, now_s);
+}
+
+static void on_read(struct witness_end *e, const struct witness_result *r, double now_s)
+{
+    struct witness w = {0};
+    struct dt_error err;
+    if (r->state_revision != 0 && witness_decode(&w, r->state->data, r->state->size, &err) != 0) {
+        char line[640];
+        (void)snprintf(line, sizeof line, "etcd: what it keeps for this run is none of ours: %s", err.text);
+        if (!e->doubtful) {
+            e->options.say(e->options.user, line);
+        }
+        e->doubtful = true;
+        e->asked = false;
+        memset(e->waits, 0, sizeof e->waits);
+        return;
+    }
+    if (!e->stored || r->state_revision != e->state_revision) {
+        e->state_since_s = now_s;
+    }
+    if (!e->stored || r->beat_revision != e->beat_revision) {
+        e->beat_since_s = now_s;
+    }
+    bool lost = is_lost(e, r, &w);
+    e->stored = true;
+    e->state_revision = r->state_revision;
+    e->beat_revision = r->beat_revision;
+    e->leader = r->beat_revision != 0 ? strtoull(dt_text_str(r->beat), NULL, 16) : 0;
+    if ((lost && bear_loss(e, now_s)) || (r->state_revision != 0 && is_only_begun(e, &w) && mend(e, true, now_s))) {
+        return;
+    }
+    meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
+    if (wants_a_run(e) && e->state_revision != 0) {
+        look_for_leader(e, now_s);
+    }
+    serve(e, now_s);
+}
+
+void witness_answered(struct witness_end *e, const struct witness_result *r, double now_s)
+{
+    e->busy = false;
+    e->deciding = true;
+    if (r->failed) { /* the member says again what matters */
+        e->served->kind = 0;
+        e->beginning = e->mending = e->asked = false;
+        memset(e->waits, 0, sizeof e->waits);
+    } else if (r->put) {
+        e->answered_s = now_s;
+        bool both = e->beginning || e->mending;
+        on_put(e, both || e->answer->put_state, both || e->answer->put_beat, r->revision, now_s);
+    } else {
+        enum message_kind k = e->served->kind;
+        if (k != 0 && !e->waits[k]) { /* something changed meanwhile: once more */
+            e->messages[k] = *e->served;
+            e->waits[k] = true;
+        }
+        e->served->kind = 0;
+        e->beginning = e->mending = false;
+        e->answered_s = now_s;
+        on_read(e, r, now_s);
+    }
+    e->deciding = false;
+    go_on(e); /* the member may have said more meanwhile */
+}

@@ -1,0 +1,272 @@
+/* Training data: finds the format of the files behind a glob, and fills micro-batches by global position. The formats are in
+ * data/, the order of samples in sampler.c. */
+#include "worker/data/data.h"
+
+#include "base/text.h"
+#include "worker/data/rows.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
+enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
+
+const char *data_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The pattern with its longest part that exists as it stands, whole names at a time, made literal: in "sets[1]/train-?.bin" the
+ * folder may be one of that name. The caller frees. */
+static char *keep_existing(const char *pattern)
+{
+    struct stat st;
+    char *path = dt_strdup(pattern);
+    size_t size = strlen(path);
+    while (size > 0 && lstat(path, &st) != 0) {
+        for (; size > 0 && path[size - 1] != '/'; size--) {
+        }
+        for (; size > 0 && path[size - 1] == '/'; size--) {
+        }
+        path[size] = 0;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    for (size_t i = 0; i < size; i++) {
+        dt_text_puts(&text, strchr("*?[\\", pattern[i]) != NULL ? "\\" : "");
+        dt_text_add(&text, pattern + i, 1);
+    }
+    dt_text_puts(&text, pattern + size);
+    free(path);
+    return text.data;
+}
+
+int data_files_open(struct data_files *f, const char *pattern, struct dt_error *err)
+{
+    glob_t found;
+    *f = (struct data_files){0};
+    char *searched = keep_existing(pattern);
+    int result = glob(searched, GLOB_NOSORT, NULL, &found);
+    free(searched);
+    if (result == GLOB_NOMATCH) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; make token shards with dtdata tokenize%s", pattern,
+                       strpbrk(pattern, "*?[") != NULL ? " (a *, ? or [ that is part of a name is written with \\ before it)" : "");
+    }
+    if (result != 0) {
+        return dt_fail(err, DT_IO, "%s: cannot be searched", pattern);
+    }
+    struct stat st;
+    f->paths = dt_alloc((found.gl_pathc + 1) * sizeof *f->paths);
+    bool only_folder = found.gl_pathc == 1 && stat(found.gl_pathv[0], &st) == 0 && S_ISDIR(st.st_mode);
+    for (size_t i = 0; i < found.gl_pathc && !only_folder; i++) {
+        if (!ends_with(found.gl_pathv[i], ".bin.json")) {
+            f->paths[f->count++] = dt_strdup(found.gl_pathv[i]);
+        }
+    }
+    globfree(&found);
+    if (f->count == 0) {
+        data_files_close(f);
+        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/train-*.bin", pattern, pattern)
+                           : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
+    }
+    if (f->count > DATA_FILES_MAX) {
+        (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count, DATA_FILES_MAX);
+        data_files_close(f);
+        return -1;
+    }
+    qsort(f->paths, f->count, sizeof *f->paths, by_name);
+    return 0;
+}
+
+void data_files_close(struct data_files *f)
+{
+    for (size_t i = 0; i < f->count; i++) {
+        free(f->paths[i]);
+    }
+    free(f->paths);
+    *f = (struct data_files){0};
+}
+
+static const struct data_ops *find_row(const char *glob, const char *format, struct dt_error *err)
+{
+    struct data_files files;
+    const struct data_ops *found = NULL;
+    struct stat st;
+    if (data_files_open(&files, glob, err) != 0) {
+        return NULL;
+    }
+    if (stat(files.paths[0], &st) == 0 && !S_ISREG(st.st_mode)) {
+        (void)dt_fail(err, DT_INVALID, "%s: is not a regular file; give token shards (dtdata tokenize makes them) or safetensors files",
+                      files.paths[0]);
+        data_files_close(&files);
+        return NULL;
+    }
+    for (size_t i = 0; i < ROW_COUNT && found == NULL; i++) {
+        bool this_one = strcmp(format, "auto") == 0 ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
+        found = this_one ? rows[i] : NULL;
+    }
+    if (found == NULL && strcmp(format, "auto") == 0) {
+        (void)dt_fail(err, DT_INVALID, "%s: neither a token shard nor a safetensors file; make shards with dtdata tokenize", files.paths[0]);
+    } else if (found == NULL) {
+        (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
+    }
+    data_files_close(&files);
+    return found;
+}
+
+static void clear(struct data_source *s)
+{
+    for (int i = 0; i < s->file_count; i++) {
+        free(s->files[i].name);
+    }
+    free(s->files);
+    *s = (struct data_source){0};
+}
+
+int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err)
+{
+    const struct data_ops *ops = find_row(glob, format, err);
+    if (ops == NULL) {
+        return -1;
+    }
+    *s = (struct data_source){.ops = ops, .sequence_length = sequence_length};
+    if (ops->open(s, glob, sequence_length, err) != 0) {
+        clear(s);
+        return -1;
+    }
+    return 0;
+}
+
+void data_close(struct data_source *s)
+{
+    if (s->ops != NULL) {
+        s->ops->close(s);
+    }
+    clear(s);
+}
+
+void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
+{
+    s->files = dt_realloc(s->files, (size_t)(s->file_count + 1) * sizeof *s->files);
+    s->files[s->file_count++] = (struct data_file){.name = dt_strdup(data_base_name(path)), .count = count, .hash = hash};
+}
+
+bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what)
+{
+    int i = 0;
+    while (i < was_count && i < s->file_count && was[i].count == s->files[i].count && was[i].hash == s->files[i].hash) {
+        i++;
+    }
+    if (i == was_count && i == s->file_count) {
+        return false;
+    }
+    if (i == was_count) {
+        dt_text_printf(what, "%s is new", s->files[i].name);
+    } else if (i == s->file_count) {
+        dt_text_printf(what, "%s is gone", was[i].name);
+    } else if (strcmp(was[i].name, s->files[i].name) == 0) {
+        dt_text_printf(what, "%s is not what it was", was[i].name);
+    } else {
+        dt_text_printf(what, "%s stands where %s was", s->files[i].name, was[i].name);
+    }
+    if (was_count != s->file_count) {
+        dt_text_printf(what, " (%d file%s now, %d then)", s->file_count, s->file_count == 1 ? "" : "s", was_count);
+    }
+    return true;
+}
+
+uint64_t data_content(const struct data_source *s)
+{
+    XXH3_state_t *h = XXH3_createState();
+    (void)XXH3_64bits_reset(h);
+    for (int i = 0; i < s->file_count; i++) {
+        (void)XXH3_64bits_update(h, &s->files[i].count, sizeof s->files[i].count);
+        (void)XXH3_64bits_update(h, &s->files[i].hash, sizeof s->files[i].hash);
+    }
+    uint64_t hash = XXH3_64bits_digest(h);
+    (void)XXH3_freeState(h);
+    return hash;
+}
+
+static bool differ(const char *a, const char *b)
+{
+    return a != NULL && b != NULL && *a != 0 && *b != 0 && strcmp(a, b) != 0;
+}
+
+int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val, struct dt_error *err)
+{
+    if (differ(job->tokenizer, train->tokenizer)) {
+        return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again", job->tokenizer, job->train,
+                       train->tokenizer);
+    }
+    if (val != NULL && differ(train->tokenizer, val->tokenizer)) {
+        return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val, val->tokenizer, job->train,
+                       train->tokenizer);
+    }
+    return 0;
+}
+
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
+                   int32_t *ids, int32_t *labels)
+{
+    int64_t length = s->sequence_length, counted = 0;
+    for (int64_t b = 0; b < batch_size; b++) {
+        int32_t *row_ids = ids + b * length, *row_labels = labels + b * length;
+        int64_t position = first + b * ranks + rank;
+        if (position < order->sample_count) {
+            s->ops->read(s, sampler_at(order, epoch, position), row_ids, row_labels);
+        } else {
+            for (int64_t t = 0; t < length; t++) {
+                row_ids[t] = 0;
+                row_labels[t] = -100;
+            }
+        }
+        for (int64_t t = 0; t < length; t++) {
+            counted += row_labels[t] != -100;
+        }
+    }
+    return counted;
+}
+
+bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size)
+{
+    bool blank = s->blank_count > 0;
+    for (int64_t b = 0; b < batch_size && blank; b++) {
+        int64_t position = first + b * ranks + rank;
+        blank = position >= order->sample_count || s->ops->blank(s, sampler_at(order, epoch, position));
+    }
+    return blank;
+}
+
+int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count)
+{
+    for (int64_t position = first + rank; count > 0 && position < order->sample_count; position += ranks, count--) {
+        s->ops->expect(s, sampler_at(order, epoch, position));
+    }
+    return count;
+}
+
+void data_expect_bytes(const void *at, size_t size)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)at / page * page;
+    for (uintptr_t end = (uintptr_t)at + size; begin < end; begin += EXPECT_BYTES) { /* of more at once the kernel would bring a part */
+        (void)madvise((void *)begin, end - begin < EXPECT_BYTES ? end - begin : EXPECT_BYTES, MADV_WILLNEED);
+    }
+}

@@ -1,0 +1,162 @@
+/* Each rank puts its line into the store, rank 0 makes a table of them, and all read that. */
+#include "worker/engine/gpu_share.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPEN_TIMEOUT_S 300.0
+#define KEY_BYTES 64
+
+/* The same for all containers of a machine. */
+static void add_machine(struct dt_text *out)
+{
+    struct dt_text boot;
+    dt_text_init(&boot);
+    if (dt_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, NULL) == 0) {
+        dt_text_add(out, boot.data, strcspn(dt_text_str(&boot), "\n"));
+    }
+    dt_text_clear(&boot);
+}
+
+/* Rank 0: everybody's line, in the order of ranks. */
+static int collect(struct dt_store *store, const char *key, int size, struct dt_text *table, struct dt_error *err)
+{
+    size_t count = (size_t)size;
+    char(*names)[KEY_BYTES] = dt_alloc(count * sizeof *names);
+    const char **keys = dt_alloc(count * sizeof *keys);
+    struct dt_text *lines = dt_alloc(count * sizeof *lines);
+    for (size_t r = 0; r < count; r++) {
+        (void)snprintf(names[r], sizeof names[r], "%s/%zu", key, r);
+        keys[r] = names[r];
+        dt_text_init(&lines[r]);
+    }
+    int rc = dt_store_multi_get(store, keys, count, lines, OPEN_TIMEOUT_S, err);
+    for (size_t r = 0; r < count; r++) {
+        dt_text_printf(table, "%s\n", dt_text_str(&lines[r]));
+        dt_text_clear(&lines[r]);
+    }
+    free(lines);
+    free(keys);
+    free(names);
+    return rc;
+}
+
+static int exchange(struct dt_store *store, const char *key, int rank, int size, const struct dt_text *own, struct dt_text *table,
+                    struct dt_error *err)
+{
+    char own_key[KEY_BYTES];
+    (void)snprintf(own_key, sizeof own_key, "%s/%d", key, rank);
+    if (dt_store_set(store, own_key, own->data, own->size, err) != 0) {
+        return -1;
+    }
+    if (rank != 0) {
+        return dt_store_get(store, key, table, OPEN_TIMEOUT_S, err);
+    }
+    return collect(store, key, size, table, err) == 0 ? dt_store_set(store, key, table->data, table->size, err) : -1;
+}
+
+/* A rank's line: machine, UUID and bus address of its GPU; "-" what is not known. */
+struct line {
+    char machine[64], uuid[64], bus[32];
+};
+
+static int by_gpu(const void *a, const void *b)
+{
+    const struct line *const *x = a, *const *y = b;
+    int order = strcmp((*x)->machine, (*y)->machine);
+    order = order != 0 ? order : strcmp((*x)->uuid, (*y)->uuid);
+    return order != 0 ? order : (*x > *y) - (*x < *y);
+}
+
+static bool same(const struct line *a, const struct line *b)
+{
+    return strcmp(a->machine, b->machine) == 0 && strcmp(a->uuid, b->uuid) == 0 && strcmp(a->uuid, "-") != 0;
+}
+
+/* The first pair in the order of ranks, and who is beside us. */
+static void compare(struct gpu_share *out, const struct line *lines, int rank, int size)
+{
+    const struct line **sorted = dt_alloc((size_t)size * sizeof *sorted);
+    for (int r = 0; r < size; r++) {
+        sorted[r] = &lines[r];
+        out->ranks += r != rank && same(&lines[r], &lines[rank]);
+    }
+    qsort(sorted, (size_t)size, sizeof *sorted, by_gpu);
+    for (int i = 0; i + 1 < size; i++) {
+        int first = (int)(sorted[i] - lines);
+        if (same(sorted[i], sorted[i + 1]) && (out->first < 0 || first < out->first)) {
+            out->first = first;
+            out->second = (int)(sorted[i + 1] - lines);
+            memcpy(out->bus, sorted[i]->bus, sizeof out->bus);
+        }
+    }
+    free(sorted);
+}
+
+/* The first rank of this machine whose GPU is none that this process sees, or -1. */
+static int find_unseen(const struct line *lines, int rank, int size, const struct dt_device *d)
+{
+    int count = 0, unseen = -1;
+    if (dt_device_count(d->ops->name, &count, NULL) != 0) {
+        return -1;
+    }
+    struct dt_device_place *seen = dt_alloc((size_t)count * sizeof *seen);
+    for (int i = 0; i < count; i++) {
+        (void)dt_device_place(d->ops->name, i, &seen[i]);
+    }
+    for (int r = 0; r < size && unseen < 0; r++) {
+        bool found = strcmp(lines[r].machine, lines[rank].machine) != 0 || strcmp(lines[r].uuid, "-") == 0;
+        for (int i = 0; i < count && !found; i++) {
+            found = strcmp(seen[i].uuid, lines[r].uuid) == 0;
+        }
+        unseen = found ? -1 : r;
+    }
+    free(seen);
+    return unseen;
+}
+
+static int look(struct gpu_share *out, const char *table, int rank, int size, const struct dt_device *device, struct dt_error *err)
+{
+    struct line *lines = dt_alloc((size_t)size * sizeof *lines);
+    int rc = 0;
+    for (int r = 0; r < size && rc == 0; r++) {
+        int used = 0;
+        if (sscanf(table, "%63s %63s %31s%n", lines[r].machine, lines[r].uuid, lines[r].bus, &used) != 3 || table[used] != '\n') {
+            rc = dt_fail(err, DT_INVALID, "the store's table of GPUs does not name that of rank %d", r);
+        }
+        table += used + 1;
+    }
+    if (rc == 0) {
+        compare(out, lines, rank, size);
+        out->unseen = find_unseen(lines, rank, size, device);
+    }
+    free(lines);
+    return rc;
+}
+
+int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct dt_page *page, int rank, int size, const struct dt_device *device,
+                   struct dt_error *err)
+{
+    *out = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
+    struct dt_device_place place;
+    struct dt_text own, table;
+    char key[KEY_BYTES];
+    if (size == 1) {
+        return 0;
+    }
+    dt_text_init(&own);
+    dt_text_init(&table);
+    add_machine(&own);
+    bool known = dt_device_place(device->ops->name, device->options.index, &place);
+    dt_text_printf(&own, "%s %s %s", own.size > 0 ? "" : "-", known ? place.uuid : "-", known ? place.bus : "-");
+    (void)snprintf(key, sizeof key, "gpu/%u", page->round);
+    int rc = exchange(store, key, rank, size, &own, &table, err);
+    rc = rc == 0 ? look(out, dt_text_str(&table), rank, size, device, err) : dt_wrap(err, "waiting for all ranks to open their GPUs");
+    dt_text_clear(&table);
+    dt_text_clear(&own);
+    return rc;
+}

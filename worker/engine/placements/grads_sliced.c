@@ -1,0 +1,88 @@
+/* Gradients reduced at every micro-step: backward writes a unit's whole gradient into one of two alternating slots (a shared unit
+ * into its own, from the head's backward to the embedding's); it is reduced at once, and what this rank owns adds up over the
+ * micro-steps. With an optimizer over everything (ddp, every micro-step) "owned" is the whole unit and the collective all_reduce. */
+#include "worker/engine/strategy.h"
+
+#include <assert.h>
+
+static void add(struct strategy *s, struct plan *p)
+{
+    int64_t owned = s->optimizer == PART_WHOLE ? s->total : s->total / s->shards;
+    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)owned * dt_dtype_size(s->sum_type));
+    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, s->grad_type);
+}
+
+static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
+{
+    s->grads_base = plan_at(p, s->grads_piece);
+    return slots_open(s, &s->gradient, p, err);
+}
+
+static void *slice(struct strategy *s, int unit)
+{
+    int64_t before = s->optimizer == PART_WHOLE ? s->unit_first[unit] : s->unit_first[unit] / s->shards;
+    return s->grads_base + (size_t)before * dt_dtype_size(s->sum_type);
+}
+
+static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
+{
+    struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
+    const struct unit *u = &s->chain->units[unit];
+    s->micro_step = micro_step;
+    *accumulate = false;
+    if (x->unit != unit) {
+        assert(x->unit < 0); /* reduce frees a slot before its next unit comes */
+        dt_event_wait(x->freed, s->world->compute);
+        if (x->mixed) {
+            s->world->device->kernels->fill(s->world->compute, &(struct dt_fill_args){.x = x->data, .count = u->numel, .type = s->grad_type});
+        }
+        x->unit = unit;
+    }
+    return x->data;
+}
+
+/* The first micro-step's sum of a unit, or one more: into what this rank owns. */
+static void keep(struct strategy *s, void *sum, const void *part, int64_t count, bool first)
+{
+    const struct dt_kernels *k = s->world->device->kernels;
+    struct dt_stream *stream = s->world->communication;
+    if (!first) {
+        k->add(stream, &(struct dt_add_args){.out = sum, .a = sum, .b = part, .count = count, .type = s->sum_type, .b_type = s->wire_type});
+    } else if (part != sum) {
+        k->cast(stream, &(struct dt_cast_args){.out = sum, .in = part, .count = count, .out_type = s->sum_type, .in_type = s->wire_type});
+    }
+}
+
+static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_step)
+{
+    struct world *w = s->world;
+    struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
+    int64_t count = s->chain->units[unit].numel;
+    bool first = s->micro_step == 0, direct = first && s->sum_type == s->wire_type;
+    char *sum = slice(s, unit), *out = sum;
+    dt_event_record(s->unit_done[unit], w->compute);
+    dt_event_wait(s->unit_done[unit], w->communication);
+    strategy_note(s, 'R', unit);
+    if (s->optimizer == PART_WHOLE) {
+        out = direct ? sum : x->data;
+        strategy_start(s, unit, w->comm, DT_ALL_REDUCE, s->wire_type, x->data, out, count, "reduce gradients");
+    } else {
+        count /= s->shards;
+        out = direct ? sum : (char *)x->data + (size_t)(s->shard_rank * count) * dt_dtype_size(s->wire_type);
+        strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->wire_type, x->data, out, count, "reduce gradients");
+        if (s->replicas > 1) {
+            strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->wire_type, out, out, count, "reduce across replicas");
+        }
+    }
+    keep(s, sum, out, count, first);
+    dt_event_record(x->freed, w->communication);
+    x->unit = -1;
+    return (struct unit_range){unit, last_micro_step};
+}
+
+static void close_sliced(struct strategy *s)
+{
+    slots_close(&s->gradient);
+}
+
+const struct grads_ops grads_sliced = {"sliced", add, open_sliced, get, reduce, slice, close_sliced};

@@ -1,0 +1,69 @@
+/* Weights whole on every rank. When each rank's optimizer updates a slice only, publish gathers the units in forward order,
+ * and get lets the compute stream wait for its unit alone, so the gathers hide behind the next forward. */
+#include "worker/engine/strategy.h"
+
+static void add(struct strategy *s, struct plan *p)
+{
+    s->weights_piece = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)s->total * s->type_size);
+}
+
+static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
+{
+    s->weights_base = plan_at(p, s->weights_piece);
+    s->unit_ready = dt_arena_alloc(&s->arena, (size_t)s->chain->unit_count * sizeof *s->unit_ready);
+    for (int u = 0; u < s->chain->unit_count; u++) {
+        if (dt_event_open(s->world->device, &s->unit_ready[u], err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static char *unit_at(struct strategy *s, int unit)
+{
+    return s->weights_base + (size_t)s->unit_first[unit] * s->type_size;
+}
+
+static void nothing(struct strategy *s, int unit)
+{
+    (void)s;
+    (void)unit;
+}
+
+static const void *get(struct strategy *s, int unit)
+{
+    if (!s->alone && s->optimizer == PART_SLICE) {
+        dt_event_wait(s->unit_ready[unit], s->world->compute);
+    }
+    return unit_at(s, unit);
+}
+
+static void *slice(struct strategy *s, int unit)
+{
+    int64_t first, count;
+    strategy_owned(s, unit, &first, &count);
+    return unit_at(s, unit) + (size_t)first * s->type_size;
+}
+
+static void publish(struct strategy *s)
+{
+    if (s->alone || s->optimizer == PART_WHOLE) {
+        return;
+    }
+    dt_event_record(s->updated, s->world->compute);
+    dt_event_wait(s->updated, s->world->gathering);
+    for (int u = 0; u < s->chain->unit_count; u++) {
+        strategy_note(s, 'P', u);
+        strategy_gather(s, u, slice(s, u), unit_at(s, u), s->chain->units[u].numel / s->shards, "publish weights");
+        dt_event_record(s->unit_ready[u], s->world->gathering);
+    }
+}
+
+static void close_whole(struct strategy *s)
+{
+    for (int u = 0; s->unit_ready && u < s->chain->unit_count; u++) {
+        dt_event_close(s->unit_ready[u]);
+    }
+}
+
+const struct weights_ops weights_whole = {"whole", add, open_whole, nothing, get, nothing, slice, publish, close_whole};

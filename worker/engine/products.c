@@ -1,0 +1,339 @@
+/* The products and attention of a job, found by a walk over the chain with kernels that do nothing but write down what is asked of them. */
+#include "worker/engine/products.h"
+
+#include "base/clock.h"
+#include "worker/run/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a table of kernels that only collects ---- */
+
+struct collector {
+    struct dt_stream stream; /* first: it is what the kernels are given */
+    struct products *to;
+};
+
+static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
+           a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type && a->c_type == b->c_type &&
+           (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue && a->grad_type == b->grad_type && a->busy_sms == b->busy_sms;
+}
+
+/* An array with room for one more. */
+static void *grown(void *each, int count, int *capacity, size_t size)
+{
+    if (count < *capacity) {
+        return each;
+    }
+    *capacity = 2 * *capacity + 16;
+    return dt_realloc(each, (size_t)*capacity * size);
+}
+
+static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    struct products *p = ((struct collector *)s)->to;
+    for (int i = 0; i < p->count; i++) {
+        if (same(&p->each[i], a)) {
+            return;
+        }
+    }
+    p->each = grown(p->each, p->count, &p->capacity, sizeof *a);
+    p->each[p->count++] = *a;
+}
+
+static const struct dt_kernels collecting;
+
+/* Its parts first: what they take is what it is compared with. */
+static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    dt_matmul_parts(&collecting, s, a);
+    if (a->epilogue != DT_EPILOGUE_NONE) {
+        collect(s, a);
+    }
+    return true;
+}
+
+#define SAME_ATTENTION(a, b)                                                                                                                         \
+    ((a)->batch == (b)->batch && (a)->positions == (b)->positions && (a)->heads == (b)->heads && (a)->kv_heads == (b)->kv_heads &&                   \
+     (a)->head_size == (b)->head_size && (a)->scale == (b)->scale && (a)->causal == (b)->causal && (a)->type == (b)->type)
+
+static void collect_attention(struct dt_stream *s, const struct dt_attention_args *a)
+{
+    struct products *p = ((struct collector *)s)->to;
+    for (int i = 0; i < p->attention_count; i++) {
+        if (SAME_ATTENTION(&p->attention[i], a)) {
+            return;
+        }
+    }
+    p->attention = grown(p->attention, p->attention_count, &p->attention_capacity, sizeof *a);
+    p->attention[p->attention_count++] = *a;
+}
+
+static void collect_attention_backward(struct dt_stream *s, const struct dt_attention_backward_args *a)
+{
+    struct products *p = ((struct collector *)s)->to;
+    for (int i = 0; i < p->attention_backward_count; i++) {
+        const struct dt_attention_backward_args *b = &p->attention_backward[i];
+        if (SAME_ATTENTION(b, a) && a->work_bytes == b->work_bytes) {
+            return;
+        }
+    }
+    p->attention_backward = grown(p->attention_backward, p->attention_backward_count, &p->attention_backward_capacity, sizeof *a);
+    p->attention_backward[p->attention_backward_count++] = *a;
+}
+
+#define SKIP(kernel)                                                                                                                                 \
+    static void skip_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                                               \
+    {                                                                                                                                                \
+        (void)s;                                                                                                                                     \
+        (void)a;                                                                                                                                     \
+    }
+SKIP(fill)
+SKIP(cast)
+SKIP(scale)
+SKIP(add)
+SKIP(sum_slices)
+SKIP(column_sum)
+SKIP(layernorm)
+SKIP(layernorm_backward)
+SKIP(activation)
+SKIP(activation_backward)
+SKIP(embedding)
+SKIP(embedding_backward)
+SKIP(position_backward)
+SKIP(cross_entropy)
+#undef SKIP
+
+/* What blocks call: optimizers and norms are not theirs. */
+static const struct dt_kernels collecting = {
+    .name = "collecting",
+    .fill = skip_fill,
+    .cast = skip_cast,
+    .scale = skip_scale,
+    .add = skip_add,
+    .sum_slices = skip_sum_slices,
+    .matmul = collect,
+    .matmul_epilogue = collect_epilogue,
+    .column_sum = skip_column_sum,
+    .layernorm = skip_layernorm,
+    .layernorm_backward = skip_layernorm_backward,
+    .activation = skip_activation,
+    .activation_backward = skip_activation_backward,
+    .attention = collect_attention,
+    .attention_backward = collect_attention_backward,
+    .embedding = skip_embedding,
+    .embedding_backward = skip_embedding_backward,
+    .position_backward = skip_position_backward,
+    .cross_entropy = skip_cross_entropy,
+};
+
+/* Addresses that nobody reads or writes: blocks add to them, and products keep their alignment. */
+static void *nowhere(int at)
+{
+    return (void *)((uintptr_t)(at + 1) << 40);
+}
+
+void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type, const struct products_beside *beside)
+{
+    static const struct products_beside nothing;
+    beside = beside != NULL ? beside : &nothing;
+    struct collector collector = {.to = to};
+    struct batch batch = {
+        .ids = nowhere(0), .labels = nowhere(1), .batch_size = c->spec.batch_size, .sequence_length = c->spec.sequence_length, .valid_count = 1};
+    static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
+    for (size_t phase = 0; phase < sizeof phases / sizeof phases[0]; phase++) {
+        for (int i = 0; i < c->block_count; i++) {
+            const struct block *b = &c->blocks[i];
+            bool first = i == 0, last = i + 1 == c->block_count, forward = phases[phase] == PASS_FORWARD || phases[phase] == PASS_EVAL;
+            struct pass p = {.phase = phases[phase],
+                             .stream = &collector.stream,
+                             .kernels = &collecting,
+                             .batch = &batch,
+                             .weights = nowhere(2),
+                             .grads = nowhere(3),
+                             .grad_type = grad_type,
+                             .kept = nowhere(4),
+                             .saved = nowhere(5),
+                             .again = nowhere(14),
+                             .scratch = nowhere(6),
+                             .busy_sms = last ? beside->last[phases[phase]] : beside->blocks[phases[phase]],
+                             .loss_scale = 1,
+                             .loss_sum = nowhere(7)};
+            p.x_residual = forward && !first ? nowhere(8) : NULL;
+            p.x_branch = forward && !first && c->blocks[i - 1].branch_out ? nowhere(9) : NULL;
+            p.y_residual = !forward ? NULL : b->residual_saved ? p.saved : nowhere(10);
+            p.y_branch = forward ? nowhere(11) : NULL;
+            p.dy = last ? NULL : nowhere(12);
+            p.dx = first ? NULL : nowhere(13);
+            if (phases[phase] == PASS_BACKWARD) {
+                b->ops->backward(b, &p);
+            } else {
+                b->ops->forward(b, &p);
+            }
+        }
+    }
+}
+
+void products_clear(struct products *p)
+{
+    free(p->each);
+    free(p->attention);
+    free(p->attention_backward);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- choosing ---- */
+
+static void tick(void *context)
+{
+    dt_page_pulse(((struct world *)context)->page);
+}
+
+/* Rank 0: measures what is new. */
+static int choose(struct trainer *t, const struct products *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct dt_error why;
+    int measured = 0;
+    double begin_s = dt_now_s();
+    if (w->device->ops->plans->choose(w->compute, all->each, all->count, tick, w, &measured, &why, err) != 0) {
+        return -1;
+    }
+    if (why.status != DT_OK) {
+        metrics_say(&t->metrics, "train: products are not measured: %s", why.text);
+    } else if (measured > 0) {
+        metrics_say(&t->metrics, "train: %d of %d products measured in %.1f s, once for this kind of GPU", measured, all->count,
+                    dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+/* All ranks compute products as rank 0 chose. */
+static int choose_together(struct trainer *t, const struct products *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    struct dt_text text;
+    struct dt_error failure;
+    dt_text_init(&text);
+    bool failed = t->rank == 0 && choose(t, all, &failure) != 0;
+    if (t->rank == 0 && !failed) {
+        plans->tell(w->device, all->each, all->count, &text);
+    }
+    int rc = trainer_share(t, "train/products", &text, failed ? &failure : NULL, INFINITY, err);
+    /* rank 0 too: what its file says of other products nobody else has */
+    if (rc == 0 && !plans->take(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
+        metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans", t->rank);
+    }
+    dt_text_clear(&text);
+    return rc;
+}
+
+/* The same of attention. */
+static int choose_attention(struct trainer *t, const struct dt_attention_list *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct dt_error why;
+    int measured = 0;
+    double begin_s = dt_now_s();
+    if (w->device->ops->plans->choose_attention(w->compute, all, tick, w, &measured, &why, err) != 0) {
+        return -1;
+    }
+    if (why.status != DT_OK) {
+        metrics_say(&t->metrics, "train: attention is not measured: %s", why.text);
+    } else if (measured > 0) {
+        metrics_say(&t->metrics, "train: attention measured in %.1f s, once for this kind of GPU", dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+static int choose_attention_together(struct trainer *t, const struct products *of, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    const struct dt_attention_list all = {of->attention, of->attention_count, of->attention_backward, of->attention_backward_count};
+    struct dt_text text;
+    struct dt_error failure;
+    dt_text_init(&text);
+    bool failed = t->rank == 0 && choose_attention(t, &all, &failure) != 0;
+    if (t->rank == 0 && !failed) {
+        plans->tell_attention(w->device, &all, &text);
+    }
+    int rc = trainer_share(t, "train/attention", &text, failed ? &failure : NULL, INFINITY, err);
+    if (rc == 0 && text.size > 0 && !plans->take_attention(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
+        metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cuDNN than rank 0: attention is computed by its own plans", t->rank);
+    }
+    dt_text_clear(&text);
+    return rc;
+}
+
+/* Each rank for itself: plans, and what attention needs beside memory. */
+static int make_ready(struct trainer *t, const struct products *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    const char *forward = "nothing", *backward = "nothing";
+    double begin_s = dt_now_s();
+    if (plans->ready(w->compute, all->each, all->count, tick, w, err) != 0) {
+        return -1;
+    }
+    metrics_log(&t->metrics, "train: %d products ready after %.1f s", all->count, dt_now_s() - begin_s);
+    begin_s = dt_now_s();
+    for (int i = 0; i < all->attention_count; i++) {
+        if (plans->attention(w->device, &all->attention[i], &forward, err) != 0) {
+            return -1;
+        }
+        tick(w);
+    }
+    for (int i = 0; i < all->attention_backward_count; i++) {
+        if (plans->attention_backward(w->device, &all->attention_backward[i], &backward, err) != 0) {
+            return -1;
+        }
+        tick(w);
+    }
+    if (all->attention_count > 0) {
+        metrics_log(&t->metrics, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward, dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+/* Those of a step's micro-steps: collectives run beside some of them only. */
+static void collect_all(const struct trainer *t, struct products *all)
+{
+    memset(all, 0, sizeof *all);
+    for (int i = 0; i < 4; i++) {
+        bool first = i % 2 == 0, last = i / 2 == 0;
+        struct products_beside beside;
+        for (int phase = PASS_FORWARD; phase <= PASS_EVAL; phase++) {
+            beside.blocks[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, false, first, last);
+            beside.last[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, true, first, last);
+        }
+        if ((first && last) || t->micro_steps > 1) {
+            products_add(all, &t->chain, t->strategy.grad_type, &beside);
+        }
+    }
+}
+
+int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
+{
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    struct products all;
+    int rc = 0;
+    t->world = w;
+    if (plans == NULL) {
+        return 0;
+    }
+    collect_all(t, &all);
+    if (t->job->training.deterministic) {
+        plans->none(w->device);
+    } else {
+        rc = choose_together(t, &all, err);
+        rc = rc == 0 && all.attention_count > 0 ? choose_attention_together(t, &all, err) : rc;
+    }
+    rc = rc == 0 ? make_ready(t, &all, err) : rc;
+    products_clear(&all);
+    return rc;
+}

@@ -1,0 +1,455 @@
+/* The rows, their other names, and what placements share: sizes, slots, events, the trace. */
+#include "worker/engine/strategy.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CONNECT_BYTES ((size_t)32 << 20) /* so large that a library takes its ways for large collectives, too */
+
+static const struct strategy_row rows[] = {
+    {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "one rank; nothing travels"},
+    {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "everything whole; gradients are all-reduced"},
+    {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
+    {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
+    {"zero1", &weights_whole, &grads_whole, PART_SLICE, GROUP_WORLD, REDUCE_BOUNDARY, false, "optimizer state sliced"},
+    {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "optimizer state and gradients sliced"},
+    {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "everything sliced"},
+    {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "everything sliced"},
+    {"shard_grad_op", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, true,
+     "everything sliced, weights kept from forward to backward"},
+    {"hybrid_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, false,
+     "full_shard inside a host, copies across hosts"},
+    {"hybrid_shard_zero2", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, true,
+     "shard_grad_op inside a host, copies across hosts"},
+};
+enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+
+/* Names that people know from elsewhere: FSDP, DeepSpeed, Lightning. */
+static const struct strategy_alias aliases[] = {
+    {"single", "single_device"},
+    {"ddp_spawn", "ddp"},
+    {"ddp_find_unused_parameters_false", "ddp"},
+    {"ddp_find_unused_parameters_true", "ddp"},
+    {"fsdp", "full_shard"},
+    {"fsdp_full_shard", "full_shard"},
+    {"fsdp_shard_grad_op", "shard_grad_op"},
+    {"fsdp_no_shard", "no_shard"},
+    {"fsdp_hybrid_shard", "hybrid_shard"},
+    {"_hybrid_shard_zero2", "hybrid_shard_zero2"},
+    {"deepspeed", "zero2"},
+    {"zero_stage_0", "zero0"},
+    {"zero_stage_1", "zero1"},
+    {"zero_stage_2", "zero2"},
+    {"zero_stage_3", "zero3"},
+    {"deepspeed_stage_0", "zero0"},
+    {"deepspeed_stage_1", "zero1"},
+    {"deepspeed_stage_2", "zero2"},
+    {"deepspeed_stage_3", "zero3"},
+    {"deepspeed_stage_1_offload", NULL},
+    {"deepspeed_stage_2_offload", NULL},
+    {"deepspeed_stage_3_offload", NULL},
+    {"deepspeed_stage_3_offload_nvme", NULL},
+    {"fsdp_cpu_offload", NULL},
+    {"zero2_offload", NULL},
+    {"zero3_offload", NULL},
+};
+enum { ALIAS_COUNT = sizeof aliases / sizeof aliases[0] };
+
+static const struct strategy_row *find_row(const char *name)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        if (strcasecmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+const struct strategy_row *strategy_find(const char *name, int size, struct dt_error *err)
+{
+    if (!name || strcasecmp(name, "auto") == 0) {
+        name = size > 1 ? "ddp" : "single_device";
+    }
+    const struct strategy_row *row = find_row(name);
+    for (int i = 0; !row && i < ALIAS_COUNT; i++) {
+        if (strcasecmp(aliases[i].name, name) != 0) {
+            continue;
+        }
+        if (!aliases[i].row) {
+            dt_fail(err, DT_INVALID, "training.strategy: %s: offloading is not there yet; use zero3, or more ranks", name);
+            return NULL;
+        }
+        row = find_row(aliases[i].row);
+    }
+    if (!row) {
+        const char *names[ROW_COUNT + ALIAS_COUNT];
+        for (int i = 0; i < ROW_COUNT + ALIAS_COUNT; i++) {
+            names[i] = i < ROW_COUNT ? rows[i].name : aliases[i - ROW_COUNT].name;
+        }
+        const char *nearest = dt_text_nearest(name, names, ROW_COUNT + ALIAS_COUNT);
+        dt_fail(err, DT_INVALID, "training.strategy: %s: unknown strategy; %s%s%s", name, nearest ? "did you mean " : "see train --list-strategies",
+                nearest ? nearest : "", nearest ? "?" : "");
+        return NULL;
+    }
+    if (size > 1 && row == &rows[0]) {
+        dt_fail(err, DT_INVALID, "training.strategy: single_device: %d ranks; use ddp", size);
+        return NULL;
+    }
+    return row;
+}
+
+void strategy_list(struct dt_text *out)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        const struct strategy_row *r = &rows[i];
+        dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced %s\n", r->name, r->help, r->weights->name,
+                       r->grads->name, r->optimizer == PART_WHOLE ? "whole" : "sliced",
+                       r->reduce == REDUCE_BOUNDARY ? "once a step" : "every micro-step");
+        struct dt_text names;
+        dt_text_init(&names);
+        for (int j = 0; j < ALIAS_COUNT; j++) {
+            if (aliases[j].row && strcmp(aliases[j].row, r->name) == 0) {
+                dt_text_printf(&names, "%s%s", names.size > 0 ? " " : "", aliases[j].name);
+            }
+        }
+        if (names.size > 0) {
+            dt_text_puts(out, "    also named: ");
+            dt_text_wrap(out, dt_text_str(&names), 16);
+        }
+        dt_text_clear(&names);
+    }
+    dt_text_puts(out, "not there yet:\n");
+    for (int j = 0; j < ALIAS_COUNT; j++) {
+        if (!aliases[j].row) {
+            dt_text_printf(out, "    %s\n", aliases[j].name);
+        }
+    }
+}
+
+int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out, struct dt_error *err)
+{
+    int64_t replicas = job->fsdp.device_mesh[0], shards = job->fsdp.device_mesh[1];
+    if (row->group == GROUP_WORLD || size == 1) {
+        *out = size;
+        return 0;
+    }
+    if (replicas == 0 && shards == 0) {
+        shards = local_size;
+        replicas = size / local_size;
+    }
+    if (shards < 1 || replicas < 1 || shards * replicas != size) {
+        return dt_fail(err, DT_INVALID,
+                       "fsdp.device_mesh: [%lld, %lld] is %lld ranks: the world has %d; use [replicas, shards] with replicas * shards = %d",
+                       (long long)replicas, (long long)shards, (long long)(replicas * shards), size, size);
+    }
+    *out = (int)shards;
+    return 0;
+}
+
+int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain, int rank, int size, int shards,
+                  struct dt_error *err)
+{
+    memset(s, 0, sizeof *s);
+    dt_arena_init(&s->arena);
+    if (size % shards != 0 || chain->shards != shards) {
+        return dt_fail(err, DT_INTERNAL, "strategy %s: %d ranks, %d shards, chain built for %d", row->name, size, shards, chain->shards);
+    }
+    s->row = row;
+    s->chain = chain;
+    s->size = size;
+    s->shards = shards;
+    s->replicas = size / shards;
+    s->shard_rank = rank % shards;
+    s->replica_rank = rank / shards;
+    s->alone = size == 1;
+    s->type = chain->spec.type;
+    s->type_size = dt_dtype_size(s->type);
+    s->real = dt_dtype_wide(s->type);
+    s->prefetch = job->fsdp.backward_prefetch;
+    s->forward_prefetch = job->fsdp.forward_prefetch;
+    s->bucket_cap_bytes = job->ddp.bucket_cap_mb * 0x1p20;
+    s->weights = row->weights;
+    s->grads = row->grads;
+    s->optimizer = row->optimizer;
+    s->keep_after_forward = row->keep_after_forward;
+    s->reduce_every =
+        job->training.accumulate_sync == SYNC_AUTO ? row->reduce == REDUCE_EVERY_MICRO_STEP : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
+    if (s->alone) { /* nothing to slice: every row is the same, and no collective is issued */
+        s->weights = &weights_whole;
+        s->optimizer = PART_WHOLE;
+        s->reduce_every = s->keep_after_forward = false;
+    }
+    s->grads = s->reduce_every ? &grads_sliced : &grads_whole;
+    /* With one micro-step both are the same sums, so whole gradients that are kept anyway need no slots beside them. */
+    if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
+        s->grads = &grads_whole;
+    }
+    bool one = job->training.gradient_accumulation_steps == 1;
+    s->wire_type = s->type == DT_BF16 ? job->precision.reduce : s->type;
+    s->grad_type = one || s->grads == &grads_sliced ? s->wire_type : s->real;
+    s->sum_type = one ? s->wire_type : s->real;
+    int units = chain->unit_count;
+    s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
+    for (int u = 0; u < units; u++) {
+        s->unit_first[u + 1] = s->unit_first[u] + chain->units[u].numel;
+    }
+    s->total = s->unit_first[units];
+    return 0;
+}
+
+void strategy_plan(struct strategy *s, struct plan *p)
+{
+    s->weights->plan(s, p);
+    s->grads->plan(s, p);
+}
+
+int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err)
+{
+    const unsigned sums = 1u << DT_ALL_REDUCE, slices = 1u << DT_REDUCE_SCATTER | 1u << DT_ALL_GATHER;
+    bool sliced = s->optimizer == PART_SLICE, one = w->shard == w->comm;
+    size_t all = (size_t)s->total * sizeof(float), bytes = all < CONNECT_BYTES ? all : CONNECT_BYTES;
+    if (s->alone) {
+        return 0;
+    }
+    if (s->weights == &weights_sliced && world_part_gathers(w, err) != 0) { /* others gather when nothing is reduced */
+        return -1;
+    }
+    bool apart = world_gathers_apart(w);
+    unsigned of_shards = apart ? 1u << DT_REDUCE_SCATTER : slices;
+    if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) { /* the step's sums are a few words */
+        return -1;
+    }
+    if (sliced && dt_comm_connect(w->shard, one ? of_shards | sums : of_shards, bytes, w->communication, err) != 0) {
+        return -1;
+    }
+    if (apart && dt_comm_connect(w->gather, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0) {
+        return -1;
+    }
+    return w->replica != NULL ? dt_comm_connect(w->replica, sums, bytes, w->communication, err) : 0;
+}
+
+int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err)
+{
+    s->world = w;
+    int units = s->chain->unit_count;
+    s->unit_done = dt_arena_alloc(&s->arena, (size_t)units * sizeof *s->unit_done);
+    for (int u = 0; u < units; u++) {
+        if (dt_event_open(w->device, &s->unit_done[u], err) != 0) {
+            return -1;
+        }
+    }
+    if (dt_event_open(w->device, &s->updated, err) != 0 || dt_event_open(w->device, &s->demand, err) != 0 ||
+        dt_event_open(w->device, &s->landed, err) != 0 || dt_event_open(w->device, &s->gathered, err) != 0) {
+        return -1;
+    }
+    return s->weights->open(s, p, err) != 0 || s->grads->open(s, p, err) != 0 ? -1 : 0;
+}
+
+static void close_event(struct dt_event **e)
+{
+    if (*e) {
+        dt_event_close(*e);
+        *e = NULL;
+    }
+}
+
+void strategy_close(struct strategy *s)
+{
+    if (s->world) {
+        s->weights->close(s);
+        s->grads->close(s);
+        for (int u = 0; s->unit_done && u < s->chain->unit_count; u++) {
+            close_event(&s->unit_done[u]);
+        }
+        close_event(&s->updated);
+        close_event(&s->demand);
+        close_event(&s->landed);
+        close_event(&s->gathered);
+    }
+    dt_arena_clear(&s->arena);
+    memset(s, 0, sizeof *s);
+}
+
+void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t *count)
+{
+    *count = s->chain->units[unit].numel / s->shards;
+    *first = *count * s->shard_rank;
+}
+
+void strategy_owned(const struct strategy *s, int unit, int64_t *first, int64_t *count)
+{
+    if (s->optimizer == PART_SLICE) {
+        strategy_share(s, unit, first, count);
+        return;
+    }
+    *first = 0;
+    *count = s->chain->units[unit].numel;
+}
+
+void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count)
+{
+    char *owned = s->weights->slice(s, unit);
+    int64_t owned_first;
+    strategy_owned(s, unit, &owned_first, count);
+    *first = owned_first;
+    if (s->weights == &weights_whole) {
+        *first = 0;
+        *count = s->chain->units[unit].numel;
+        owned -= (size_t)owned_first * s->type_size;
+    }
+    return owned;
+}
+
+bool strategy_counts(const struct strategy *s)
+{
+    return s->replica_rank == 0;
+}
+
+struct dt_stream *strategy_sums(const struct strategy *s)
+{
+    return s->alone ? s->world->compute : s->world->communication;
+}
+
+void strategy_land(struct strategy *s)
+{
+    if (s->alone) {
+        return;
+    }
+    dt_event_record(s->landed, s->world->communication);
+    dt_event_wait(s->landed, s->world->compute);
+    if (world_gathers_apart(s->world)) { /* the optimizer writes what they read, also those that nobody waited for */
+        dt_event_record(s->gathered, s->world->gathering);
+        dt_event_wait(s->gathered, s->world->compute);
+    }
+}
+
+/* Weights on their way during a pass: those that the optimizer's slices make anew, or units that arrive ahead of their use. */
+static bool gathers_beside(const struct strategy *s, enum pass_phase phase, bool first_micro_step)
+{
+    bool backward = phase == PASS_BACKWARD, eval = phase == PASS_EVAL;
+    if (s->weights == &weights_whole) {
+        return s->optimizer == PART_SLICE && first_micro_step && !backward && !eval;
+    }
+    bool ahead = s->prefetch != PREFETCH_NONE || (s->forward_prefetch && !backward);
+    bool kept = s->keep_after_forward && !eval && (backward || (!first_micro_step && !s->reduce_every));
+    return ahead && !kept;
+}
+
+int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block, bool first_micro_step,
+                      bool last_micro_step)
+{
+    int gathers = gathers_beside(s, phase, first_micro_step) ? dt_comm_sms(w->shard, DT_ALL_GATHER) : 0;
+    bool reduces = phase == PASS_BACKWARD && !last_block && (s->reduce_every || last_micro_step); /* backward begins with the last block */
+    int reductions = reduces ? dt_comm_sms(w->comm, DT_ALL_REDUCE) : 0;
+    bool apart = world_may_part_gathers(w);                                            /* products are measured before they are */
+    return apart ? gathers + reductions : gathers > reductions ? gathers : reductions; /* on one stream one at a time */
+}
+
+void strategy_note(struct strategy *s, char what, int unit)
+{
+    struct strategy_trace *t = s->trace;
+    if (t && t->count < (int)(sizeof t->entries / sizeof t->entries[0])) {
+        t->entries[t->count].what = what;
+        t->entries[t->count++].unit = unit;
+    }
+}
+
+void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name)
+{
+    struct dt_stream *stream = s->world->gathering;
+    int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
+    dt_comm_start(s->world->gather,
+                  &(struct dt_collective){.kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type}, stream);
+    timeline_end(s->timeline, span, stream);
+}
+
+void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
+                    const char *name)
+{
+    struct dt_stream *stream = s->world->communication;
+    int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, stream, name, s->chain->units[unit].name);
+    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type}, stream);
+    timeline_end(s->timeline, span, stream);
+}
+
+static bool same_layout(const struct chain *c, int a, int b)
+{
+    if (c->units[a].used != c->units[b].used || c->units[a].tensor_count != c->units[b].tensor_count) {
+        return false;
+    }
+    int i = 0, j = 0; /* tensors of a unit follow each other in registration order */
+    for (;; i++, j++) {
+        while (i < c->tensor_count && c->tensors[i].unit != a) {
+            i++;
+        }
+        while (j < c->tensor_count && c->tensors[j].unit != b) {
+            j++;
+        }
+        if (i >= c->tensor_count || j >= c->tensor_count) {
+            return i >= c->tensor_count && j >= c->tensor_count;
+        }
+        if (c->tensors[i].offset != c->tensors[j].offset || c->tensors[i].numel != c->tensors[j].numel) {
+            return false;
+        }
+    }
+}
+
+/* Assigns slots to units and adds their memory. */
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type)
+{
+    const struct chain *c = s->chain;
+    int units = c->unit_count;
+    x->of = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->of);
+    x->slot = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->slot);
+    x->first = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->first);
+    int64_t *size = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *size);
+    int alternating[2] = {-1, -1}, turn = 0;
+    x->count = 0;
+    x->type_size = dt_dtype_size(type);
+    for (int u = 0; u < units; u++) {
+        int i = -1;
+        if (!one_each && !c->units[u].shared) {
+            i = alternating[turn];
+        }
+        if (i < 0) {
+            i = x->count++;
+            x->slot[i].first = u;
+        } else if (!same_layout(c, x->slot[i].first, u)) {
+            x->slot[i].mixed = true;
+        }
+        if (!one_each && !c->units[u].shared) {
+            alternating[turn] = i;
+            turn = 1 - turn;
+        }
+        x->of[u] = i;
+        x->slot[i].unit = -1;
+        size[i] = c->units[u].numel > size[i] ? c->units[u].numel : size[i];
+    }
+    for (int i = 0; i < x->count; i++) {
+        x->first[i] = x->total;
+        x->total += size[i];
+    }
+    x->piece = plan_add(p, purpose, PLAN_PEERS, (size_t)x->total * x->type_size);
+}
+
+int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err)
+{
+    char *base = plan_at(p, x->piece);
+    for (int i = 0; i < x->count; i++) {
+        x->slot[i].data = base + (size_t)x->first[i] * x->type_size;
+        if (dt_event_open(s->world->device, &x->slot[i].filled, err) != 0 || dt_event_open(s->world->device, &x->slot[i].freed, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void slots_close(struct slots *x)
+{
+    for (int i = 0; i < x->count; i++) {
+        close_event(&x->slot[i].filled);
+        close_event(&x->slot[i].freed);
+    }
+}

@@ -1,0 +1,221 @@
+/* Batches: where a step's micro-steps take their samples, and their way to the device. Where a device has memory of its own, the next step's are read while
+ * this one computes, and a stream of their own copies them: two sets of buffers, used in turn, and nobody waits but for what is not there yet.
+ *
+ *   host      | step 0 | read 1 | step 1 | read 2 | ...        (puts work in, and reads)
+ *   copy      | 0 |      | 1 |             | 2: when step 0 has used its own |
+ *   compute       | step 0            | step 1             | step 2
+ *
+ * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. Where that waits for the disk, the kernel is told what the next steps read. */
+#include "worker/run/trainer.h"
+
+#include "base/clock.h"
+
+#include <sys/resource.h>
+
+#define NOW 0.0
+/* Steps that are asked for ahead; for how many steps, after reading had to wait for the disk, at first and at most. */
+enum { EXPECTED_STEPS = 2, COLD_STEPS = 64, COLD_MOST = 1 << 20 };
+
+int trainer_batch_open(struct trainer *t, struct dt_error *err)
+{
+    struct dt_device *d = t->world->device;
+    const struct model_spec *m = &t->chain.spec;
+    int64_t elements = m->batch_size * m->sequence_length, of_step = 2 * t->micro_steps * elements;
+    int32_t *device = plan_at(&t->plan, t->piece_batch), *host = plan_at(&t->plan, t->piece_host_batch);
+    if (!d->host_memory && dt_stream_open(d, -1, &t->copy, err) != 0) { /* for copies alone */
+        return -1;
+    }
+    t->ahead = d->host_memory ? 0 : 1;
+    for (int i = 0; i < 2; i++) {
+        struct trainer_feed *f = &t->feeds[i];
+        f->host = host + i * of_step;
+        f->device = device + i * of_step;
+        f->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->valid);
+        f->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->batches);
+        for (int64_t j = 0; j < t->micro_steps; j++) { /* ids and labels of a micro-step side by side */
+            f->batches[j] = (struct batch){.ids = f->device + 2 * j * elements,
+                                           .labels = f->device + (2 * j + 1) * elements,
+                                           .batch_size = m->batch_size,
+                                           .sequence_length = m->sequence_length};
+        }
+        if (t->copy != NULL && (dt_event_open(d, &f->copied, err) != 0 || dt_event_open(d, &f->used, err) != 0)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void trainer_batch_close(struct trainer *t)
+{
+    if (t->copy != NULL) {
+        dt_stream_close(t->copy);
+        t->copy = NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        dt_event_close(t->feeds[i].copied);
+        dt_event_close(t->feeds[i].used);
+        t->feeds[i].copied = t->feeds[i].used = NULL;
+    }
+}
+
+void trainer_batch_restart(struct trainer *t)
+{
+    t->begun = t->step;
+    t->begun_samples = t->horizon.samples;
+    t->read_epoch = t->epoch;
+    t->read_position = t->position;
+    t->feeds[0].full = t->feeds[1].full = false;
+    t->cold = 0;
+    t->cold_span = COLD_STEPS;
+}
+
+/* Decides where the next step's micro-steps take their samples; returns how many there are. The rest of an epoch that fills no
+ * micro-batch of all ranks is left out; what is left of a step at its end is up to partial_accumulation. */
+static int64_t place_micro_steps(struct trainer *t)
+{
+    enum partial_accumulation partial = t->job->training.partial_accumulation;
+    int64_t samples = t->job->training.batch_size_per_gpu * t->size;
+    int64_t room = (t->train.sample_count - t->read_position) / samples, n = 0;
+    if (room <= 0 || (room < t->micro_steps && partial == PARTIAL_DROP)) {
+        t->read_epoch++;
+        t->read_position = 0;
+        room = t->train.sample_count / samples;
+    }
+    while (n < t->micro_steps) {
+        if (room == 0) {
+            if (partial != PARTIAL_CARRY) {
+                break;
+            }
+            t->read_epoch++;
+            t->read_position = 0;
+            room = t->train.sample_count / samples;
+        }
+        t->micro[n++] = (struct trainer_micro){.epoch = t->read_epoch, .position = t->read_position};
+        t->read_position += samples;
+        room--;
+    }
+    return n;
+}
+
+/* The loader fills host memory, one copy in stream order brings ids and labels to the device. */
+static void read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from, const struct sampler *order,
+                       const struct trainer_micro *at, int64_t j, struct dt_stream *stream)
+{
+    struct batch *b = &f->batches[j];
+    int64_t elements = b->batch_size * b->sequence_length;
+    int32_t *ids = f->host + 2 * j * elements, *labels = ids + elements;
+    b->valid_count = f->valid[j] = data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
+    int span = timeline_begin(t->timeline, t->copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream, "batch", NULL);
+    dt_stream_copy(stream, f->device + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
+    timeline_end(t->timeline, span, stream);
+}
+
+static long disk_reads(void)
+{
+    struct rusage use;
+    return getrusage(RUSAGE_THREAD, &use) == 0 ? use.ru_majflt : 0;
+}
+
+/* Of the next steps: what memory has not got of them is on its way when they are read, all of it at once, not page by page. */
+static void expect_next(struct trainer *t)
+{
+    int64_t samples = t->job->training.batch_size_per_gpu * t->micro_steps;
+    int64_t left = data_expect(&t->train, &t->order, t->read_epoch, t->read_position, t->rank, t->size, EXPECTED_STEPS * samples);
+    (void)data_expect(&t->train, &t->order, t->read_epoch + 1, 0, t->rank, t->size, left);
+}
+
+/* Which targets are missing in this step, of which every rank knows by itself. */
+static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
+{
+    int64_t micro_batches = 0, blank = 0;
+    f->blank_rank = -1;
+    for (int64_t j = 0; j < f->count && t->train.blank_count > 0; j++) {
+        for (int r = 0; r < t->size; r++, micro_batches++) {
+            const struct trainer_micro *at = &t->micro[j];
+            if (data_blank(&t->train, &t->order, at->epoch, at->position, r, t->size, t->job->training.batch_size_per_gpu)) {
+                f->blank_rank = f->blank_rank < 0 || r < f->blank_rank ? r : f->blank_rank;
+                blank++;
+            }
+        }
+    }
+    f->blank = blank > 0 && blank == micro_batches;
+}
+
+/* Reads the next step's batches. */
+static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
+{
+    struct dt_stream *stream = t->copy != NULL ? t->copy : t->world->compute;
+    double begin_s = dt_now_s();
+    if (t->copy != NULL) {
+        if (trainer_wait(t, f->copied, "batch", err) != 0) { /* the last one left the host's buffer long ago */
+            return -1;
+        }
+        dt_event_wait(f->used, t->copy);
+    }
+    long before = disk_reads();
+    f->count = place_micro_steps(t);
+    f->epoch = t->read_epoch;
+    f->position = t->read_position;
+    look_for_blanks(t, f);
+    for (int64_t j = 0; j < f->count; j++) {
+        read_batch(t, f, &t->train, &t->order, &t->micro[j], j, stream);
+    }
+    if (t->copy != NULL) {
+        dt_event_record(f->copied, t->copy);
+    }
+    if (disk_reads() > before && t->cold < t->cold_span) {
+        /* What was asked for waits for nothing, so it would be forgotten again and again: longer each time. */
+        t->cold = t->cold_span;
+        t->cold_span *= t->cold_span < COLD_MOST ? 2 : 1;
+    } else if (t->cold > 0) {
+        t->cold--;
+    }
+    if (t->cold > 0) {
+        expect_next(t);
+    }
+    f->data_s = dt_now_s() - begin_s;
+    f->full = true;
+    return 0;
+}
+
+int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_error *err)
+{
+    struct trainer_feed *f = &t->feeds[t->begun % 2];
+    if (!f->full && fill(t, f, err) != 0) {
+        return -1;
+    }
+    if (t->copy != NULL) {
+        dt_event_wait(f->copied, t->world->compute);
+    }
+    f->full = false;
+    *out = f;
+    return 0;
+}
+
+void trainer_batch_used(struct trainer *t, struct trainer_feed *f)
+{
+    if (t->copy != NULL) {
+        dt_event_record(f->used, t->world->compute);
+    }
+}
+
+int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err)
+{
+    struct trainer_feed *f = &t->feeds[t->begun % 2];
+    struct dt_error ignored;
+    if (fill(t, f, err) != 0) {
+        return -1;
+    }
+    if (dt_event_sync(busy, NOW, &ignored) != 0) { /* the device had work all the time: nobody waited for the batch */
+        f->data_s = 0;
+    }
+    return 0;
+}
+
+struct batch *trainer_batch_eval(struct trainer *t, int64_t i)
+{
+    struct trainer_feed *f = &t->feeds[(t->begun + 1) % 2]; /* the other one may hold the next step's already */
+    int64_t samples = t->job->training.batch_size_per_gpu * t->size;
+    read_batch(t, f, &t->val, &t->val_order, &(struct trainer_micro){.position = i * samples}, 0, t->world->compute);
+    return &f->batches[0];
+}

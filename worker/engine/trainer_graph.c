@@ -1,0 +1,236 @@
+/* Calls of blocks as graphs: the kernels of one call of a layer (forward, computing again, backward, evaluation) go into the compute stream as a whole, which costs
+ * the host one launch in place of about ten or twenty. Only these kernels: collectives, events, marks of progress and whatever else a step puts in stays outside, so
+ * graphs know no strategy.
+ *
+ * A graph stands for the arguments that it was taken down with, so it is found by all that a call depends on (`struct call`): another address, size or flag is
+ * another call. Layers have the same ones in each step: units keep their slots, and a layer is given no ids. A call that comes for the first time runs
+ * directly, as plans are made and code is loaded then; the second time it is taken down. What a block has beyond CALLS of them runs directly for good.
+ *
+ * `auto` measures: after a few steps without graphs, turns of TURN_STEPS steps with and without them, and the faster way stays. Bits are the same either way, so
+ * each rank decides by itself. */
+#include "worker/run/trainer.h"
+
+#include "base/bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CALLS = 8,      /* evaluation; forward, recompute and backward that adds, beside collectives or not; backward that overwrites */
+    LAUNCHES = 100, /* more than these calls of a layer make together */
+    TURN_STEPS = 4,
+    TURNS = 6,    /* half of them with graphs */
+    TIMES = TURNS /* of either kind: two steps of each turn count */
+};
+#define LAUNCH_BYTES 0x1p16 /* of device memory: what drivers before 12.4 take for a kernel in a graph, newer ones take less */
+
+struct call {
+    enum pass_phase phase;
+    enum dt_dtype grad_type;
+    bool accumulate;
+    const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *again, *scratch;
+    const void *ids, *labels, *logits, *loss_sum;
+    int64_t batch_size, sequence_length, logits_row, busy_sms;
+    double loss_scale;
+};
+
+struct trainer_graphs {
+    struct {
+        struct call call;
+        struct dt_graph *graph; /* null: it has come once */
+    } (*of)[CALLS];             /* of each block */
+    int *count;
+    bool on, refused;
+    bool measuring;
+    int64_t first_step;
+    double times[2][TIMES]; /* without, with */
+    size_t time_count[2];
+};
+
+double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device)
+{
+    return dt_device_has_graphs(device) ? (double)t->chain.spec.layers * LAUNCHES * LAUNCH_BYTES : 0;
+}
+
+/* Nobody asked for graphs, and what they take may be missing. */
+static bool no_room(const struct trainer *t)
+{
+    struct dt_device *device = t->world->device;
+    size_t free_bytes, total_bytes;
+    return t->job->training.cuda_graphs == GRAPHS_AUTO && dt_device_memory(device, &free_bytes, &total_bytes) &&
+           (double)free_bytes < trainer_graph_bytes(t, device);
+}
+
+void trainer_graph_open(struct trainer *t)
+{
+    if (t->job->training.cuda_graphs == GRAPHS_OFF || !dt_device_has_graphs(t->world->device) || no_room(t)) {
+        return;
+    }
+    struct trainer_graphs *g = dt_arena_alloc(&t->arena, sizeof *g);
+    g->of = dt_arena_alloc(&t->arena, (size_t)t->chain.block_count * sizeof *g->of);
+    g->count = dt_arena_alloc(&t->arena, (size_t)t->chain.block_count * sizeof *g->count);
+    g->measuring = t->job->training.cuda_graphs == GRAPHS_AUTO;
+    g->on = !g->measuring;
+    g->first_step = -1;
+    t->graphs = g;
+}
+
+static void forget(struct trainer *t)
+{
+    struct trainer_graphs *g = t->graphs;
+    for (int i = 0; i < t->chain.block_count; i++) {
+        for (int k = 0; k < g->count[i]; k++) {
+            dt_graph_close(g->of[i][k].graph);
+            g->of[i][k].graph = NULL;
+        }
+    }
+}
+
+void trainer_graph_close(struct trainer *t)
+{
+    if (t->graphs != NULL) {
+        forget(t);
+    }
+    t->graphs = NULL;
+}
+
+/* ---- a call ---- */
+
+static struct call call_of(const struct pass *p)
+{
+    struct call c;
+    memset(&c, 0, sizeof c); /* it is compared whole */
+    c.phase = p->phase;
+    c.grad_type = p->grad_type;
+    c.accumulate = p->accumulate;
+    c.weights = p->weights;
+    c.grads = p->grads;
+    c.x_residual = p->x_residual;
+    c.x_branch = p->x_branch;
+    c.y_residual = p->y_residual;
+    c.y_branch = p->y_branch;
+    c.dy = p->dy;
+    c.dx = p->dx;
+    c.kept = p->kept;
+    c.saved = p->saved;
+    c.again = p->again;
+    c.scratch = p->scratch;
+    c.ids = p->batch->ids;
+    c.labels = p->batch->labels;
+    c.logits = p->logits;
+    c.loss_sum = p->loss_sum;
+    c.batch_size = p->batch->batch_size;
+    c.sequence_length = p->batch->sequence_length;
+    c.logits_row = p->logits_row;
+    c.busy_sms = p->busy_sms;
+    c.loss_scale = p->loss_scale;
+    return c;
+}
+
+/* Where the call's graph is or will be; null when it comes for the first time, or there is no room for it. */
+static struct dt_graph **find(struct trainer_graphs *g, int block, const struct call *c)
+{
+    for (int k = 0; k < g->count[block]; k++) {
+        if (memcmp(&g->of[block][k].call, c, sizeof *c) == 0) {
+            return &g->of[block][k].graph;
+        }
+    }
+    if (g->count[block] < CALLS) {
+        g->of[block][g->count[block]++].call = *c;
+    }
+    return NULL;
+}
+
+static void run(const struct block *b, const struct pass *p)
+{
+    (p->phase == PASS_BACKWARD ? b->ops->backward : b->ops->forward)(b, p);
+}
+
+/* False: it could not be taken down, nothing of it has run, and no other call is tried. */
+static bool take_down(struct trainer *t, const struct block *b, const struct pass *p, struct dt_graph **out)
+{
+    struct dt_error err = {0};
+    int rc = dt_graph_begin(p->stream, &err);
+    if (rc == 0) {
+        run(b, p);
+        rc = dt_graph_end(p->stream, out, &err);
+    }
+    if (rc != 0) {
+        t->graphs->on = t->graphs->measuring = false;
+        t->graphs->refused = true;
+        if (!dt_stream_failed(p->stream, NULL)) {
+            metrics_say(&t->metrics, "train: warning: no CUDA graphs: %s; kernels are launched one by one", err.text);
+        }
+    }
+    return rc == 0;
+}
+
+void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p)
+{
+    struct trainer_graphs *g = t->graphs;
+    if (g == NULL || g->refused || b->layer < 0) {
+        run(b, p);
+        return;
+    }
+    struct call c = call_of(p);
+    struct dt_graph **graph = find(g, b->index, &c);
+    if (g->on && graph != NULL && (*graph != NULL || take_down(t, b, p, graph))) {
+        dt_graph_launch(*graph);
+    } else {
+        run(b, p);
+    }
+}
+
+/* ---- which way is faster ---- */
+
+/* Of the step that is the n-th of this round: its turn; negative: before the first one. */
+static int64_t turn_of(int64_t n)
+{
+    return n / TURN_STEPS - 1;
+}
+
+void trainer_graph_begin(struct trainer *t)
+{
+    struct trainer_graphs *g = t->graphs;
+    if (g == NULL || !g->measuring) {
+        return;
+    }
+    g->first_step = g->first_step < 0 ? t->begun : g->first_step;
+    int64_t turn = turn_of(t->begun - g->first_step);
+    g->on = turn >= 0 && turn % 2 == 0;
+}
+
+static void decide(struct trainer *t)
+{
+    struct trainer_graphs *g = t->graphs;
+    double without_s = dt_bench_median(g->times[0], g->time_count[0]), with_s = dt_bench_median(g->times[1], g->time_count[1]);
+    char fields[160];
+    g->measuring = false;
+    g->on = with_s < without_s;
+    if (!g->on) {
+        forget(t);
+    }
+    metrics_say(&t->metrics, "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)", g->on ? "on" : "off",
+                with_s * 1e3, without_s * 1e3);
+    snprintf(fields, sizeof fields, "\"on\": %s, \"with_s\": %.6g, \"without_s\": %.6g, \"step\": %lld, \"round\": %d", g->on ? "true" : "false",
+             with_s, without_s, (long long)t->step, t->world->round);
+    metrics_event(&t->metrics, "cuda_graphs", fields);
+}
+
+/* While a step is waited for, the next one is put in: those count whose neighbours are of their kind. */
+void trainer_graph_timed(struct trainer *t, int64_t step, double step_s)
+{
+    struct trainer_graphs *g = t->graphs;
+    if (g == NULL || !g->measuring) {
+        return;
+    }
+    int64_t n = step - g->first_step, turn = turn_of(n), at = n % TURN_STEPS;
+    if (turn >= 0 && turn < TURNS && at > 0 && at < TURN_STEPS - 1) {
+        int with = turn % 2 == 0;
+        g->times[with][g->time_count[with]++] = step_s;
+    }
+    if (turn == TURNS - 1 && at == TURN_STEPS - 1) {
+        decide(t);
+    }
+}

@@ -1,0 +1,290 @@
+/* Does the job fit, and if not, what is to change? On a CPU it is the host's memory that its ranks share; on a GPU the GPU's, beside what CUDA's context and
+ * libraries take, which is measured when everything but the plan is there, and beside what others hold. */
+#include "worker/run/trainer.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/engine/gpu_blame.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPARE_LEAST_BYTES 0x8p20
+#define SPARE_SHARE (1.0 / 128)
+#define CONTEXT_MOST_BYTES 0x2p30 /* more than CUDA and its libraries ever take for themselves */
+#define HELD_WAIT_S 50.0          /* for the memory of programs that have ended: the driver takes a while to give it back */
+#define HELD_ASK_S 0.25
+#define HELD_SAY_S 10.0
+
+/* What the plan allocates on the device, or in the host's memory. */
+static double needed(const struct plan *p, bool on_device)
+{
+    return on_device ? (double)p->size_bytes[PLAN_LOCAL] + (double)p->size_bytes[PLAN_PEERS] : (double)plan_total(p);
+}
+
+/* ---- what to change when it does not fit ---- */
+
+/* CHANGE_MOMENTS changes what a run computes, so it is no part of CHANGE_ALL: it is proposed where these do not help. */
+enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7, CHANGE_MOMENTS = 8 };
+
+/* The least that is computed again beyond what the job does, in all layers; beyond RECOMPUTE_BLOCK: it does all. */
+static enum recompute next_level(const struct job *job)
+{
+    const struct job_recompute *r = &job->recompute;
+    return !r->enabled ? RECOMPUTE_MLP : r->every_n_layers > 1 && r->level > RECOMPUTE_CHEAP ? r->level : r->level + 1;
+}
+
+static void put_level(const struct job_recompute *r, enum recompute level, struct dt_text *out)
+{
+    const char *comma = out->size > 0 ? ", " : "", *name = JOB_RECOMPUTE_LEVELS;
+    for (int i = 0; i < (int)level; i++) {
+        name += strcspn(name, "|") + 1;
+    }
+    if (!r->enabled) {
+        dt_text_printf(out, "%sactivation_checkpointing.enabled=true", comma);
+        comma = ", ";
+    }
+    if (level != r->level) {
+        dt_text_printf(out, "%sactivation_checkpointing.level=%.*s", comma, (int)strcspn(name, "|"), name);
+        comma = ", ";
+    }
+    if (r->every_n_layers > 1) {
+        dt_text_printf(out, "%sactivation_checkpointing.checkpoint_every_n_layers=1", comma);
+    }
+}
+
+/* Bytes of one rank with some changes, on `size` ranks; infinite when the job cannot be so. Batches become `divisor` times smaller, and
+ * micro-steps as many times more; `level` is computed again. `out`: the changes as they are written. */
+static double changed_bytes(const struct trainer *t, bool on_device, int changes, int64_t divisor, enum recompute level, int size, int local_size,
+                            struct dt_text *out)
+{
+    struct job job = *t->job;
+    struct trainer other;
+    dt_text_reset(out);
+    if (changes & CHANGE_SHARD) {
+        job.training.strategy = "full_shard";
+        dt_text_puts(out, "training.strategy=full_shard");
+    }
+    if (changes & CHANGE_RECOMPUTE) {
+        put_level(&t->job->recompute, level, out);
+        job.recompute = (struct job_recompute){.enabled = true, .every_n_layers = 1, .level = level};
+    }
+    if (changes & CHANGE_BATCH) {
+        job.training.gradient_accumulation_steps *= divisor;
+        job.training.batch_size_per_gpu /= divisor;
+        dt_text_printf(out, "%straining.batch_size_per_gpu=%lld, training.gradient_accumulation_steps=%lld", out->size > 0 ? ", " : "",
+                       (long long)job.training.batch_size_per_gpu, (long long)job.training.gradient_accumulation_steps);
+    }
+    if (changes & CHANGE_MOMENTS) {
+        job.precision.moments = DT_BF16;
+        dt_text_printf(out, "%straining.optimizer_state_dtype=bf16", out->size > 0 ? ", " : "");
+    }
+    struct dt_error err;
+    double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
+                       ? needed(&other.plan, on_device)
+                       : INFINITY;
+    trainer_close(&other);
+    return bytes;
+}
+
+/* The same with the largest batch and the least recomputing that make all `holders` of them fit into `have`; more than `have` when nothing does. */
+static double fitting_bytes(const struct trainer *t, bool on_device, int changes, int local_size, int holders, double have, struct dt_text *out)
+{
+    int64_t batch = t->job->training.batch_size_per_gpu, last = changes & CHANGE_BATCH ? batch : 1;
+    double need = INFINITY;
+    for (int64_t d = changes & CHANGE_BATCH ? 2 : 1; d <= last; d++) {
+        enum recompute level = changes & CHANGE_RECOMPUTE ? next_level(t->job) : RECOMPUTE_BLOCK;
+        for (; batch % d == 0 && level <= RECOMPUTE_BLOCK; level++) {
+            need = changed_bytes(t, on_device, changes, d, level, t->size, local_size, out) * holders;
+            if (need <= have) {
+                return need;
+            }
+        }
+    }
+    return need;
+}
+
+/* holders: ranks that share what is to hold them, `have` bytes. The fewest changes that make the job fit, each with what it then needs; otherwise how far all of
+ * them together get, and on how many hosts that would fit. */
+static void add_advice(const struct trainer *t, bool on_device, int local_size, int holders, double have, struct dt_text *out)
+{
+    const struct job *job = t->job;
+    int open = 0, found = 0;
+    char bytes[32];
+    struct dt_text what;
+    dt_text_init(&what);
+    open |= job->training.batch_size_per_gpu > 1 ? CHANGE_BATCH : 0;
+    open |= next_level(job) <= RECOMPUTE_BLOCK ? CHANGE_RECOMPUTE : 0;
+    open |= t->size > 1 && (t->strategy.weights == &weights_whole || t->shards < t->size) ? CHANGE_SHARD : 0;
+    for (int count = 1; count <= 3 && found == 0; count++) {
+        for (int changes = 1; changes <= CHANGE_ALL; changes++) {
+            if (__builtin_popcount((unsigned)changes) != count || (changes & ~open) != 0) {
+                continue;
+            }
+            double need = fitting_bytes(t, on_device, changes, local_size, holders, have, &what);
+            if (need <= have) {
+                dt_text_printf(out, "%s%s (%s)", found++ ? " or " : "fits with ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+            }
+        }
+    }
+    if (found == 0) {
+        double need = open
+                          ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, RECOMPUTE_BLOCK, t->size, local_size, &what) * holders
+                          : INFINITY;
+        if (isfinite(need)) {
+            dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+        }
+        if (job->precision.moments == DT_F32) {
+            need = fitting_bytes(t, on_device, open | CHANGE_MOMENTS, local_size, holders, have, &what);
+            if (need <= have) {
+                dt_text_printf(out, "a new run fits with %s (%s); or ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+            }
+        }
+        dt_text_puts(out, "use a smaller model (model.n_layer, model.n_embd) or data.sequence_length");
+        for (int hosts = 2; hosts <= 1024; hosts *= 2) {
+            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, &what) * holders <= have) {
+                dt_text_printf(out, ", or %d hosts like this one and %s", hosts, dt_text_str(&what));
+                break;
+            }
+        }
+    }
+    dt_text_clear(&what);
+}
+
+/* "weights 3.1 GiB, optimizer 6.2 GiB": what matters of `holders` ranks. */
+static void add_parts(const struct trainer *t, bool on_device, int holders, struct dt_text *out)
+{
+    char part[32];
+    double need = needed(&t->plan, on_device);
+    for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
+        double bytes = (double)t->plan.bytes[i];
+        if (bytes > need / 20 && !(on_device && i == PLAN_STAGING)) {
+            dt_text_printf(out, "%s%s %s", out->size > 0 ? ", " : "", plan_purpose_name((enum plan_purpose)i),
+                           dt_text_bytes(bytes * holders, part, sizeof part));
+        }
+    }
+}
+
+static int does_not_fit(const struct trainer *t, bool on_device, int local_size, int holders, double have, const char *what, struct dt_error *err)
+{
+    char need_text[32], have_text[32], who[64];
+    struct dt_text parts, advice;
+    dt_text_init(&parts);
+    dt_text_init(&advice);
+    add_parts(t, on_device, holders, &parts);
+    add_advice(t, on_device, local_size, holders, have, &advice);
+    (void)snprintf(who, sizeof who, "%d rank%s on this %s %s", holders, holders == 1 ? "" : "s", on_device ? "GPU" : "host",
+                   holders == 1 ? "needs" : "need");
+    (void)dt_fail(err, DT_NO_MEMORY, "plan: %s %s (%s), %s is %s; %s", who,
+                  dt_text_bytes(needed(&t->plan, on_device) * holders, need_text, sizeof need_text), dt_text_str(&parts), what,
+                  dt_text_bytes(have > 0 ? have : 0, have_text, sizeof have_text), dt_text_str(&advice));
+    dt_text_clear(&parts);
+    dt_text_clear(&advice);
+    return -1;
+}
+
+int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err)
+{
+    char what[64];
+    if (device != NULL && !device->host_memory) { /* trainer_open does, when the device's libraries have taken theirs */
+        return 0;
+    }
+    double have = plan_available(local_size, what, sizeof what);
+    return needed(&t->plan, false) * local_size <= have ? 0 : does_not_fit(t, false, local_size, local_size, have, what, err);
+}
+
+int trainer_check_total(const struct trainer *t, double total_bytes, int local_size, struct dt_error *err)
+{
+    bool fits = total_bytes <= 0 || needed(&t->plan, true) <= total_bytes;
+    return fits ? 0 : does_not_fit(t, true, local_size, 1, total_bytes, "memory of the GPU", err);
+}
+
+/* ---- on a device that is open ---- */
+
+/* Of each rank, for what CUDA and its libraries take when a kernel or a collective first runs, after this check: its
+ * code, memory for its threads. NCCL's buffers are there already (strategy_connect). */
+static double spare_bytes(double total_bytes)
+{
+    return fmax(SPARE_LEAST_BYTES, total_bytes * SPARE_SHARE);
+}
+
+/* What other programs hold of it, as far as the driver tells. */
+static double others_bytes(const struct world *w)
+{
+    struct gpu_sample s;
+    return gpu_watch_sample(w->gpu, &s) && s.others_bytes > 0 ? s.others_bytes : 0;
+}
+
+/* Waits while memory is held by nobody who is known, which the driver gives back when it gets to it. False: it does not. */
+static bool wait_for_memory(const struct world *w, const char *name, double need)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    double begin_s = dt_now_s(), said_s = begin_s, held = 0;
+    char bytes[32];
+    while (dt_device_memory(w->device, &free_bytes, &total_bytes) && (double)free_bytes < need) {
+        double now_s = dt_now_s();
+        held = need - (double)free_bytes;
+        if (now_s - begin_s > HELD_WAIT_S || atomic_load(&w->page->order) != DT_ORDER_NONE) {
+            return false;
+        }
+        if (now_s - said_s >= HELD_SAY_S) {
+            said_s = now_s;
+            dt_log(DT_LOG_WARN, "memory", "%s: waiting for %s that an ended program held, %.0f s left", name,
+                   dt_text_bytes(held, bytes, sizeof bytes), HELD_WAIT_S - (now_s - begin_s));
+        }
+        dt_page_pulse(w->page);
+        dt_sleep_s(HELD_ASK_S);
+    }
+    return true;
+}
+
+int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *err)
+{
+    size_t free_bytes, total_bytes;
+    struct dt_device_place place = {.name = "the device"};
+    if (w->device->host_memory || !dt_device_memory(w->device, &free_bytes, &total_bytes)) {
+        return 0;
+    }
+    (void)dt_device_place(w->device->ops->name, w->device->options.index, &place);
+    int sharers = w->gpus.ranks;
+    double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
+    t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
+    double connected = fmin(t->connected_bytes, t->context_bytes);
+    double own = connected + fmin(t->context_bytes - connected, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */
+    double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
+    double spare = spare_bytes((double)total_bytes);
+    double need = needed(&t->plan, true) + graphs + spare, room = (double)total_bytes - own - (graphs + spare) * sharers;
+    if (needed(&t->plan, true) * sharers > room) {
+        return does_not_fit(t, true, w->local_size, sharers, room, "memory of the GPU", err);
+    }
+    if (need <= (double)free_bytes) {
+        return 0;
+    }
+    char need_text[32], free_text[32];
+    (void)dt_fail(err, DT_IO, "memory: %s: the plan needs %s, free are %s, the rest is held by others", place.name,
+                  dt_text_bytes(need, need_text, sizeof need_text), dt_text_bytes((double)free_bytes, free_text, sizeof free_text));
+    size_t size = strlen(err->text);
+    gpu_blame(place.bus, err);
+    if (err->text[size] != '\0' || !wait_for_memory(w, place.name, need)) {
+        return -1;
+    }
+    return 0;
+}
+
+double trainer_memory(const struct trainer *t)
+{
+    size_t free_bytes, total_bytes;
+    struct dt_device *device = t->world->device;
+    if (device->host_memory || !dt_device_memory(device, &free_bytes, &total_bytes)) {
+        return metrics_memory();
+    }
+    return fmax(0, (double)total_bytes - (double)free_bytes - others_bytes(t->world));
+}
+
+double trainer_planned_bytes(const struct trainer *t)
+{
+    bool on_device = !t->world->device->host_memory;
+    return needed(&t->plan, on_device) + (on_device ? t->context_bytes : 0);
+}

@@ -1,0 +1,160 @@
+/* A training job: what job.json says, every value filled in and checked. Nothing after job.c looks at the file again. */
+#ifndef DT_WORKER_JOB_JOB_H
+#define DT_WORKER_JOB_JOB_H
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "worker/model/block.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum loss_normalization { LOSS_LOCAL_MEAN, LOSS_GLOBAL_TOKENS };
+enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY }; /* auto: the strategy row's own */
+enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };             /* fsdp.backward_prefetch */
+enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };                  /* auto: as is measured to be faster */
+enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
+
+/* Names of enum recompute, in its order. */
+#define JOB_RECOMPUTE_LEVELS "none|cheap|mlp|block"
+
+struct job {
+    const char *path;       /* the job file, as given */
+    const char *name;       /* file name without folder and .json */
+    const char *output_dir; /* runs/NAME by default */
+    bool fresh;             /* --fresh: begin anew in a new folder */
+    struct job_model {
+        const char *name;                                                  /* "gpt2"; from the folder's config.json when `load` is given */
+        const char *load;                                                  /* Hugging Face folder, or null */
+        int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner; /* n_inner 0: 4 * n_embd */
+        double layer_norm_epsilon, initializer_range;
+        double attn_pdrop, embd_pdrop, resid_pdrop; /* not computed with */
+    } model;
+    struct job_data {
+        const char *train, *val; /* path or glob of shards; val may be null */
+        const char *format;      /* "auto", "tokens" (llm.c shards), "tensors" */
+        const char *tokenizer;   /* null: as the shards say */
+        int64_t sequence_length;
+        bool shuffle;
+    } data;
+    struct job_training {
+        const char *strategy; /* "auto" resolved by strategy.c when the world is known */
+        int64_t batch_size_per_gpu, gradient_accumulation_steps;
+        int64_t max_steps; /* -1: by num_epochs */
+        double num_epochs; /* 0: by max_steps */
+        double learning_rate, warmup_ratio, min_lr_ratio;
+        int64_t warmup_steps;          /* -1: by warmup_ratio */
+        const char *lr_scheduler_type; /* "constant", "constant_with_warmup", "linear", "cosine" */
+        double weight_decay, adam_beta1, adam_beta2, adam_epsilon;
+        double max_grad_norm; /* 0: no clipping */
+        int64_t seed;
+        int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
+        enum loss_normalization loss_normalization;
+        bool deterministic;
+        const char *device;                          /* "auto", "cpu", "cuda", "gpu" */
+        bool share_gpu;                              /* several ranks may compute on one GPU */
+        const char *collectives;                     /* "auto", "nccl", "peer": between GPUs */
+        int64_t collective_sms;                      /* nccl: multiprocessors that a collective may take; 0: as NCCL chooses */
+        enum graphs_wish cuda_graphs;                /* layers as CUDA graphs, on a GPU */
+        const char *precision;                       /* "32-true", "bf16-mixed" */
+        const char *optimizer_state_dtype;           /* "fp32", "bf16" */
+        double step_timeout_s, collective_timeout_s; /* 0: none */
+        enum accumulate_sync accumulate_sync;
+        enum partial_accumulation partial_accumulation;
+        int64_t threads; /* 0: cores this process may use / local ranks */
+    } training;
+    struct job_ddp {
+        double bucket_cap_mb;
+    } ddp;
+    struct job_fsdp {
+        const char *sharding_strategy; /* null: from training.strategy */
+        int64_t device_mesh[2];        /* replicas, shards; 0 0: one shard group per host */
+        enum prefetch backward_prefetch;
+        bool forward_prefetch, limit_all_gathers;
+    } fsdp;
+    struct job_zero {
+        int64_t stage; /* -1: not given */
+    } zero;
+    struct job_bf16 { /* DeepSpeed's words for training.precision bf16-mixed */
+        bool enabled;
+    } bf16;
+    struct job_mixed {                                         /* FSDP's */
+        const char *param_dtype, *reduce_dtype, *buffer_dtype; /* null: as training.precision; as param_dtype; any */
+    } mixed;
+    struct job_recompute { /* activation_checkpointing */
+        bool enabled;
+        int64_t every_n_layers;
+        enum recompute level;
+    } recompute;
+    struct job_checkpointing {
+        int64_t save_every_n_steps; /* 0: only at the end */
+        int64_t keep_last_n;        /* 0: all */
+        const char *resume;         /* "auto", "never", or a folder of a checkpoint */
+        const char *accept;         /* "training.learning_rate,data.train": full keys of job_compare.c; or null */
+        const char *checkpoint_dir; /* output_dir/checkpoints by default */
+        double save_timeout_s;
+    } checkpointing;
+    struct job_logging {
+        int64_t log_every_n_steps;
+        int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
+    } logging;
+
+    struct job_precision {             /* what training.precision, mixed_precision and bf16 say together, and training.optimizer_state_dtype */
+        enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients; gradients on the wire */
+        enum dt_dtype moments;         /* F32 or BF16: AdamW's */
+    } precision;
+
+    struct dt_arena arena; /* owns all strings */
+    char *text;            /* the whole job as JSON, every value filled in; what goes to output_dir/job.json */
+};
+
+struct job_arguments {             /* the command line of `train` */
+    const char *path;              /* job.json */
+    const char *const *set;        /* "training.seed=7", in order */
+    const char *const *set_option; /* null, or as many: "--seed" when that option said it, else null */
+    int set_count;
+    bool fresh;
+};
+
+/* Reads, fills in and checks a job. All problems are reported at once, one per line in `problems` (initialised text), each
+ * `file:line:column: key: cause; do this`; err then says how many. 0 or -1. */
+int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err);
+void job_close(struct job *job);
+/* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands alone in its line). */
+int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err);
+/* The JSON Schema of the job file, generated from the field tables. */
+void job_schema(struct dt_text *out);
+/* job_compare.c */
+/* What a key of the job is to a run that goes on from a checkpoint. */
+enum job_key_kind {
+    JOB_KEY_TENSORS, /* another value, other tensors: never */
+    JOB_KEY_TOKENS,  /* the tensors fit and mean something else: never */
+    JOB_KEY_DATA,    /* other samples, or another order: when checkpointing.accept names it, from sample 0 of epoch 0 on */
+    JOB_KEY_NUMBER,  /* of schedule, optimizer or loss: when checkpointing.accept names it, from the next step on */
+    JOB_KEY_LENGTH   /* of the run: always */
+};
+enum { JOB_KEYS_MAX = 29 };
+#define JOB_DATA_KEY "data.train" /* compared by content */
+#define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
+struct job_change {
+    const char *key;
+    enum job_key_kind kind;
+    char was[64], is[64]; /* JSON, cut short; "" of JOB_DATA_KEY */
+};
+struct job_changes {
+    struct job_change list[JOB_KEYS_MAX];
+    int count;
+    char data[320]; /* of JOB_DATA_KEY: how they differ, cut short */
+};
+/* Compares two saved jobs (JSON as in `text`). other_data: how the data differ from those of the checkpoint; null: they are the same. 0 with all that differs
+ * and may; DT_INVALID with what differs and may not, both values of the first, and the ways on. */
+int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out, struct dt_error *err);
+/* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that may be meant, or null. */
+const char *job_accept_key(const char *name);
+const char *job_accept_nearest(const char *name);
+/* Puts what a saved job says of training into *out. Strings are in the arena. */
+void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out);
+
+#endif

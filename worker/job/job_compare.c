@@ -1,0 +1,200 @@
+/* What of a job may differ from the job of a checkpoint that is gone on from: one row per key that counts. Strategy, world size, batch split and where the data
+ * lie are not among them: nothing of the training depends on them. */
+#include "worker/job/job.h"
+
+#include "base/config_value.h"
+#include "base/scan.h"
+#include "worker/job/job_fields.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct job_key {
+    const char *path;
+    enum job_key_kind kind;
+} keys[JOB_KEYS_MAX] = {
+    {"model.name", JOB_KEY_TENSORS},
+    {"model.n_layer", JOB_KEY_TENSORS},
+    {"model.n_head", JOB_KEY_TENSORS},
+    {"model.n_embd", JOB_KEY_TENSORS},
+    {"model.n_positions", JOB_KEY_TENSORS},
+    {"model.vocab_size", JOB_KEY_TENSORS},
+    {"model.n_inner", JOB_KEY_TENSORS},
+    {"model.layer_norm_epsilon", JOB_KEY_TENSORS},
+    {"model.initializer_range", JOB_KEY_TENSORS},
+    {"data.tokenizer", JOB_KEY_TOKENS},
+    {JOB_DATA_KEY, JOB_KEY_DATA},
+    {"data.sequence_length", JOB_KEY_DATA},
+    {"data.shuffle", JOB_KEY_DATA},
+    {"training.seed", JOB_KEY_DATA},
+    {"training.learning_rate", JOB_KEY_NUMBER},
+    {"training.lr_scheduler_type", JOB_KEY_NUMBER},
+    {"training.warmup_steps", JOB_KEY_NUMBER},
+    {"training.warmup_ratio", JOB_KEY_NUMBER},
+    {"training.min_lr_ratio", JOB_KEY_NUMBER},
+    {"training.weight_decay", JOB_KEY_NUMBER},
+    {"training.adam_beta1", JOB_KEY_NUMBER},
+    {"training.adam_beta2", JOB_KEY_NUMBER},
+    {"training.adam_epsilon", JOB_KEY_NUMBER},
+    {"training.optimizer_state_dtype", JOB_KEY_NUMBER},
+    {"training.max_grad_norm", JOB_KEY_NUMBER},
+    {"training.loss_normalization", JOB_KEY_NUMBER},
+    {"training.partial_accumulation", JOB_KEY_NUMBER},
+    {"training.max_steps", JOB_KEY_LENGTH},
+    {"training.num_epochs", JOB_KEY_LENGTH},
+};
+
+/* ---- checkpointing.accept ---- */
+
+static const char *short_name(const char *path)
+{
+    return strrchr(path, '.') + 1;
+}
+
+const char *job_accept_key(const char *name)
+{
+    for (int i = 0; i < JOB_KEYS_MAX; i++) {
+        if (keys[i].kind != JOB_KEY_LENGTH && (strcmp(keys[i].path, name) == 0 || strcmp(short_name(keys[i].path), name) == 0)) {
+            return keys[i].path;
+        }
+    }
+    return NULL;
+}
+
+const char *job_accept_nearest(const char *name)
+{
+    const char *names[JOB_KEYS_MAX];
+    size_t count = 0;
+    for (int i = 0; i < JOB_KEYS_MAX; i++) {
+        if (keys[i].kind != JOB_KEY_LENGTH) {
+            names[count++] = strchr(name, '.') != NULL ? keys[i].path : short_name(keys[i].path);
+        }
+    }
+    return dt_text_nearest(name, names, count);
+}
+
+static bool accepts(const char *accept, const char *path)
+{
+    for (const char *p = accept; p != NULL && *p != 0;) {
+        size_t size = strcspn(p, ",");
+        if (strlen(path) == size && strncmp(p, path, size) == 0) {
+            return true;
+        }
+        p += size + (p[size] == ',');
+    }
+    return false;
+}
+
+/* ---- two jobs ---- */
+
+static const cJSON *value_at(const cJSON *tree, const char *path)
+{
+    char section[32];
+    const char *dot = strchr(path, '.');
+    (void)snprintf(section, sizeof section, "%.*s", (int)(dot - path), path);
+    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(tree, section), dot + 1);
+}
+
+static void show(const cJSON *value, char *out, size_t out_bytes)
+{
+    char *text = cJSON_PrintUnformatted(value);
+    (void)snprintf(out, out_bytes, "%s", text != NULL ? text : "null");
+    cJSON_free(text);
+}
+
+/* True when the key differs; *out says how. A key that one version did not know says nothing. */
+static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is, const char *other_data, struct job_change *out)
+{
+    *out = (struct job_change){.key = key->path, .kind = key->kind};
+    if (strcmp(key->path, JOB_DATA_KEY) == 0) { /* where they lie says nothing */
+        return other_data != NULL;
+    }
+    const cJSON *x = value_at(was, key->path), *y = value_at(is, key->path);
+    if (x == NULL || y == NULL || cJSON_Compare(x, y, true)) {
+        return false;
+    }
+    show(x, out->was, sizeof out->was);
+    show(y, out->is, sizeof out->is);
+    return true;
+}
+
+static bool never(enum job_key_kind kind)
+{
+    return kind == JOB_KEY_TENSORS || kind == JOB_KEY_TOKENS;
+}
+
+/* What is in the way, and all ways on. */
+static int refuse(const struct job_changes *refused, const struct job_changes *taken, const char *accept, const char *other_data,
+                  struct dt_error *err)
+{
+    const struct job_change *first = &refused->list[0];
+    bool data = strcmp(first->key, JOB_DATA_KEY) == 0, order = false;
+    struct dt_text what, names;
+    dt_text_init(&what);
+    dt_text_init(&names);
+    if (data) {
+        dt_text_printf(&what, "%s: %s", first->key, other_data);
+    } else {
+        dt_text_printf(&what, "%s: was %s, is now %s", first->key, first->was, first->is);
+    }
+    for (int i = 0; i < refused->count; i++) {
+        dt_text_printf(&names, "%s%s", i > 0 ? "," : "", refused->list[i].key);
+        order |= refused->list[i].kind == JOB_KEY_DATA;
+    }
+    if (refused->count > 1) {
+        dt_text_printf(&what, " (all that differ: %s)", dt_text_str(&names));
+    }
+    for (int i = 0; i < taken->count; i++) { /* what was accepted has to be again */
+        if (taken->list[i].kind != JOB_KEY_LENGTH) {
+            dt_text_printf(&names, ",%s", taken->list[i].key);
+            order |= taken->list[i].kind == JOB_KEY_DATA;
+        }
+    }
+    const char *back = data ? "bring the old data back" : "go back to the old value", *anew = "begin anew with --fresh or another output_dir";
+    if (never(first->kind)) {
+        (void)dt_fail(err, DT_INVALID, "%s; %s, or %s%s%s", dt_text_str(&what), back, anew, first->kind == JOB_KEY_TOKENS ? JOB_WEIGHTS_ALONE : "",
+                      accepts(accept, first->key) ? "; it cannot be accepted, the saved tensors are of the old value" : "");
+    } else {
+        (void)dt_fail(err, DT_INVALID, "%s; %s, keep the optimizer's state and go on%s with --accept %s (checkpointing.accept), or %s",
+                      dt_text_str(&what), back, order ? " from the first sample" : "", dt_text_str(&names), anew);
+    }
+    dt_text_clear(&names);
+    dt_text_clear(&what);
+    return -1;
+}
+
+int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out, struct dt_error *err)
+{
+    struct job_changes refused = {.count = 0};
+    cJSON *b = NULL, *a = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, err);
+    b = a != NULL ? dt_scan_parse(now, strlen(now), "this job", NULL, err) : NULL;
+    *out = (struct job_changes){.count = 0};
+    (void)snprintf(out->data, sizeof out->data, "%s", other_data != NULL ? other_data : "");
+    for (int i = 0; b != NULL && i < JOB_KEYS_MAX; i++) {
+        struct job_change change;
+        if (differs(&keys[i], a, b, other_data, &change)) {
+            bool taken = change.kind == JOB_KEY_LENGTH || (!never(change.kind) && accepts(accept, change.key));
+            struct job_changes *to = taken ? out : &refused;
+            to->list[to->count++] = change;
+        }
+    }
+    cJSON_Delete(a);
+    bool compared = b != NULL;
+    cJSON_Delete(b);
+    return !compared ? -1 : refused.count > 0 ? refuse(&refused, out, accept, other_data, err) : 0;
+}
+
+void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)
+{
+    cJSON *tree = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, NULL);
+    const cJSON *training = cJSON_GetObjectItemCaseSensitive(tree, "training");
+    for (const struct dt_field *f = job_sections[JOB_TRAINING].fields; f->key != NULL; f++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(training, f->key);
+        if (value != NULL) {
+            (void)dt_value_parse(f->rule, value, arena, (char *)out + f->offset);
+        }
+    }
+    cJSON_Delete(tree);
+}

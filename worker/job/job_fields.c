@@ -1,0 +1,324 @@
+/* One row per key of the job file: JSON text of the default, one line of help, where it goes, what is allowed. The reader, the
+ * printed configuration, the saved job and the JSON Schema all come from these tables. */
+#include "worker/job/job_fields.h"
+
+#include <stddef.h>
+
+#define STEPS 1e12               /* a microsecond each, and the run takes eleven days: nobody wants more */
+#define EPOCHS 1e6               /* times 9e12 samples: the sum still is an int64_t */
+#define LARGE 1e30               /* still a float */
+#define EXACT 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
+
+static const struct dt_rule names_or_null = {.type = DT_RULE_NAMES, .null = true};
+static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
+static const struct dt_rule string = {.type = DT_RULE_STRING};
+static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
+static const struct dt_rule seed = {.type = DT_RULE_INTEGER, .min = 0, .max = EXACT};
+static const struct dt_rule steps = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS};
+static const struct dt_rule interval = {.type = DT_RULE_INTEGER, .min = 1, .max = STEPS};
+static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = -1, .max = STEPS};
+static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
+static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
+static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
+static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
+static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
+static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 2, .max = 16777216};
+static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
+static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
+static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
+static const struct dt_rule stage = {.type = DT_RULE_INTEGER, .min = 0, .max = 3, .null = true, .null_value = -1};
+static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
+static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = LARGE};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
+static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
+static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
+static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
+static const struct dt_rule format = {.type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
+static const struct dt_rule model_name = {.type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
+static const struct dt_rule strategy = {
+    .type = DT_RULE_CHOICE,
+    .list = "train --list-strategies",
+    .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+               "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+               "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"
+               "parameters_true",
+    .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+             "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
+static const struct dt_rule sharding = {
+    .type = DT_RULE_CHOICE, .null = true, .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
+static const struct dt_rule scheduler = {
+    .type = DT_RULE_CHOICE,
+    .choices = "constant|constant_with_warmup|linear|cosine",
+    .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
+static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
+static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
+static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
+static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
+                                         .choices = "32-true|32|fp32|bf16-mixed|bf16",
+                                         .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
+static const struct dt_rule element = {.type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
+static const struct dt_rule state_element = {.type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
+static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
+static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
+static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
+static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
+static const struct dt_rule prefetch = {
+    .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
+static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS, .later = "attention|full|selective"};
+
+static const struct dt_field top_fields[] = {
+    {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir),
+     &string_or_null},
+    {0},
+};
+
+#define AT(member) offsetof(struct job_model, member)
+static const struct dt_field model_fields[] = {
+    {"name", "null", "which model; from config.json when `load` is given", AT(name), &model_name},
+    {"load", "null", "Hugging Face folder with config.json and safetensors to begin with", AT(load), &string_or_null},
+    {"n_layer", "12", "number of layers", AT(n_layer), &layers},
+    {"n_head", "12", "attention heads per layer", AT(n_head), &layers},
+    {"n_embd", "768", "width of the residual stream", AT(n_embd), &width},
+    {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &length},
+    {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
+    {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
+    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
+    {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
+    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop), &fraction},
+    {"embd_pdrop", "0", "dropout of embeddings: not applied yet, only kept for config.json", AT(embd_pdrop), &fraction},
+    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop), &fraction},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_data, member)
+static const struct dt_field data_fields[] = {
+    {"train", NULL, "path or glob of the training shards", AT(train), &string},
+    {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
+    {"format", "\"auto\"", "tokens: llm.c shards; tensors: safetensors with input_ids", AT(format), &format},
+    {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
+    {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
+    {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_training, member)
+static const struct dt_field training_fields[] = {
+    {"strategy", "\"auto\"", "where weights, gradients and optimizer state live", AT(strategy), &strategy},
+    {"batch_size_per_gpu", "8", "samples per rank in one micro-step", AT(batch_size_per_gpu), &small},
+    {"gradient_accumulation_steps", "1", "micro-steps per optimizer step", AT(gradient_accumulation_steps), &small},
+    {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &steps_or_minus_1},
+    {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &epochs},
+    {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
+    {"lr_scheduler_type", "\"linear\"", "course of the learning rate after the warm-up", AT(lr_scheduler_type), &scheduler},
+    {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
+    {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
+    {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
+    {"weight_decay", "0", "AdamW's decoupled weight decay", AT(weight_decay), &from_0},
+    {"adam_beta1", "0.9", "decay of the first moment", AT(adam_beta1), &beta},
+    {"adam_beta2", "0.999", "decay of the second moment", AT(adam_beta2), &beta},
+    {"adam_epsilon", "1e-08", "added to the root of the second moment", AT(adam_epsilon), &above_0},
+    {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
+    {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
+    {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &steps},
+    {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
+    {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
+    {"deterministic", "false",
+     "on GPUs products are computed as the library proposes first, not as was measured once, attention by kernels of ours, and "
+     "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
+     AT(deterministic), &boolean},
+    {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
+    {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},
+    {"collectives", "\"auto\"", "how GPUs reach each other; auto: nccl where each rank has a GPU and NCCL is here, otherwise peer (one host)",
+     AT(collectives), &collectives},
+    {"collective_sms", "0",
+     "multiprocessors that a collective by nccl may take, products beside it are planned for the others; 0: as NCCL chooses, products for all",
+     AT(collective_sms), &multiprocessors},
+    {"cuda_graphs", "\"auto\"", "on GPUs a layer's kernels are launched as one CUDA graph; auto: if a step is measured to be faster so",
+     AT(cuda_graphs), &graphs},
+    {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
+     &precision},
+    {"optimizer_state_dtype", "\"fp32\"", "of AdamW's moments; bf16: half the memory, rounded stochastically, for fp32 masters",
+     AT(optimizer_state_dtype), &state_element},
+    {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
+    {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
+    {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
+    {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch", AT(partial_accumulation), &partial},
+    {"threads", "0", "CPU threads per rank; 0: cores this process may use / local ranks", AT(threads), &threads},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_fsdp, member)
+static const struct dt_field fsdp_fields[] = {
+    {"sharding_strategy", "null", "as training.strategy, in FSDP's words", AT(sharding_strategy), &sharding},
+    {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null", AT(device_mesh), &mesh},
+    {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched", AT(backward_prefetch), &prefetch},
+    {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
+    {"limit_all_gathers", "true", "as in FSDP jobs; gathers have two slots whatever it says", AT(limit_all_gathers), &boolean},
+    {0},
+};
+#undef AT
+static const struct dt_field ddp_fields[] = {
+    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first", offsetof(struct job_ddp, bucket_cap_mb), &bucket},
+    {0},
+};
+static const struct dt_field zero_fields[] = {
+    {"stage", "null", "as training.strategy zero0 to zero3, in DeepSpeed's words", offsetof(struct job_zero, stage), &stage},
+    {0},
+};
+static const struct dt_field mixed_fields[] = {
+    {"param_dtype", "null", "bf16 or fp32: as training.precision, in FSDP's words", offsetof(struct job_mixed, param_dtype), &element},
+    {"reduce_dtype", "null", "of gradients while they are reduced; as param_dtype when null", offsetof(struct job_mixed, reduce_dtype), &element},
+    {"buffer_dtype", "null", "as in FSDP jobs; these models have no buffers", offsetof(struct job_mixed, buffer_dtype), &element},
+    {0},
+};
+static const struct dt_field bf16_fields[] = {
+    {"enabled", "false", "as training.precision bf16-mixed, in DeepSpeed's words", offsetof(struct job_bf16, enabled), &boolean},
+    {0},
+};
+static const struct dt_field recompute_fields[] = {
+    {"enabled", "false", "compute activations again in backward instead of keeping them", offsetof(struct job_recompute, enabled), &boolean},
+    {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers), &layers},
+    {"level", "\"block\"", "what is computed again; cheap (norms and the activation) while not enabled", offsetof(struct job_recompute, level),
+     &level},
+    {0},
+};
+#define AT(member) offsetof(struct job_checkpointing, member)
+static const struct dt_field checkpointing_fields[] = {
+    {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
+    {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
+    {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run", AT(resume), &string},
+    {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept", AT(accept), &names_or_null},
+    {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
+    {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
+    {0},
+};
+#undef AT
+static const struct dt_field logging_fields[] = {
+    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps), &interval},
+    {"timeline_steps", "null",
+     "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for Perfetto",
+     offsetof(struct job_logging, timeline_steps), &pair},
+    {0},
+};
+
+const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
+    [JOB_TOP] = {"", "the job", top_fields, 0},
+    [JOB_MODEL] = {"model", "what is trained", model_fields, offsetof(struct job, model)},
+    [JOB_DATA] = {"data", "on what", data_fields, offsetof(struct job, data)},
+    [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
+    [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
+    [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
+    [JOB_ZERO] = {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
+    [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
+    [JOB_BF16] = {"bf16", "DeepSpeed's block", bf16_fields, offsetof(struct job, bf16)},
+    [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields, offsetof(struct job, recompute)},
+    [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields, offsetof(struct job, checkpointing)},
+    [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
+    [JOB_SECTION_COUNT] = {0},
+};
+
+#define LATER "not there yet; remove it"
+#define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
+#define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
+const struct dt_config_hint job_hints[] = {
+    {"deepspeed", "not there yet; write zero_optimization.stage or training.strategy instead"},
+    {"strategies", LATER},
+    {"plugins", LATER},
+    {"bfloat16", "DeepSpeed's old name; write bf16"},
+    {"fp16", FP16},
+    {"amp", FP16},
+    {"use_amp", FP16},
+    {"training.use_amp", FP16},
+    {"training.bf16", HF_BF16},
+    {"training.fp16", FP16},
+    {"bf16.immediate_grad_update", LATER},
+    {"bf16.check_grad_overflow", "not there yet; remove it, a norm that is not finite ends the run as it is"},
+    {"bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters are fp32"},
+    {"bf16.bf16_optimizer_states", "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"},
+    {"mixed_precision.keep_low_precision_grads", LATER},
+    {"mixed_precision.cast_forward_inputs", LATER},
+    {"mixed_precision.cast_root_forward_inputs", LATER},
+    {"mixed_precision.output_dtype", LATER},
+    {"communication_data_type", "not there yet; write mixed_precision.reduce_dtype"},
+    {"data_types", "not there yet; remove it, gradients add up in fp32"},
+    {"elasticity", LATER},
+    {"aio", LATER},
+    {"flops_profiler", LATER},
+    {"wall_clock_breakdown", LATER},
+    {"tensorboard", LATER},
+    {"wandb", LATER},
+    {"csv_monitor", LATER},
+    {"curriculum_learning", LATER},
+    {"compression_training", LATER},
+    {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
+    {"optimizer", "DeepSpeed's block is not there yet; write training.learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon"},
+    {"scheduler", "DeepSpeed's block is not there yet; write training.lr_scheduler_type, warmup_steps, min_lr_ratio"},
+    {"train_batch_size", "not there yet; write training.batch_size_per_gpu and gradient_accumulation_steps"},
+    {"train_micro_batch_size_per_gpu", "DeepSpeed's name; here it is training.batch_size_per_gpu"},
+    {"gradient_accumulation_steps", "DeepSpeed's place; here it is training.gradient_accumulation_steps"},
+    {"gradient_clipping", "DeepSpeed's name; here it is training.max_grad_norm"},
+    {"steps_per_print", "DeepSpeed's name; here it is logging.log_every_n_steps"},
+    {"zero_optimization.offload_optimizer", LATER},
+    {"zero_optimization.offload_param", LATER},
+    {"zero_optimization.cpu_offload", LATER},
+    {"zero_optimization.reduce_bucket_size", LATER},
+    {"zero_optimization.allgather_bucket_size", LATER},
+    {"zero_optimization.allgather_partitions", LATER},
+    {"zero_optimization.reduce_scatter", LATER},
+    {"zero_optimization.overlap_comm", LATER},
+    {"zero_optimization.contiguous_gradients", LATER},
+    {"zero_optimization.round_robin_gradients", LATER},
+    {"zero_optimization.sub_group_size", LATER},
+    {"zero_optimization.stage3_prefetch_bucket_size", LATER},
+    {"zero_optimization.stage3_param_persistence_threshold", LATER},
+    {"zero_optimization.stage3_max_live_parameters", LATER},
+    {"zero_optimization.stage3_max_reuse_distance", LATER},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", LATER},
+    {"zero_optimization.zero_quantized_weights", LATER},
+    {"zero_optimization.zero_quantized_gradients", LATER},
+    {"zero_optimization.zero_hpz_partition_size", LATER},
+    {"zero_optimization.ignore_unused_parameters", LATER},
+    {"fsdp.cpu_offload", LATER},
+    {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
+    {"fsdp.auto_wrap_policy", "not there yet; each layer is a unit of its own; remove it"},
+    {"fsdp.min_num_params", "not there yet; each layer is a unit of its own; remove it"},
+    {"fsdp.use_orig_params", LATER},
+    {"fsdp.sync_module_states", LATER},
+    {"fsdp.ignored_modules", LATER},
+    {"ddp.find_unused_parameters", LATER},
+    {"ddp.static_graph", LATER},
+    {"ddp.gradient_as_bucket_view", LATER},
+    {"ddp.first_bucket_mb", LATER},
+    {"ddp.broadcast_buffers", LATER},
+    {"activation_checkpointing.partition_activations", LATER},
+    {"activation_checkpointing.cpu_checkpointing", LATER},
+    {"activation_checkpointing.contiguous_memory_optimization", LATER},
+    {"activation_checkpointing.number_checkpoints", LATER},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", LATER},
+    {"activation_checkpointing.profile", LATER},
+    {"logging.use_tensorboard", LATER},
+    {"logging.use_wandb", LATER},
+    {"training.report_to", LATER},
+    {"training.optimizer", "not there yet; AdamW is what there is; remove it"},
+    {"training.model_name", "here it is model.name"},
+    {"training.max_length", "here it is data.sequence_length"},
+    {"training.sequence_length", "here it is data.sequence_length"},
+    {"training.per_device_train_batch_size", "Hugging Face's name; here it is training.batch_size_per_gpu"},
+    {"training.num_train_epochs", "Hugging Face's name; here it is training.num_epochs"},
+    {"training.max_epochs", "Lightning's name; here it is training.num_epochs"},
+    {"training.accumulate_grad_batches", "Lightning's name; here it is training.gradient_accumulation_steps"},
+    {"training.gradient_clip_val", "Lightning's name; here it is training.max_grad_norm"},
+    {"training.save_steps", "here it is checkpointing.save_every_n_steps"},
+    {"training.save_total_limit", "here it is checkpointing.keep_last_n"},
+    {"training.load_best_model_at_end", LATER},
+    {"training.early_stopping", LATER},
+    {"model.hidden_size", "a key of Llama and BERT, which are not there yet; gpt2 has n_embd"},
+    {"model.num_hidden_layers", "a key of Llama and BERT, which are not there yet; gpt2 has n_layer"},
+    {"model.num_attention_heads", "a key of Llama and BERT, which are not there yet; gpt2 has n_head"},
+    {"model.num_key_value_heads", "a key of Llama, which is not there yet"},
+    {"model.intermediate_size", "a key of Llama and BERT, which are not there yet; gpt2 has n_inner"},
+    {0},
+};

@@ -1,0 +1,32 @@
+/* The tables of the job file: which keys there are, their defaults and limits. Read by job.c alone. */
+#ifndef DT_WORKER_JOB_JOB_FIELDS_H
+#define DT_WORKER_JOB_JOB_FIELDS_H
+
+#include "base/config.h"
+#include "worker/job/job.h"
+
+struct job_section {
+    const char *name, *help;
+    const struct dt_field *fields;
+    size_t offset; /* of the section's struct in struct job */
+};
+
+enum {
+    JOB_TOP,
+    JOB_MODEL,
+    JOB_DATA,
+    JOB_TRAINING,
+    JOB_DDP,
+    JOB_FSDP,
+    JOB_ZERO,
+    JOB_MIXED,
+    JOB_BF16,
+    JOB_RECOMPUTE,
+    JOB_CHECKPOINTING,
+    JOB_LOGGING,
+    JOB_SECTION_COUNT
+};
+extern const struct job_section job_sections[JOB_SECTION_COUNT + 1]; /* by the enum; ends with a null name */
+extern const struct dt_config_hint job_hints[];                      /* keys of other systems, and those that come later */
+
+#endif

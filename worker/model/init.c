@@ -1,0 +1,83 @@
+/* Initial weights. Element e of a tensor is a function of the seed, the tensor's name and e alone (Philox4x32-10, Salmon et
+ * al. 2011, and Box-Muller), so every rank fills just the slice it owns and every world size begins with the same model. */
+#include "worker/model/chain.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+
+static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+{
+    uint32_t x[4] = {counter[0], counter[1], counter[2], counter[3]}, k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * x[0], b = (uint64_t)0xCD9E8D57u * x[2];
+        uint32_t next[4] = {(uint32_t)(b >> 32) ^ x[1] ^ k0, (uint32_t)b, (uint32_t)(a >> 32) ^ x[3] ^ k1, (uint32_t)a};
+        memcpy(x, next, sizeof x);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    memcpy(out, x, sizeof x);
+}
+
+/* Four standard normal values: counter `block` of the stream (seed, name hash). */
+static void normals(uint64_t seed, uint64_t hash, uint64_t block, double out[4])
+{
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, bits[4];
+    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)hash, (uint32_t)(hash >> 32)};
+    philox(counter, key, bits);
+    for (int i = 0; i < 4; i += 2) {
+        double radius = sqrt(-2.0 * log(((double)bits[i] + 0.5) * 0x1p-32));
+        double angle = 6.283185307179586476925 * ((double)bits[i + 1] * 0x1p-32);
+        out[i] = radius * cos(angle);
+        out[i + 1] = radius * sin(angle);
+    }
+}
+
+void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out)
+{
+    assert(first >= 0 && count >= 0 && count <= t->numel - first);
+    if (t->init != INIT_NORMAL) {
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = t->init == INIT_ONE ? 1.0 : 0.0;
+        }
+        return;
+    }
+    uint64_t hash = XXH64(t->name, strlen(t->name), 0);
+    double four[4];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t e = first + i;
+        if (i == 0 || e % 4 == 0) {
+            normals(seed, hash, (uint64_t)e / 4, four);
+        }
+        out[i] = t->init_std * four[e % 4];
+    }
+}
+
+void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type, void *out)
+{
+    assert(type == DT_F32 || type == DT_F64);
+    assert(first >= 0 && count >= 0 && count <= c->units[u].numel - first);
+    memset(out, 0, (size_t)count * dt_dtype_size(type));
+    for (int i = 0; i < c->tensor_count; i++) {
+        const struct tensor *t = &c->tensors[i];
+        if (t->unit != u || t->offset >= first + count || t->offset + t->numel <= first) {
+            continue;
+        }
+        int64_t from = first > t->offset ? first - t->offset : 0;
+        int64_t end = first + count - t->offset < t->numel ? first + count - t->offset : t->numel;
+        double part[1024];
+        for (int64_t e = from, n; e < end; e += n) {
+            n = end - e < 1024 ? end - e : 1024;
+            init_values(t, seed, e, n, part);
+            for (int64_t k = 0; k < n; k++) {
+                int64_t at = t->offset + e + k - first;
+                if (type == DT_F32) {
+                    ((float *)out)[at] = (float)part[k];
+                } else {
+                    ((double *)out)[at] = part[k];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+/* What an exported folder holds beside the weights: found where the run begins, kept for its end. */
+#include "worker/run/trainer.h"
+
+#include "base/file.h"
+#include "base/scan.h"
+#include "worker/checkpoints/hf.h"
+#include "worker/checkpoints/origin.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* config.json from the folder that the run begins with; null: it begins without. */
+static int describe_model(struct trainer *t, const char *load, struct dt_error *err)
+{
+    const struct model_ops *model = model_find(t->chain.spec.name);
+    struct model_spec unused = {0};
+    struct dt_text came, out;
+    int rc = 0;
+    dt_text_init(&came);
+    dt_text_init(&out);
+    if (load == NULL) {
+        model->write_config(&t->chain.spec, &out);
+    } else if ((rc = hf_config(load, &unused, &came, err)) == 0) {
+        origin_config(came.data, came.size, model->architecture, &out);
+    }
+    if (rc == 0) {
+        trainer_set_config(t, dt_text_str(&out));
+    }
+    dt_text_clear(&came);
+    dt_text_clear(&out);
+    return rc;
+}
+
+void trainer_set_config(struct trainer *t, const char *text)
+{
+    free(t->model_config);
+    t->model_config = dt_strdup(text);
+}
+
+/* config.json has the job's probabilities. One that is the same stays as it is written, and one of 0 may be missing. */
+static void put_dropout(struct trainer *t)
+{
+    const struct {
+        const char *key;
+        double value;
+    } all[] = {{"attn_pdrop", t->job->model.attn_pdrop}, {"embd_pdrop", t->job->model.embd_pdrop}, {"resid_pdrop", t->job->model.resid_pdrop}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct dt_text out;
+        dt_text_init(&out);
+        origin_number(t->model_config, strlen(t->model_config), all[i].key, all[i].value, &out);
+        trainer_set_config(t, dt_text_str(&out));
+        dt_text_clear(&out);
+    }
+}
+
+/* Probabilities above 0, as they are written: any of the names that the library's models give them, but for that of a head which is not there. */
+static void say_dropout(struct trainer *t)
+{
+    struct dt_scan_span key, value;
+    struct dt_text found;
+    size_t at = 0;
+    dt_text_init(&found);
+    while (dt_scan_member(t->model_config, strlen(t->model_config), &at, &key, &value)) {
+        if (memmem(key.at, key.size, "drop", strlen("drop")) != NULL && strtod(value.at, NULL) > 0 &&
+            memmem(key.at, key.size, "summary", strlen("summary")) == NULL) {
+            dt_text_printf(&found, "%s%.*s %.*s", found.size > 0 ? ", " : "", (int)key.size, key.at, (int)value.size, value.at);
+        }
+    }
+    if (found.size > 0) {
+        metrics_say(&t->metrics, "train: model: %s: dropout is not there yet, training goes without; the exported config.json keeps it",
+                    dt_text_str(&found));
+    }
+    dt_text_clear(&found);
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The folder of checkpoints gets the origin that lies in `from`, or none (null). */
+static int keep(struct trainer *t, const char *from, const char *own, struct dt_error *err)
+{
+    struct dt_text left_out;
+    dt_text_init(&left_out);
+    int rc = from != NULL ? origin_keep(from, own, &left_out, err) : dt_file_remove_tree(own, err);
+    if (rc == 0 && left_out.size > 0) {
+        metrics_say(&t->metrics, "train: %s: not kept for the exported folder: %s", from, dt_text_str(&left_out));
+    }
+    dt_text_clear(&left_out);
+    return rc == 0 ? 0 : dt_wrap(err, "model.load");
+}
+
+/* A run that goes on has the origin of the checkpoint. Where that one has none: of model.load, or what is there stays. */
+static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
+{
+    const char *load = t->job->model.load;
+    char *other = checkpoint_origin(t->saved_path), *home = dt_strdup(other);
+    dt_file_strip(home);
+    bool ours = same_folder(home, t->job->checkpointing.checkpoint_dir), there = dt_file_exists(other);
+    int rc = 0;
+    if (there && !ours) {
+        rc = keep(t, other, own, err);
+    } else if (!there && load != NULL && dt_file_exists(load)) {
+        rc = keep(t, load, own, err);
+    }
+    char *config = dt_format("%s/config.json", own);
+    if (rc == 0 && t->saved_rewritten && dt_file_exists(config)) {
+        rc = describe_model(t, own, err);
+    }
+    free(config);
+    free(home);
+    free(other);
+    return rc;
+}
+
+int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
+{
+    const char *load = t->job->model.load, *dir = t->job->checkpointing.checkpoint_dir;
+    if (t->rank != 0) {
+        return 0;
+    }
+    char *own = dt_format("%s/" ORIGIN_FOLDER, dir);
+    int rc = 0;
+    if (!found) {
+        rc = describe_model(t, load, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
+    } else {
+        rc = keep_found(t, own, err);
+    }
+    free(own);
+    if (rc == 0 && !t->finished_before) { /* what is exported then is what was saved */
+        put_dropout(t);
+    }
+    if (rc == 0 && t->world->round <= 1) {
+        if (found && load != NULL && !dt_file_exists(load)) {
+            metrics_say(&t->metrics, "train: model.load: %s: is not there; not needed, since the run goes on from its own weights", load);
+        }
+        say_dropout(t);
+    }
+    return rc;
+}

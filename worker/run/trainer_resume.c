@@ -1,0 +1,609 @@
+/* Where a run begins: anew, or from a checkpoint that all ranks agree on. Rank 0 proposes the newest one, every rank compares its part of the
+ * checksums, and one that is damaged makes way for the one before. Ranks talk through the store, and show a pulse while they wait: how long reading
+ * takes is up to disk and model, so whoever stands still is found by its agent and not by a deadline of the others. */
+#include "worker/run/trainer.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "worker/checkpoints/course.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FOR_EVER_S 1e9
+#define WAIT_SLICE_S 1.0
+#define HOLD_WAIT_S 10.0 /* for a rank 0 of the round before that is still ending */
+#define FREE_WAIT_S 1.5  /* for a job that was just killed; a start that cannot be is refused within 2 s */
+#define NOTES_SHOWN 5
+
+/* ---- agreement ---- */
+
+int trainer_await(struct trainer *t, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err)
+{
+    double until_s = dt_now_s() + timeout_s;
+    for (;;) {
+        double left_s = until_s - dt_now_s();
+        if (dt_store_get(t->world->store, key, out, left_s < WAIT_SLICE_S ? left_s : WAIT_SLICE_S, err) == 0) {
+            return 0;
+        }
+        if (err->status != DT_TIMEOUT || left_s <= WAIT_SLICE_S) {
+            return -1;
+        }
+        dt_page_pulse(t->world->page);
+    }
+}
+
+#define HEARD " (noticed by rank %d)" /* launcher/output/report.h reads it */
+
+/* "rank 3: words": 3; -1: it names nobody. */
+static int rank_named(const char *text)
+{
+    int rank = -1, size = 0;
+    return sscanf(text, "rank %d:%n", &rank, &size) == 1 && size > 0 ? rank : -1;
+}
+
+/* Words of a rank on another host, with which all end: they say whose they are, so that its agent, and no other, names the cause. On one host the agent hears
+ * all ranks itself. */
+static void mark_heard(const struct trainer *t, struct dt_error *err)
+{
+    const struct world *w = t->world;
+    char mark[48];
+    int named = rank_named(err->text), from = named >= 0 ? named : 0, first = w->rank - w->local_rank;
+    if (from < first || from >= first + w->local_size) {
+        (void)snprintf(mark, sizeof mark, HEARD, from);
+        trainer_add_words(err, mark);
+    }
+}
+
+void trainer_add_words(struct dt_error *err, const char *words)
+{
+    char mark[48] = "", *at = strstr(err->text, " (noticed by rank ");
+    if (at != NULL) { /* it stays at the end */
+        (void)snprintf(mark, sizeof mark, "%s", at);
+        *at = '\0';
+    }
+    size_t room = sizeof err->text - 1 - strlen(mark), more = strlen(words), used = strlen(err->text);
+    more = more < room ? more : room;
+    used = used < room - more ? used : room - more; /* what is added is what to do */
+    (void)snprintf(err->text + used, sizeof err->text - used, "%.*s%s", (int)more, words, mark);
+}
+
+bool trainer_only_heard(const struct dt_error *err)
+{
+    return rank_named(err->text) >= 0 && strstr(err->text, " (noticed by rank ") != NULL;
+}
+
+/* On the wire a value follows '=', an error '!' and its status: neither can be taken for the other, whatever a path is called. */
+int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure, double timeout_s, struct dt_error *err)
+{
+    struct dt_text sent;
+    dt_text_init(&sent);
+    int rc = 0;
+    if (t->rank == 0) {
+        if (failure != NULL) {
+            trainer_tell_failure(&sent, failure);
+        } else {
+            dt_text_printf(&sent, "=%s", dt_text_str(text));
+        }
+        rc = t->size > 1 ? dt_store_set(t->world->store, key, sent.data, sent.size, err) : 0;
+    } else if (trainer_await(t, key, &sent, timeout_s, err) != 0) {
+        rc = dt_wrap(err, "rank %d waits for rank 0", t->rank);
+    }
+    if (rc == 0 && trainer_hear(dt_text_str(&sent), err) != 0) {
+        if (t->rank != 0 && rank_named(err->text) < 0) { /* the others say whose failure it was */
+            (void)dt_wrap(err, "rank 0");
+        }
+        mark_heard(t, err);
+        rc = -1;
+    }
+    if (rc == 0 && t->rank != 0) {
+        dt_text_reset(text);
+        dt_text_puts(text, sent.data + 1);
+    }
+    dt_text_clear(&sent);
+    return rc;
+}
+
+void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure)
+{
+    dt_text_reset(text);
+    dt_text_printf(text, "!%d %s", (int)failure->status, failure->text);
+}
+
+int trainer_hear(const char *said, struct dt_error *err)
+{
+    const char *cause = said[0] == '!' ? strchr(said, ' ') : NULL;
+    return said[0] != '!' ? 0 : dt_fail(err, dt_status_of(strtol(said + 1, NULL, 10)), "%s", cause != NULL ? cause + 1 : said);
+}
+
+int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, *flag ? "yes" : "no");
+    int rc = trainer_share(t, key, &text, NULL, FOR_EVER_S, err);
+    *flag = rc == 0 && strcmp(dt_text_str(&text), "yes") == 0;
+    dt_text_clear(&text);
+    return rc;
+}
+
+/* ---- rank 0: what there is to load ---- */
+
+struct search {
+    bool named;     /* by checkpointing.resume: that one or none */
+    bool name_last; /* what began by that name goes on: its own saves first */
+    bool anew;
+    char *path;     /* the one that is named */
+    int64_t *steps; /* of checkpoint_dir, the newest first */
+    int count, next, skipped, damaged;
+    struct course course;
+    bool failed; /* rank 0 cannot go on: why is for all */
+    struct dt_error why;
+};
+
+static void search_clear(struct search *s)
+{
+    free(s->steps);
+    free(s->path);
+    course_clear(&s->course);
+}
+
+/* Step number at the end of "runs/demo/checkpoints/step-00000300" or "step-300"; -1 when there is none. */
+static int64_t step_in(const char *resume)
+{
+    const char *slash = strrchr(resume, '/'), *digits = slash ? slash + 1 : resume;
+    if (strncmp(digits, "step-", 5) != 0) {
+        return -1;
+    }
+    digits += 5;
+    return *digits && strspn(digits, "0123456789") == strlen(digits) ? strtoll(digits, NULL, 10) : -1;
+}
+
+/* checkpointing.resume as a path: a folder, or the name of one of this run's checkpoints. What is not there is told with what is. */
+static int find_named(struct search *s, const char *dir, const char *resume, struct dt_error *err)
+{
+    int64_t step = strchr(resume, '/') == NULL ? step_in(resume) : -1;
+    s->path = dt_strdup(resume);
+    if (step >= 0 && !dt_file_exists(resume)) {
+        free(s->path);
+        s->path = checkpoint_path(dir, step);
+    }
+    if (dt_file_exists(s->path)) {
+        return checkpoint_looks_whole(s->path)
+                   ? 0
+                   : dt_fail(err, DT_INVALID, "checkpointing.resume: %s: is no checkpoint (it holds no manifest.json); name a folder step-N",
+                             s->path);
+    }
+    /* The nearest of a sorted list lie side by side: from the first that is not newer, one each way at a time. */
+    struct dt_text near;
+    dt_text_init(&near);
+    int64_t wanted = step_in(resume);
+    int after = 0;
+    while (wanted >= 0 && after < s->count && s->steps[after] > wanted) {
+        after++;
+    }
+    int before = after - 1;
+    for (int shown = 0; shown < 3 && (before >= 0 || after < s->count); shown++) {
+        bool newer = before >= 0 && (after >= s->count || s->steps[before] - wanted <= wanted - s->steps[after]);
+        dt_text_printf(&near, "%s%lld", shown ? ", " : "", (long long)s->steps[newer ? before-- : after++]);
+    }
+    dt_fail(err, DT_INVALID, "checkpointing.resume: %s: no such checkpoint; %s%s%s%s", s->path, dir,
+            near.size > 0 ? " has the nearest at steps " : " holds none", dt_text_str(&near), near.size > 0 ? "" : "; begin with resume auto");
+    dt_text_clear(&near);
+    return -1;
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Step of the checkpoint of `dir` that `resume` names, or -1. */
+static int64_t named_step(const char *dir, const char *resume)
+{
+    int64_t step = step_in(resume);
+    char *path = checkpoint_path(dir, step);
+    bool here = step >= 0 && (!dt_file_exists(resume) || same_folder(resume, path));
+    free(path);
+    return here ? step : -1;
+}
+
+static bool is_name(const char *resume)
+{
+    return resume != NULL && strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+}
+
+static const char *run_id_of(const struct trainer *t)
+{
+    return t->world->run_id != NULL ? t->world->run_id : "";
+}
+
+/* Nobody else uses the folder from now on. */
+static int hold_folder(struct trainer *t, struct dt_error *err)
+{
+    const struct world *w = t->world;
+    return t->hold >= 0 ? 0 : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round, HOLD_WAIT_S, &t->hold, err);
+}
+
+/* Looks what is in the folder. What the job says about the beginning is done once per launch; then, and when the same name is given again,
+ * the run goes on from its own saves. */
+static int begin_search(struct trainer *t, struct search *s, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
+    bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
+    course_read(&s->course, dir);
+    bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0 && strcmp(s->course.launch, t->world->launch) == 0;
+    bool begun = same_launch && !first_round;
+    if (first_round && same_launch && course_write(dir, NULL, "", s->course.from, err) != 0) {
+        return -1; /* launches that cannot be told apart: the beginning of one that was here is not ours */
+    }
+    s->anew = !begun && (t->job->fresh || strcmp(resume, "never") == 0);
+    if (s->anew) {
+        char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir), *model = dt_format("%s/model", t->job->output_dir);
+        int rc = course_set_aside(dir, err) != 0 || course_set_aside(metrics, err) != 0 || course_set_aside(model, err) != 0 ? -1 : 0;
+        free(model);
+        free(metrics);
+        if (rc != 0) {
+            return -1;
+        }
+    }
+    if (dt_file_mkdirs(dir, err) != 0 || checkpoint_claim(dir, t->world->run_id, t->world->launch, t->world->round, err) != 0 ||
+        (!s->anew && checkpoint_steps(dir, &s->steps, &s->count, err) != 0)) {
+        return -1;
+    }
+    s->name_last = names && (begun || strcmp(s->course.from, resume) == 0);
+    s->named = names && !s->name_last;
+    t->named_step = names ? named_step(dir, resume) : -1;
+    return s->named ? find_named(s, dir, resume, err) : 0;
+}
+
+/* Says why a checkpoint is passed over; of very many, the first few. */
+static void pass_over(struct trainer *t, struct search *s, const char *why)
+{
+    if (++s->skipped <= NOTES_SHOWN) {
+        metrics_say(&t->metrics, "train: %s; %s", why, s->next < s->count ? "the one before is tried" : "there is none before it");
+    }
+}
+
+/* The path of the next checkpoint that looks whole from outside; empty when none is left. */
+static void propose(struct trainer *t, struct search *s, struct dt_text *out)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    struct dt_error why;
+    while (!s->named && out->size == 0 && s->next < s->count) {
+        struct checkpoint *c = NULL;
+        char *path = checkpoint_path(job->checkpoint_dir, s->steps[s->next++]);
+        if (checkpoint_open(&c, path, &why) == 0) {
+            dt_text_puts(out, path);
+        } else {
+            s->damaged += checkpoint_looks_whole(path);
+            pass_over(t, s, why.text);
+        }
+        checkpoint_close(c);
+        free(path);
+        dt_page_pulse(t->world->page);
+    }
+    if (s->name_last && out->size == 0) {
+        s->named = true;
+        s->failed = find_named(s, job->checkpoint_dir, job->resume, &s->why) != 0;
+    }
+    if (s->named && !s->failed && out->size == 0) {
+        dt_text_puts(out, s->path);
+    }
+    if (!s->named && out->size == 0 && s->damaged > 0) { /* days of work: whether they are lost is for people to say */
+        s->failed = true;
+        (void)dt_fail(&s->why, DT_INVALID,
+                      "%s: none of its checkpoints is whole; dtckpt verify %s names what is damaged; bring one back, or begin "
+                      "anew with --fresh",
+                      job->checkpoint_dir, job->checkpoint_dir);
+    }
+}
+
+/* Rank 0, once the beginning is loaded: what is newer is no part of this course, and later rounds need not begin again. */
+static int settle_course(struct trainer *t, struct search *s, const char *loaded, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    char *own = checkpoint_path(job->checkpoint_dir, t->step);
+    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->step : -1, first = 0, last = 0;
+    int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
+    free(own);
+    if (left == 1) {
+        metrics_say(&t->metrics, "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside (step-N.old-1)",
+                    job->checkpoint_dir, (long long)first);
+    } else if (left > 1) {
+        metrics_say(&t->metrics,
+                    "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: set aside (step-N.old-1)",
+                    job->checkpoint_dir, left, (long long)first, (long long)last);
+    }
+    return left < 0 ? -1
+                    : course_write(job->checkpoint_dir, run_id_of(t), t->world->launch,
+                                   s->named  ? job->resume
+                                   : s->anew ? ""
+                                             : s->course.from,
+                                   err);
+}
+
+/* ---- all ranks ---- */
+
+static void pulse(void *page)
+{
+    dt_page_pulse(page);
+}
+
+/* This rank's part of the checksums; "ok", or why not. */
+static void check_part(struct trainer *t, const char *path, struct dt_text *out)
+{
+    struct checkpoint *c = NULL;
+    struct dt_error why;
+    if (checkpoint_open(&c, path, &why) == 0) {
+        checkpoint_progress(c, pulse, t->world->page);
+    }
+    if (c != NULL && checkpoint_verify_part(c, t->rank, t->size, &why) == 0) {
+        dt_text_puts(out, "ok");
+    } else {
+        trainer_tell_failure(out, &why);
+    }
+    checkpoint_close(c);
+}
+
+int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    int rc = 0;
+    for (int r = 0; r < t->size && rc == 0; r++) {
+        char of_rank[96];
+        snprintf(of_rank, sizeof of_rank, "%s/%d", key, r);
+        if (r > 0 && trainer_await(t, of_rank, &text, FOR_EVER_S, err) != 0) {
+            rc = dt_wrap(err, "rank 0 waits for rank %d", r);
+            break;
+        }
+        rc = trainer_hear(dt_text_str(r > 0 ? &text : own), err);
+        *who = r;
+    }
+    dt_text_clear(&text);
+    return rc;
+}
+
+/* Rank 0 says why all fail: because of this rank. */
+static void say_for(struct trainer *t, int who, struct dt_error *why)
+{
+    if (who > 0) {
+        (void)dt_wrap(why, "rank %d", who);
+    }
+    struct dt_error said = *why;
+    mark_heard(t, &said);
+    trainer_say_cause(t, &said);
+}
+
+/* Which checkpoint rank 0 proposes. The words hold no path that is used: each rank makes it of its own job. */
+static void tell_path(const struct trainer *t, const char *path, struct dt_text *out)
+{
+    int64_t step = step_in(path);
+    char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
+    if (path[0] != '\0' && strcmp(own, path) == 0) {
+        dt_text_printf(out, "own %lld", (long long)step);
+    } else if (path[0] != '\0') {
+        dt_text_printf(out, "named %s", path);
+    }
+    free(own);
+}
+
+/* *path: what was said, in this rank's words; empty: nothing is left. */
+static int hear_path(const struct trainer *t, const char *said, struct dt_text *path, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    long long step = -1;
+    dt_text_reset(path);
+    if (strncmp(said, "own ", 4) == 0 && dt_parse_int64(said + 4, &step) && step >= 0) {
+        char *own = checkpoint_path(job->checkpoint_dir, step);
+        dt_text_puts(path, own);
+        free(own);
+    } else if (strncmp(said, "named ", 6) == 0 && is_name(job->resume) && strcmp(said + 6, job->resume) == 0) {
+        dt_text_puts(path, job->resume);
+    } else if (said[0] != '\0') {
+        return dt_fail(err, DT_INVALID,
+                       "rank %d: rank 0 continues from \"%.200s\", and checkpointing.resume is %.200s here; give all hosts the same job", t->rank,
+                       said, job->resume != NULL ? job->resume : "auto");
+    }
+    return 0;
+}
+
+/* One proposal: *path becomes what all ranks look at (empty: nothing is left), *good whether all of it is sound. */
+static int try_one(struct trainer *t, struct search *s, int try, struct dt_text *path, bool *good, struct dt_error *err)
+{
+    char key[64];
+    snprintf(key, sizeof key, "train/resume/%d", try);
+    if (s->failed) {
+        trainer_say_cause(t, &s->why);
+    }
+    struct dt_text said;
+    dt_text_init(&said);
+    tell_path(t, dt_text_str(path), &said);
+    int rc = trainer_share(t, key, &said, s->failed ? &s->why : NULL, FOR_EVER_S, err);
+    rc = rc == 0 && t->rank != 0 ? hear_path(t, dt_text_str(&said), path, err) : rc;
+    dt_text_clear(&said);
+    if (rc != 0 || path->size == 0) {
+        return rc;
+    }
+    struct dt_text vote, verdict;
+    struct dt_error why;
+    dt_text_init(&vote);
+    dt_text_init(&verdict);
+    check_part(t, path->data, &vote);
+    bool refused = false;
+    int who = 0;
+    if (t->rank == 0) {
+        if (trainer_hear_all(t, key, &vote, &who, &why) == 0) {
+            dt_text_puts(&verdict, "good");
+        } else if (why.status == DT_INVALID && !s->named) {
+            s->damaged++;
+            pass_over(t, s, why.text);
+        } else { /* not damaged but out of reach for a rank: an older one would be no better */
+            refused = true;
+            say_for(t, who, &why);
+        }
+    } else {
+        snprintf(key, sizeof key, "train/resume/%d/%d", try, t->rank);
+        rc = dt_store_set(t->world->store, key, dt_text_str(&vote), vote.size, err);
+    }
+    snprintf(key, sizeof key, "train/resume/%d/verdict", try);
+    rc = rc == 0 ? trainer_share(t, key, &verdict, refused ? &why : NULL, FOR_EVER_S, err) : rc;
+    *good = rc == 0 && verdict.size > 0;
+    dt_text_clear(&vote);
+    dt_text_clear(&verdict);
+    return rc;
+}
+
+/* Rank 0 learns that all have what they continue from. loaded: what came of it here. Only then is anything renamed: whoever cannot read it ends the run as
+ * the last one left it. */
+static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
+{
+    char key[64];
+    struct dt_text word;
+    dt_text_init(&word);
+    if (loaded == 0) {
+        dt_text_puts(&word, "ok");
+    } else {
+        trainer_tell_failure(&word, err);
+    }
+    int rc = loaded, who = 0;
+    if (t->rank > 0) {
+        struct dt_error why;
+        snprintf(key, sizeof key, "train/loaded/%d", t->rank);
+        rc = dt_store_set(t->world->store, key, dt_text_str(&word), word.size, loaded == 0 ? err : &why) == 0 ? loaded : -1;
+    } else if (loaded == 0) {
+        rc = trainer_hear_all(t, "train/loaded", &word, &who, err);
+        if (rc != 0 && who > 0) {
+            (void)dt_wrap(err, "rank %d", who);
+            mark_heard(t, err);
+        }
+    }
+    dt_text_clear(&word);
+    return rc;
+}
+
+int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
+{
+    struct search s = {.path = NULL};
+    struct job_changes changes = {.count = 0};
+    struct dt_text path;
+    dt_text_init(&path);
+    s.failed = t->rank == 0 && hold_folder(t, &s.why) != 0;
+    int rc = trainer_check_shared(t, &s.failed, &s.why, err);
+    if (rc == 0 && t->rank == 0 && !s.failed) {
+        s.failed = begin_search(t, &s, &s.why) != 0;
+    }
+    *found = false;
+    for (int try = 0; rc == 0 && !*found; try++) {
+        dt_text_reset(&path);
+        if (t->rank == 0 && !s.failed) {
+            propose(t, &s, &path);
+        }
+        rc = try_one(t, &s, try, &path, found, err);
+        if (rc == 0 && path.size == 0) {
+            break;
+        }
+    }
+    if (s.skipped > NOTES_SHOWN) {
+        metrics_say(&t->metrics, "train: %d more were passed over; dtckpt verify %s names them all", s.skipped - NOTES_SHOWN,
+                    t->job->checkpointing.checkpoint_dir);
+    }
+    if (*found) {
+        rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
+    }
+    if (rc == 0 && t->rank == 0) {
+        rc = settle_course(t, &s, *found ? path.data : NULL, err);
+    }
+    if (rc == 0 && !*found && s.skipped > 0) {
+        metrics_say(&t->metrics, "train: %s: nothing to continue from; begins anew", t->job->checkpointing.checkpoint_dir);
+    }
+    if (rc == 0 && *found && s.name_last && !s.named && t->world->round <= 1) {
+        metrics_say(&t->metrics, "train: began from %s and goes on from its own saves; another output_dir begins there once more",
+                    t->job->checkpointing.resume);
+    }
+    if (rc == 0 && *found) {
+        metrics_say(&t->metrics, "train: continues from %s (step %lld)", path.data, (long long)t->step);
+        char fields[64];
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
+        metrics_event(&t->metrics, "resume", fields);
+        trainer_say_changes(t, &changes);
+    }
+    search_clear(&s);
+    dt_text_clear(&path);
+    return rc;
+}
+
+/* The run may go on from there, and stands there then. */
+static int check_one(struct trainer *t, const struct checkpoint *c, const char *path, struct dt_error *err)
+{
+    struct job_changes changes;
+    const struct checkpoint_state *state = checkpoint_get_state(c);
+    if (trainer_check_saved(t, state, path, &changes, err) != 0) {
+        return -1;
+    }
+    trainer_take_place(t, state, &changes);
+    return 0;
+}
+
+/* The first of a run's own checkpoints that looks whole from outside, as a start would find it; *seen: there is one. */
+static int check_own(struct trainer *t, const struct search *s, bool *seen, struct dt_error *err)
+{
+    int rc = 0;
+    *seen = false;
+    for (int i = 0; i < s->count && !*seen; i++) {
+        struct checkpoint *c = NULL;
+        char *path = checkpoint_path(t->job->checkpointing.checkpoint_dir, s->steps[i]);
+        *seen = checkpoint_open(&c, path, NULL) == 0;
+        rc = *seen ? check_one(t, c, path, err) : 0;
+        checkpoint_close(*seen ? c : NULL);
+        free(path);
+    }
+    return rc;
+}
+
+static int check_named(struct trainer *t, struct search *s, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    struct checkpoint *c = NULL;
+    if (find_named(s, job->checkpoint_dir, job->resume, err) != 0) {
+        return -1;
+    }
+    int rc = checkpoint_open(&c, s->path, err);
+    rc = rc == 0 ? check_one(t, c, s->path, err) : rc;
+    checkpoint_close(c);
+    return rc == 0 ? 0 : dt_wrap(err, "checkpointing.resume");
+}
+
+int trainer_check_free(const struct job *job, struct dt_error *err)
+{
+    const char *run_id = getenv("TORCHELASTIC_RUN_ID"), *hosts = getenv("GROUP_WORLD_SIZE");
+    bool more_hosts = hosts != NULL && atoi(hosts) > 1; /* a host that comes late finds its own job there */
+    return checkpoint_check_free(job->checkpointing.checkpoint_dir, more_hosts ? run_id : NULL, FREE_WAIT_S, err);
+}
+
+int trainer_check_folder(struct trainer *t, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    const char *resume = job->resume != NULL ? job->resume : "auto";
+    struct search s = {.path = NULL};
+    bool seen = false;
+    if (t->job->fresh || strcmp(resume, "never") == 0) {
+        return 0;
+    }
+    if (checkpoint_steps(job->checkpoint_dir, &s.steps, &s.count, NULL) != 0) {
+        s.count = 0;
+    }
+    course_read(&s.course, job->checkpoint_dir);
+    bool own_first = !is_name(resume) || strcmp(s.course.from, resume) == 0;
+    int rc = own_first ? check_own(t, &s, &seen, err) : 0;
+    if (rc == 0 && !seen && is_name(resume)) {
+        rc = check_named(t, &s, err);
+    }
+    search_clear(&s);
+    return rc;
+}

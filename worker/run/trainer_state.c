@@ -1,0 +1,576 @@
+/* Weights at the beginning, checkpoints in between, the output folder. Everything is expressed in logical elements of named
+ * tensors, so any strategy and world size reads what any other wrote: a rank loads exactly what it keeps. Ranks agree through the
+ * store; no collective is needed, so a save cannot hang in one. */
+#include "worker/run/trainer.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "kernels/kernels.h"
+#include "worker/checkpoints/checkpoint_export.h"
+#include "worker/checkpoints/course.h"
+#include "worker/checkpoints/hf.h"
+#include "worker/engine/stage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define AGREE_TIMEOUT_S 600.0
+#define FOR_EVER_S 1e9
+
+static void pulse(void *page)
+{
+    dt_page_pulse(page);
+}
+
+/* ---- weights ---- */
+
+/* Brings values in host memory to device address `to`, as `type`. They may lie in the window for it. */
+static int put(struct stage *stage, void *to, enum dt_dtype type, const void *values, enum dt_dtype from, int64_t count, struct dt_error *err)
+{
+    dt_cpu_cast(&(struct dt_cast_args){stage_window(stage, to), values, count, type, from});
+    return stage_put(stage, to, (size_t)count * dt_dtype_size(type), err);
+}
+
+/* Brings weights [first, first + count) of unit u, all of them resident, to where they are computed with, and to the masters of those that are
+ * updated here. */
+static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t first, int64_t count, const void *values, enum dt_dtype from,
+                       struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    int64_t resident, owned, unused;
+    char *at = strategy_resident(s, u, &resident, &unused);
+    if (put(stage, at + (size_t)(first - resident) * s->type_size, s->type, values, from, count, err) != 0) {
+        return -1;
+    }
+    int64_t owned_count;
+    strategy_owned(s, u, &owned, &owned_count);
+    int64_t begin = first > owned ? first : owned, end = first + count < owned + owned_count ? first + count : owned + owned_count;
+    if (s->type == s->real || begin >= end) {
+        return 0;
+    }
+    char *to = (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->real);
+    return put(stage, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err);
+}
+
+/* Initial or given weights of what is resident of unit u, piece by piece: made where they stay, or in `room` (STAGE_BYTES) if they are rounded then. */
+static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, void *room, struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(s->real));
+    char *at = strategy_resident(s, u, &first, &count);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < most ? count - done : most;
+        void *values = room != NULL ? room : stage_window(stage, at + (size_t)done * s->type_size);
+        if (hf == NULL) {
+            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->real, values);
+        } else if (hf_read_unit(hf, u, first + done, n, s->real, values, err) != 0) {
+            return -1;
+        }
+        if (put_weights(t, stage, u, first + done, n, values, s->real, err) != 0) {
+            return -1;
+        }
+        dt_page_pulse(t->world->page);
+    }
+    return 0;
+}
+
+int trainer_init_weights(struct trainer *t, struct dt_error *err)
+{
+    struct hf *hf = NULL;
+    struct stage stage = {0};
+    if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
+        return dt_wrap(err, "model.load");
+    }
+    void *room = t->strategy.type != t->strategy.real ? dt_alloc(STAGE_BYTES) : NULL;
+    int rc = stage_open(&stage, t->world->device, t->world->compute, err);
+    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
+        rc = fill_unit(t, &stage, hf, u, room, err);
+    }
+    stage_close(&stage);
+    free(room);
+    hf_close(hf);
+    return rc;
+}
+
+/* Calls back for each piece of a tensor inside [first, first + count) of its unit. */
+struct span {
+    const struct tensor *tensor;
+    int64_t at, first, count; /* at: elements from the start of the range; first: in the tensor */
+};
+
+static bool cut(const struct tensor *x, int64_t first, int64_t count, struct span *out)
+{
+    int64_t begin = x->offset > first ? x->offset : first, end = x->offset + x->numel;
+    end = end < first + count ? end : first + count;
+    *out = (struct span){.tensor = x, .at = begin - first, .first = begin - x->offset, .count = end - begin};
+    return end > begin;
+}
+
+/* What a checkpoint is read with. */
+struct reading {
+    struct checkpoint *checkpoint;
+    struct stage stage;
+    float *wide; /* STAGE_BYTES, where weights or moments are not F32 */
+};
+
+/* Reads one span of a moment into elements of type `type` at device address base + at, to the nearest: what was saved is what is there again. */
+static int read_moment(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
+{
+    size_t size = dt_dtype_size(type);
+    const struct tensor *x = s->tensor;
+    int64_t most = (int64_t)(STAGE_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
+    for (int64_t done = 0, n; done < s->count; done += n) {
+        n = s->count - done < most ? s->count - done : most;
+        char *to = base + (size_t)(s->at + done) * size;
+        float *read = type == DT_F32 ? stage_window(&r->stage, to) : r->wide;
+        if (checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, n, read, err) != 0 ||
+            put(&r->stage, to, type, read, DT_F32, n, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Reads one span of the resident weights of unit u. */
+static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
+{
+    const struct tensor *x = s->tensor;
+    int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(t->strategy.real));
+    char *at = strategy_resident(&t->strategy, u, &first, &count);
+    for (int64_t done = 0, n; done < s->count; done += n) {
+        n = s->count - done < most ? s->count - done : most;
+        char *to = at + (size_t)(s->at + done) * t->strategy.type_size;
+        float *read = t->strategy.type == DT_F32 ? stage_window(&r->stage, to) : r->wide;
+        if (checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err) != 0 ||
+            put_weights(t, &r->stage, u, first + s->at + done, n, read, DT_F32, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    struct optimizer *o = &t->optimizer;
+    int64_t first, count, owned_first, owned_count;
+    (void)strategy_resident(s, u, &first, &count);
+    strategy_owned(s, u, &owned_first, &owned_count);
+    size_t moment = optimizer_moment(o, u, 0);
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        struct span span;
+        if (x->unit != u) {
+            continue;
+        }
+        if (cut(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
+            return -1;
+        }
+        if (cut(x, owned_first, owned_count, &span) && (read_moment(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
+                                                        read_moment(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
+{
+    struct reading r = {0};
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    r.checkpoint = c;
+    checkpoint_progress(c, pulse, t->world->page);
+    const struct checkpoint_state *state = checkpoint_get_state(c);
+    int rc = trainer_check_saved(t, state, path, changes, err);
+    if (rc == 0) {
+        r.wide = t->strategy.type != DT_F32 || t->optimizer.moment_type != DT_F32 ? dt_alloc(STAGE_BYTES) : NULL;
+        rc = stage_open(&r.stage, t->world->device, t->world->compute, err);
+    }
+    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
+        rc = read_unit(t, &r, u, err);
+        dt_page_pulse(t->world->page);
+    }
+    if (rc == 0) {
+        trainer_take_place(t, state, changes);
+        t->saved_step = t->step;
+        free(t->saved_path);
+        t->saved_path = dt_strdup(path);
+        trainer_set_config(t, state->model_config);
+        t->saved_rewritten = state->horizon.of.micro_batch == 0;
+        t->optimizer.steps = state->optimizer_steps;
+        t->blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
+        atomic_store(&t->world->page->step, t->step);
+        atomic_store(&t->world->page->saved_step, t->step);
+    }
+    stage_close(&r.stage);
+    free(r.wide);
+    checkpoint_close(c);
+    return rc;
+}
+
+/* ---- save ---- */
+
+/* State on its way from device memory to a file: through the window, and as F32. */
+struct saving {
+    struct trainer *t;
+    struct stage stage;
+    float *floats; /* CHECKPOINT_PIECE, where the state is not all F32 */
+    bool failed;   /* the device, not the disk */
+};
+/* The state of one type. */
+struct saving_typed {
+    struct saving *saving;
+    enum dt_dtype type;
+};
+_Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= STAGE_BYTES, "a piece goes through the window at once");
+
+static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out, struct dt_error *err)
+{
+    const struct saving_typed *typed = context;
+    struct saving *x = typed->saving;
+    size_t size = dt_dtype_size(typed->type);
+    const void *values;
+    if (stage_look(&x->stage, (const char *)at + (size_t)first * size, (size_t)count * size, &values, err) != 0) {
+        x->failed = true;
+        return -1;
+    }
+    dt_page_pulse(x->t->world->page);
+    *out = values;
+    if (typed->type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){x->floats, values, count, DT_F32, typed->type});
+        *out = x->floats;
+    }
+    return 0;
+}
+
+/* This rank's shares of all tensors, three purposes each; returns how many. Readers of weights and of moments: null where they lie in host memory as they are written. */
+static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct checkpoint_reader *weights,
+                       const struct checkpoint_reader *moments)
+{
+    static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
+    struct strategy *s = &t->strategy;
+    struct optimizer *o = &t->optimizer;
+    int n = 0;
+    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        int64_t first, count, owned_first, owned_count;
+        struct span span;
+        strategy_share(s, x->unit, &first, &count);
+        strategy_owned(s, x->unit, &owned_first, &owned_count);
+        if (!cut(x, first, count, &span)) {
+            continue;
+        }
+        int64_t at = span.at + first - owned_first; /* from the start of the owned part */
+        size_t moment = optimizer_moment(o, x->unit, at);
+        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->real), o->m + moment, o->v + moment};
+        for (int k = 0; k < 3; k++) {
+            struct checkpoint_slice *y = &out[n++];
+            *y = (struct checkpoint_slice){.name = x->name,
+                                           .purpose = purposes[k],
+                                           .dims = x->dims,
+                                           .numel = x->numel,
+                                           .first = span.first,
+                                           .count = span.count,
+                                           .data = from[k],
+                                           .reader = k == 0 ? weights : moments};
+            memcpy(y->shape, x->shape, sizeof y->shape);
+        }
+    }
+    return n;
+}
+
+/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk, to be tried again later. */
+static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry, struct dt_error *err)
+{
+    struct saving saving = {.t = t};
+    struct saving_typed typed[2] = {{&saving, t->strategy.real}, {&saving, t->optimizer.moment_type}};
+    struct checkpoint_reader readers[2];
+    const struct checkpoint_reader *needed[2];
+    for (int i = 0; i < 2; i++) {
+        readers[i] = (struct checkpoint_reader){.read = read_piece, .context = &typed[i]};
+        needed[i] = t->world->device->host_memory && typed[i].type == DT_F32 ? NULL : &readers[i];
+    }
+    struct checkpoint_slice *slices = dt_alloc((size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
+    int count = list_slices(t, slices, needed[0], needed[1]);
+    int rc = stage_open(&saving.stage, t->world->device, t->world->compute, err);
+    saving.failed = rc != 0;
+    saving.floats = typed[1].type != DT_F32 ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
+    if (rc == 0) {
+        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count, entry, err);
+    }
+    stage_close(&saving.stage);
+    free(saving.floats);
+    free(slices);
+    t->lost = saving.failed;
+    return rc;
+}
+
+static double save_timeout_s(const struct trainer *t)
+{
+    double limit_s = t->job->checkpointing.save_timeout_s;
+    return limit_s > 0 ? limit_s : FOR_EVER_S;
+}
+
+/* Rank 0: waits for everybody's entry, then makes the checkpoint complete. */
+static int commit(struct trainer *t, const struct checkpoint_state *state, struct dt_text *own, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    struct dt_text *texts = dt_alloc((size_t)t->size * sizeof *texts);
+    const char **entries = dt_alloc((size_t)t->size * sizeof *entries);
+    int rc = 0;
+    entries[0] = dt_text_str(own);
+    for (int r = 1; r < t->size; r++) {
+        char key[64];
+        snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->save_tries, r);
+        dt_text_init(&texts[r]);
+        if (rc == 0 && trainer_await(t, key, &texts[r], save_timeout_s(t), err) != 0) {
+            rc = dt_wrap(err, "checkpoint of step %lld: rank %d", (long long)state->step, r);
+        }
+        entries[r] = dt_text_str(&texts[r]);
+        if (rc == 0) {
+            (void)dt_store_delete(t->world->store, key, NULL, NULL);
+        }
+        dt_page_pulse(t->world->page);
+    }
+    for (int r = 0; r < t->size && rc == 0; r++) {
+        rc = trainer_hear(entries[r], err) == 0 ? 0 : dt_wrap(err, "rank %d", r);
+    }
+    if (rc == 0) {
+        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->named_step};
+        rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, &keep, err);
+    }
+    for (int r = 1; r < t->size; r++) {
+        dt_text_clear(&texts[r]);
+    }
+    free(texts);
+    free(entries);
+    return rc;
+}
+
+/* What stands in the way of a save, or was moved away under it, may be as it was at the next one. */
+static void soften(struct dt_error *why)
+{
+    why->status = why->status == DT_INVALID || why->status == DT_NOT_FOUND ? DT_IO : why->status;
+}
+
+int trainer_save(struct trainer *t, struct dt_error *err)
+{
+    if (trainer_settle(t, "save", err) != 0) {
+        return -1;
+    }
+    struct dt_text entry, verdict;
+    dt_text_init(&entry);
+    dt_text_init(&verdict);
+    struct checkpoint_state state = {.step = t->step,
+                                     .epoch = t->epoch,
+                                     .position = t->position,
+                                     .tokens = t->tokens,
+                                     .optimizer_steps = t->optimizer.steps,
+                                     .horizon = trainer_horizon(t),
+                                     .seed = t->job->training.seed,
+                                     .data_hash = t->train.hash,
+                                     .data = t->train.files,
+                                     .data_count = t->train.file_count,
+                                     .tokenizer = t->train.tokenizer,
+                                     .job = t->job->text ? t->job->text : "{}",
+                                     .model_config = t->model_config,
+                                     .ranks = t->size,
+                                     .round = t->world->round,
+                                     .run_id = t->world->run_id,
+                                     .launch = t->world->launch};
+    struct dt_error why;
+    double begin_s = dt_now_s();
+    atomic_store(&t->world->page->save_begin_s, begin_s);
+    char key[64];
+    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->save_tries, t->rank);
+    int rc = 0;
+    bool refused = false;
+    if (write_slices(t, &state, &entry, &why) != 0) {
+        soften(&why);
+        trainer_tell_failure(&entry, &why);
+    }
+    if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
+        *err = why;
+        rc = -1;
+    } else if (t->rank == 0) {
+        refused = commit(t, &state, &entry, &why) != 0;
+        if (refused) {
+            soften(&why);
+            checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
+        } else { /* complete, whether or not the others live to hear of it: the next round begins there */
+            atomic_store(&t->world->page->saved_step, t->step);
+        }
+    } else {
+        rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
+    }
+    if (rc == 0) {
+        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->save_tries);
+        /* Rank 0 waits for each of the others in turn, and then writes. */
+        rc = trainer_share(t, key, &verdict, refused ? &why : NULL, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
+    }
+    if (rc == 0) {
+        t->saved_step = t->step;
+        free(t->saved_path);
+        t->saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->step);
+        atomic_store(&t->world->page->saved_step, t->step);
+        atomic_store(&t->world->page->save_s, dt_now_s() - begin_s);
+        char fields[96];
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step, dt_now_s() - begin_s,
+                 t->world->round);
+        metrics_event(&t->metrics, "save", fields);
+    }
+    dt_page_pulse(t->world->page);
+    dt_text_clear(&entry);
+    dt_text_clear(&verdict);
+    return rc;
+}
+
+/* ---- room on the disk ---- */
+
+double trainer_checkpoint_bytes(const struct trainer *t)
+{
+    double header = 256, sums = 24.0 / (1 << 20); /* per slice in header and manifest; per byte in the manifest */
+    double data = 3.0 * sizeof(float) * (double)t->chain.parameter_count;
+    return data * (1 + sums) + header * 3 * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
+}
+
+/* Days of work may lie in what is set aside, so it stays; each start says what that costs and how to be rid of it. */
+static double say_aside(struct trainer *t)
+{
+    struct dt_text remove;
+    double bytes;
+    char text[32];
+    dt_text_init(&remove);
+    char *model = dt_format("%s/model", t->job->output_dir);
+    int count = course_aside(t->job->checkpointing.checkpoint_dir, model, &bytes, &remove);
+    free(model);
+    if (count > 0 && t->world->round <= 1) {
+        metrics_say(&t->metrics, "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
+                    t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are", count == 1 ? "s" : "",
+                    dt_text_bytes(bytes, text, sizeof text), dt_text_str(&remove));
+    }
+    dt_text_clear(&remove);
+    return bytes;
+}
+
+void trainer_check_disk(struct trainer *t)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    if (t->rank != 0) {
+        return;
+    }
+    double aside_bytes = say_aside(t);
+    int64_t left = t->total_steps - t->step, every = job->save_every_n_steps, saves = every > 0 ? (left + every - 1) / every : left > 0;
+    int64_t *steps = NULL;
+    int there = 0;
+    double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
+    if (saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
+        return;
+    }
+    int whole = 0;
+    for (int i = 0; i < there; i++) {
+        char *path = checkpoint_path(job->checkpoint_dir, steps[i]);
+        whole += checkpoint_looks_whole(path);
+        free(path);
+    }
+    free(steps);
+    if (job->keep_last_n > 0) { /* the new one is complete before the oldest goes */
+        int64_t more = job->keep_last_n + 1 - whole;
+        saves = saves < more ? saves : more;
+        saves = saves > 1 ? saves : 1;
+    }
+    double one = trainer_checkpoint_bytes(t), need = one * (double)saves;
+    char one_text[32], need_text[32], free_text[32], aside_text[32], aside[64] = "";
+    if (aside_bytes > 0) {
+        (void)snprintf(aside, sizeof aside, " (%s set aside)", dt_text_bytes(aside_bytes, aside_text, sizeof aside_text));
+    }
+    if (need > free_bytes) {
+        metrics_say(&t->metrics,
+                    "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower checkpointing.keep_last_n",
+                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside, (long long)saves, saves == 1 ? "" : "s",
+                    dt_text_bytes(one, one_text, sizeof one_text), saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
+    }
+}
+
+int trainer_export(struct trainer *t, struct dt_error *err)
+{
+    char *folder = dt_format("%s/model", t->job->output_dir);
+    struct checkpoint *c = NULL;
+    struct dt_text notes;
+    dt_text_init(&notes);
+    int rc = checkpoint_open(&c, t->saved_path, err);
+    if (rc == 0) {
+        checkpoint_progress(c, pulse, t->world->page);
+        if (t->finished_before && checkpoint_is_exported(c, folder)) {
+            goto out;
+        }
+        rc = checkpoint_export(c, folder, &notes, err);
+    }
+    if (rc == 0 && notes.size > 0) {
+        metrics_say(&t->metrics, "train: %s", dt_text_str(&notes));
+    }
+    if (rc == 0) {
+        metrics_event(&t->metrics, "export", "");
+    } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the same disk */
+        (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)", t->saved_path);
+        err->status = DT_INVALID;
+    } else {
+        (void)dt_wrap(err, "export of the model");
+    }
+out:
+    dt_text_clear(&notes);
+    checkpoint_close(c);
+    free(folder);
+    return rc;
+}
+
+/* ---- the output folder ---- */
+
+static void write_env(const struct trainer *t, struct dt_text *out)
+{
+    char host[256] = "", when[32];
+    (void)gethostname(host, sizeof host - 1);
+    dt_wall_text(dt_wall_s(), when, sizeof when);
+    const char *text = t->job->text ? t->job->text : "";
+    dt_text_printf(out, "{\n  \"version\": \"%s\",\n  \"time\": \"%s\",\n  \"host\": ", DT_VERSION, when);
+    dt_text_json(out, host, strlen(host));
+    dt_text_printf(out,
+                   ",\n  \"ranks\": %d,\n  \"nodes\": %d,\n  \"round\": %d,\n  \"device\": \"%s\",\n  \"kernels\": \"%s\",\n  \"threads\": %d,\n",
+                   t->size, t->world->node_count, t->world->round, t->world->device->ops->name, t->world->device->kernels->name, t->world->threads);
+    dt_text_printf(out, "  \"job_hash\": \"%016llx\",\n  \"data_hash\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, strlen(text)),
+                   (unsigned long long)t->train.hash);
+}
+
+int trainer_write_folder(struct trainer *t, struct dt_error *err)
+{
+    if (t->rank != 0) {
+        return 0;
+    }
+    const char *dir = t->job->output_dir;
+    char *logs = dt_format("%s/logs", dir), *job = dt_format("%s/job.json", dir), *env = dt_format("%s/env.json", dir);
+    struct dt_text text;
+    dt_text_init(&text);
+    bool stays = t->finished_before && dt_file_exists(job);
+    int rc = dt_file_mkdirs(logs, err);
+    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", NULL};
+    dt_file_remove_cut(dir, names);
+    if (rc == 0 && !stays && t->job->text) {
+        rc = dt_file_write(job, t->job->text, strlen(t->job->text), err);
+    }
+    write_env(t, &text);
+    if (rc == 0 && !stays) {
+        rc = dt_file_write(env, text.data, text.size, err);
+    }
+    dt_text_clear(&text);
+    free(logs);
+    free(job);
+    free(env);
+    return rc == 0 ? 0 : dt_wrap(err, "output_dir");
+}
